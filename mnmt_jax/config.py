@@ -1,0 +1,309 @@
+"""Configuration: six frozen dataclasses that gin fills. The only module that imports gin.
+
+The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
+properties or are computed where they are used, never keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util  # noqa: F401  gin reads this attribute without importing it
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import gin
+
+from mnmt_jax.errors import UserError
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a run reads and how rows are laid out.
+
+    Attributes:
+        cache: token cache directory (`scripts/cache_tasks.py` makes one).
+        tasks: names of the training tasks; empty means every task with a `train` split.
+        zero_shot: names of validation tasks never trained on; empty means every task of the cache
+            that has a `validation` split and is not trained on.
+        temperature: T of p_i ~ (n_i / N)^(1/T); 1 is proportional, larger is flatter.
+        instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: where language tags stand.
+        rows: rows of one global batch (of one micro-batch when accumulating).
+        source_length: tokens of a row's source span.
+        target_length: tokens of a row's target span.
+        max_segments: sentence pairs packed into a row at most; 1 switches packing off.
+        chunk_examples: examples planned (shuffled, packed) at a time.
+        validation_examples: sentence pairs per validation task.
+        seed: seed of order and mixing.
+        prefetch: batches prepared ahead.
+    """
+
+    cache: str = ""
+    tasks: tuple[str, ...] = ()
+    zero_shot: tuple[str, ...] = ()
+    temperature: float = 5.0
+    instruction: str = "1"
+    rows: int = 64
+    source_length: int = 128
+    target_length: int = 128
+    max_segments: int = 8
+    chunk_examples: int = 16384
+    validation_examples: int = 200
+    seed: int = 1
+    prefetch: int = 4
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Sizes and structure of a model. Dimensions live here and nowhere else.
+
+    Attributes:
+        layout: row of `mnmt_jax.layouts.LAYOUTS`.
+        stage_layers: layers of each stage.
+        embed: residual width.
+        mlp: hidden width of the feed-forward layers.
+        heads: attention heads; `embed` must be a multiple.
+        norm: `pre` (with a norm at the end of each stage) or `post` (without).
+        register_factor: source tokens per register; r = ceil(n / register_factor).
+        adaption_mlp: hidden width of the adaption modules; 0 leaves them out.
+        adaption_dropout: dropout rate inside the adaption modules.
+        dropout: rate on embeddings, attention outputs and feed-forward outputs.
+        attention_dropout: rate on attention weights.
+        position_base: base of the sinusoids' wavelengths; 10000 as published.
+        dtype: compute type, `float32` or `bfloat16`; parameters are float32.
+        attention: `split` (each role meets only the keys it may see) or `dense` (the slow oracle).
+        remat: recompute each layer in the backward pass instead of keeping its activations.
+    """
+
+    layout: str = "register"
+    stage_layers: tuple[int, ...] = (12,)
+    embed: int = 1024
+    mlp: int = 4096
+    heads: int = 16
+    norm: str = "pre"
+    register_factor: float = 1.0
+    adaption_mlp: int = 0
+    adaption_dropout: float = 0.1
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    position_base: float = 10000.0
+    dtype: str = "float32"
+    attention: str = "split"
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the values that no layer would check with a better message."""
+        object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
+        if self.embed % self.heads:
+            raise ValueError(
+                f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
+            )
+        if self.embed % 2:
+            raise ValueError(
+                f"Model.embed={self.embed} must be even: positions are sines and cosines"
+            )
+        _one_of("Model.norm", self.norm, ("pre", "post"))
+        _one_of("Model.dtype", self.dtype, ("float32", "bfloat16"))
+        _one_of("Model.attention", self.attention, ("split", "dense"))
+        if self.register_factor <= 0:
+            raise ValueError(f"Model.register_factor={self.register_factor} must be positive")
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.embed // self.heads
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """Adam as fairseq computes it, its schedule, and the loss it minimises.
+
+    Attributes:
+        learning_rate: peak.
+        schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
+        warmup_steps: updates of linear warm-up.
+        initial_learning_rate: rate of the first update.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
+        weight_decay: decoupled, on every parameter.
+        clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
+        label_smoothing: epsilon; every other class gets epsilon / (V - 1).
+        accumulate: micro-batches per update.
+    """
+
+    learning_rate: float = 5e-4
+    schedule: str = "inverse_sqrt"
+    warmup_steps: int = 4000
+    initial_learning_rate: float = 0.0
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.1
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the schedule's name."""
+        _one_of("Optimizer.schedule", self.schedule, ("inverse_sqrt", "cosine", "constant"))
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Length of a run and what happens on the way.
+
+    Attributes:
+        steps: updates.
+        seed: seed of parameters and dropout.
+        log_every: updates between lines of `metrics.jsonl`.
+        eval_every: updates between validations.
+        save_every: updates between checkpoints.
+        keep_last: newest checkpoints kept.
+        keep_best: checkpoints kept besides, by supervised validation loss.
+        loss_chunk: tokens whose logits exist at one time.
+    """
+
+    steps: int = 100_000
+    seed: int = 1
+    log_every: int = 100
+    eval_every: int = 1000
+    save_every: int = 1000
+    keep_last: int = 5
+    keep_best: int = 1
+    loss_chunk: int = 4096
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """How translations are searched.
+
+    Attributes:
+        method: `beam`, `greedy` or `sample`.
+        beam_size: hypotheses per sentence.
+        length_penalty: score = sum of log-probabilities / length ** length_penalty.
+        max_length: generated tokens at most, without eos.
+        max_length_per_source: if > 0 the limit is min(max_length, this x source tokens + 10).
+        batch: sentences translated together.
+        buckets: source lengths (with tag and eos) that inputs are padded to; longer input is cut
+            to the largest and marked.
+        temperature: of sampling.
+        top_k: sample among the k best; 0 is all.
+        top_p: sample among the smallest set of this probability mass; 1 is all.
+        seed: of sampling.
+    """
+
+    method: str = "beam"
+    beam_size: int = 5
+    length_penalty: float = 1.0
+    max_length: int = 200
+    max_length_per_source: float = 0.0
+    batch: int = 32
+    buckets: tuple[int, ...] = (16, 32, 64, 128, 256)
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the method's name."""
+        object.__setattr__(self, "buckets", tuple(self.buckets))
+        _one_of("Decode.method", self.method, ("beam", "greedy", "sample"))
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Shape of the device mesh. Its product is the number of devices.
+
+    Attributes:
+        data: batch shards with replicated parameters; -1 takes the devices that are left.
+        fsdp: batch shards with sharded parameters.
+        tensor: shards of heads, feed-forward width and vocabulary.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All six together: a run's whole configuration."""
+
+    data: Data
+    model: Model
+    optimizer: Optimizer
+    train: Train
+    decode: Decode
+    mesh: Mesh
+
+
+_SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
+_SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
+gin.add_config_file_search_path(str(Path(__file__).resolve().parent.parent))
+
+
+def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Config:
+    """Parses gin files and bindings into a `Config`.
+
+    Args:
+        gin_files: paths, later ones win; includes are looked up from the working directory and the
+            repository root.
+        bindings: `Section.field=value` in gin syntax, applied last.
+
+    Raises:
+        UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
+            something that nothing reads.
+    """
+    with gin.unlock_config():
+        gin.clear_config()
+        try:
+            gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
+            sections = {name: section() for name, section in _SECTIONS.items()}
+        except (ValueError, TypeError, OSError, SyntaxError, NameError) as error:
+            raise UserError(_one_line(error)) from error
+        _check_all_consumed()
+        gin.clear_config()
+    return Config(**sections)
+
+
+def save_config(config: Config, path: str | Path) -> None:
+    """Writes every field, defaults included, as a gin file that `load_config` reads back."""
+    lines = []
+    for name, section in _SECTIONS.items():
+        values = getattr(config, name)
+        for field in dataclasses.fields(section):
+            lines.append(f"{section.__name__}.{field.name} = {getattr(values, field.name)!r}")
+        lines.append("")
+    Path(path).write_text("\n".join(lines), encoding="utf-8")
+
+
+def _check_all_consumed() -> None:
+    """Refuses what gin accepts in silence: bindings under a scope, and macros nobody reads."""
+    operative = gin.operative_config_str()
+    for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
+        short = name.rsplit(".", 1)[-1]
+        if short == "macro":
+            if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
+                raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
+        elif scope or (fields and f"{short}." not in operative):
+            full = f"{scope}/{short}" if scope else short
+            raise UserError(
+                f"gin binding '{full}.{next(iter(fields))}' is never read; check its name"
+            )
+
+
+def _one_of(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{field}='{value}' must be one of {', '.join(choices)}")
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return re.sub(r"\s*In call to configurable .*$", "", text)

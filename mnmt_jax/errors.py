@@ -1,0 +1,33 @@
+"""Errors meant for the person at the keyboard, and the frame every command runs in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+class UserError(ValueError):
+    """Reports bad input in one line that names the file, line, field or flag and the remedy."""
+
+
+def run_command(main: Callable[[], int | None]) -> None:
+    """Runs a command's `main` and ends the process with an honest status.
+
+    Args:
+        main: takes no arguments; returns an exit status, or None for success.
+
+    The status is 0 on success, 2 after a `UserError` (printed as one line on stderr) and 130 after
+    Ctrl-C. Any other exception is a bug of ours and keeps its traceback.
+    """
+    try:
+        status = main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(status or 0)
