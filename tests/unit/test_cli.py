@@ -1,0 +1,48 @@
+"""The flags all commands share."""
+
+import argparse
+
+import pytest
+
+from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.errors import UserError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(prog="x")
+    parser.add_argument("--workdir")
+    parser.add_argument("--beam_size", type=int)
+    return parser
+
+
+def test_files_and_bindings_keep_their_order():
+    argv = ["--gin_file=a.gin", "--gin.Train.steps=3", "--workdir", "run", "--gin_file", "b.gin"]
+    argv += ["--gin.Model.layout", "'prefix'", "--gin.Data.tasks=('a=b', 'c')"]
+    flags, files, bindings = parse_command_line(_parser(), argv)
+    assert flags == argparse.Namespace(workdir="run", beam_size=None)
+    assert files == ["a.gin", "b.gin"]
+    assert bindings == ["Train.steps=3", "Model.layout='prefix'", "Data.tasks=('a=b', 'c')"]
+
+
+def test_nothing_given():
+    flags, files, bindings = parse_command_line(_parser(), [])
+    assert (flags.workdir, files, bindings) == (None, [], [])
+
+
+@pytest.mark.parametrize("argv", [["--gin.Train.steps"], ["--gin.=3"], ["--gin.Train.steps="]])
+def test_incomplete_binding_is_one_clear_error(argv: list[str]):
+    with pytest.raises(UserError, match="must be --gin.NAME=VALUE"):
+        parse_command_line(_parser(), argv)
+
+
+@pytest.mark.parametrize("argv", [["--nonsense"], ["--beam_size", "five"]])
+def test_wrong_flag_is_one_clear_error(argv: list[str]):
+    with pytest.raises(UserError, match="see x --help"):
+        parse_command_line(_parser(), argv)
+
+
+def test_help_names_the_gin_flags(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit_info:
+        parse_command_line(_parser(), ["--help"])
+    assert exit_info.value.code == 0
+    assert "--gin_file" in (text := capsys.readouterr().out) and "--gin.NAME" in text
