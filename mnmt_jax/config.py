@@ -65,6 +65,7 @@ class Model:
         embed: residual width.
         mlp: hidden width of the feed-forward layers.
         heads: attention heads; `embed` must be a multiple.
+        vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
         register_factor: source tokens per register; r = ceil(n / register_factor).
         adaption_mlp: hidden width of the adaption modules; 0 leaves them out.
@@ -82,6 +83,7 @@ class Model:
     embed: int = 1024
     mlp: int = 4096
     heads: int = 16
+    vocab_size: int = 0
     norm: str = "pre"
     register_factor: float = 1.0
     adaption_mlp: int = 0

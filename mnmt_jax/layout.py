@@ -47,6 +47,12 @@ class Stage:
         """Returns the roles that `query_role` attends to, in row order."""
         return tuple(r for r in self.roles if self.visibility(query_role, r) is not Sees.NONE)
 
+    def restrict(self, roles: tuple[str, ...]) -> Stage:
+        """Returns the stage with the given roles alone, without its memory edges."""
+        kept = tuple(role for role in self.roles if role in roles)
+        sees = tuple("".join(self.visibility(q, k).value for k in kept) for q in kept)
+        return Stage(kept, sees, layers=self.layers)
+
     def memory_role(self, reader: str) -> str | None:
         """Returns the role whose frozen states `reader` cross-attends to, or None."""
         return dict(self.memory).get(reader)

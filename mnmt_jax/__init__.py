@@ -1,0 +1,1 @@
+"""Multilingual neural machine translation in JAX."""

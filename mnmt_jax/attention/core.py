@@ -1,0 +1,105 @@
+"""The softmax attention that every implementation shares, and what may attend to what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from mnmt_jax.layout import Sees
+
+Dropout = Callable[[Float[Array, "batch heads q k"]], Float[Array, "batch heads q k"]]
+
+
+def masked_softmax(
+    logits: Float[Array, "*b k"], mask: Bool[Array, "*#b k"]
+) -> Float[Array, "*b k"]:
+    """Normalises over the keys a query may see.
+
+    Args:
+        logits: float32.
+        mask: True where the query may attend. A query that sees no key (padding) averages all keys;
+            its output means nothing and is never NaN.
+
+    Returns:
+        float32 weights; hidden keys get exactly 0 in every row that sees at least one key.
+    """
+    return jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(logits.dtype).min), axis=-1)
+
+
+def attend(
+    queries: Float[Array, "batch q heads head_dim"],
+    keys: Float[Array, "batch k heads head_dim"],
+    values: Float[Array, "batch k heads head_dim"],
+    *,
+    mask: Bool[Array, "batch 1 q k"],
+    dropout: Dropout,
+) -> Float[Array, "batch q heads head_dim"]:
+    """Attends with one softmax per query, computed in float32.
+
+    Args:
+        queries: already scaled by head_dim ** -0.5.
+        keys: one per position that some query may see.
+        values: as `keys`.
+        mask: True where a query may attend to a key.
+        dropout: applied to the attention weights.
+    """
+    logits = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, preferred_element_type=jnp.float32)
+    weights = dropout(masked_softmax(logits, mask)).astype(values.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def pair_mask(
+    sees: Sees, query_segment_ids: Int[Array, "batch q"], key_segment_ids: Int[Array, "batch k"]
+) -> Bool[Array, "batch 1 q k"]:
+    """Returns which keys of one role the queries of another (or the same) may see.
+
+    A key is visible when it belongs to the query's segment and, for CAUSAL, stands at or before the
+    query. Inside a segment the order in the span is the order of positions, so the lower triangle of
+    the span is exact for packed rows too.
+    """
+    same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
+    visible = same & (query_segment_ids[:, :, None] != 0)
+    if sees is Sees.CAUSAL:
+        visible &= jnp.tri(*visible.shape[1:], dtype=bool)[None]
+    elif sees is Sees.NONE:
+        visible = jnp.zeros_like(visible)
+    return visible[:, None]
+
+
+def attend_beams(
+    queries: Float[Array, "batch beam heads head_dim"],
+    shared: tuple[Array, Array, Bool[Array, "batch k"]] | None,
+    own: tuple[Array, Array, Bool[Array, " steps"]] | None,
+) -> Float[Array, "batch beam heads head_dim"]:
+    """Attends one step of every beam to keys kept per sentence and keys kept per beam.
+
+    Args:
+        queries: one per beam, scaled.
+        shared: keys and values [batch, k, heads, head_dim] that all beams of a sentence read, and
+            which of them are real; or None.
+        own: keys and values [batch, beam, steps, heads, head_dim] of each beam, and which steps have
+            been taken; or None.
+    """
+    logits, masks = [], []
+    if shared is not None:
+        logits.append(_float32_einsum("bwhd,bkhd->bhwk", queries, shared[0]))
+        masks.append(jnp.broadcast_to(shared[2][:, None, None, :], logits[-1].shape))
+    if own is not None:
+        logits.append(_float32_einsum("bwhd,bwkhd->bhwk", queries, own[0]))
+        masks.append(jnp.broadcast_to(own[2], logits[-1].shape))
+    weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate(masks, -1))
+    weights = weights.astype(queries.dtype)
+    outputs, start = jnp.zeros_like(queries), 0
+    if shared is not None:
+        start = shared[0].shape[1]
+        outputs += jnp.einsum("bhwk,bkhd->bwhd", weights[..., :start], shared[1])
+    if own is not None:
+        outputs += jnp.einsum("bhwk,bwkhd->bwhd", weights[..., start:], own[1])
+    return outputs
+
+
+def _float32_einsum(equation: str, left: Array, right: Array) -> Array:
+    return jnp.einsum(equation, left, right, preferred_element_type=jnp.float32)

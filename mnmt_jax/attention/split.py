@@ -1,0 +1,55 @@
+"""Attention in which each role's queries meet only the keys that role may see.
+
+Spans stay separate arrays through the whole stack, so the compiler removes the work that no output
+needs (for registers: the source's queries in the last two layers) by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from mnmt_jax.attention.core import Dropout, attend as attend_masked, pair_mask
+from mnmt_jax.layout import Stage
+
+Spans = Mapping[str, Array]
+
+
+def make_masks(stage: Stage, segment_ids: Spans) -> dict[str, Array]:
+    """Returns role -> bool [batch, 1, query_length, length of that role's keys], once per stage."""
+    masks = {}
+    for query in stage.roles:
+        cells = [
+            pair_mask(stage.visibility(query, key), segment_ids[query], segment_ids[key])
+            for key in stage.key_roles(query)
+        ]
+        masks[query] = jnp.concatenate(cells, axis=3)
+    return masks
+
+
+def attend(
+    stage: Stage,
+    masks: Mapping[str, Array],
+    queries: Spans,
+    keys: Spans,
+    values: Spans,
+    *,
+    dropout: Dropout,
+) -> dict[str, Array]:
+    """Attends role by role, each over the keys its row of the table names.
+
+    Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
+    """
+    outputs = {}
+    for query in stage.roles:
+        roles = stage.key_roles(query)
+        outputs[query] = attend_masked(
+            queries[query],
+            jnp.concatenate([keys[r] for r in roles], axis=1),
+            jnp.concatenate([values[r] for r in roles], axis=1),
+            mask=masks[query],
+            dropout=dropout,
+        )
+    return outputs

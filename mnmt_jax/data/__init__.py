@@ -1,0 +1,1 @@
+"""Text corpora, token caches and batches."""

@@ -1,0 +1,257 @@
+"""Flax modules that own parameters: attention, feed-forward, adaption, and the block they form.
+
+Structure, biases and initialisation are fairseq's (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform with
+gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from mnmt_jax.attention import IMPLEMENTATIONS
+from mnmt_jax.attention.core import attend, attend_beams
+from mnmt_jax.cache import KeyValue, LayerCache
+from mnmt_jax.config import Model
+from mnmt_jax.layout import Stage
+
+Spans = dict[str, Array]
+Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
+
+LAYER_NORM_EPS = 1e-5
+_FIRST_ROW = 2  # fairseq counts positions from padding_idx + 1
+
+
+def sinusoid(
+    positions: Int[Array, "*b"], embed: int, base: float = 10000.0
+) -> Float[Array, "*b embed"]:
+    """Computes fairseq's sinusoidal position vectors.
+
+    Args:
+        positions: from 0 inside each segment; position p is row p + 2 of fairseq's table.
+        embed: width, even; sines fill the first half, cosines the second.
+        base: of the wavelengths, 10000 as published.
+
+    Returns:
+        float32 vectors.
+
+    Source: MITRE spec 1.6; the exponent's denominator is embed / 2 - 1.
+    """
+    half = embed // 2
+    rates = jnp.exp(jnp.arange(half, dtype=jnp.float32) * (-math.log(base) / max(half - 1, 1)))
+    rows = (positions + _FIRST_ROW).astype(jnp.float32)
+    angles = rows[..., None] * rates.reshape((1,) * rows.ndim + (half,))
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def _uniform_fan_in(fan_in: int) -> Callable[..., Array]:
+    bound = 1.0 / math.sqrt(fan_in)
+
+    def init(rng: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jax.random.uniform(rng, shape, dtype, -bound, bound)
+
+    return init
+
+
+def _xavier_uniform(gain: float) -> Callable[..., Array]:
+    return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform")
+
+
+def _linear(features: int, fan_in: int, dtype: Any) -> nn.Dense:
+    init = _uniform_fan_in(fan_in)
+    return nn.Dense(features, dtype=dtype, kernel_init=init, bias_init=init)
+
+
+class Attention(nn.Module):
+    """Projections of multi-head attention, with biases; the softmax is a pure function elsewhere."""
+
+    config: Model
+
+    def setup(self) -> None:
+        """Creates query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
+        config, dtype = self.config, jnp.dtype(self.config.dtype)
+
+        def projection() -> nn.DenseGeneral:
+            return nn.DenseGeneral(
+                (config.heads, config.head_dim),
+                dtype=dtype,
+                kernel_init=_xavier_uniform(1 / math.sqrt(2)),
+                bias_init=_uniform_fan_in(config.embed),
+            )
+
+        self.query, self.key, self.value = projection(), projection(), projection()
+        self.out = nn.DenseGeneral(
+            config.embed, axis=(-2, -1), dtype=dtype, kernel_init=_xavier_uniform(1.0)
+        )
+        self.drop = nn.Dropout(config.attention_dropout)
+
+    def project_queries(
+        self, states: Float[Array, "*b embed"]
+    ) -> Float[Array, "*b heads head_dim"]:
+        """Returns queries scaled by head_dim ** -0.5, after the bias."""
+        return self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
+
+    def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
+        """Returns keys and values [*b, heads, head_dim]."""
+        return KeyValue(self.key(states), self.value(states))
+
+    def dropout(self, deterministic: bool) -> Callable[[Array], Array]:
+        """Returns the function applied to attention weights."""
+        return lambda weights: self.drop(weights, deterministic=deterministic)
+
+
+class FeedForward(nn.Module):
+    """wo(relu(wi(x))), with biases, PyTorch's Linear initialisation."""
+
+    config: Model
+    hidden: int
+    dropout: float = 0.0
+
+    def setup(self) -> None:
+        """Creates wi [embed, hidden] and wo [hidden, embed]."""
+        embed, dtype = self.config.embed, jnp.dtype(self.config.dtype)
+        self.wi = _linear(self.hidden, embed, dtype)
+        self.wo = _linear(embed, self.hidden, dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
+        """Applies the two layers at each position."""
+        return self.wo(nn.relu(self.wi(states)))
+
+
+class Adaption(FeedForward):
+    """Adaption module: h + dropout(W2 relu(W1 h + b1) + b2), no norm.
+
+    Source: TDO paper, section 4.1; the residual is in the authors' code only (spec 4.4).
+    """
+
+    def adapt(
+        self, states: Float[Array, "*b embed"], deterministic: bool
+    ) -> Float[Array, "*b embed"]:
+        """Applies the module at each position."""
+        return states + self.drop(self(states), deterministic=deterministic)
+
+
+class Block(nn.Module):
+    """One layer over all spans of a stage: self-attention, memory attention if any, feed-forward."""
+
+    config: Model
+    has_memory: bool = False
+
+    def setup(self) -> None:
+        """Creates the sub-layers and their norms."""
+        self.attention, self.attention_norm = Attention(self.config), self._norm()
+        if self.has_memory:
+            self.memory_attention, self.memory_attention_norm = Attention(self.config), self._norm()
+        self.mlp = FeedForward(self.config, self.config.mlp)
+        self.mlp_norm = self._norm()
+        self.drop = nn.Dropout(self.config.dropout)
+
+    def __call__(
+        self,
+        stage: Stage,
+        spans: Spans,
+        masks: Any,
+        memory: Mapping[str, Memory],
+        deterministic: bool,
+    ) -> tuple[Spans, dict[str, KeyValue]]:
+        """Applies the layer to every span.
+
+        Args:
+            stage: roles and visibility; static.
+            spans: role -> [batch, length, embed].
+            masks: from `make_masks` of the attention implementation.
+            memory: reader role -> what it cross-attends to.
+            deterministic: no dropout.
+
+        Returns:
+            The new spans, and role -> keys and values of the self-attention.
+        """
+        spans, keys_values = self._self_attention(stage, spans, masks, deterministic)
+        for reader, (states, mask) in memory.items():
+            attention, norm = self.memory_attention, self.memory_attention_norm
+            queries = attention.project_queries(self._enter(norm, spans[reader]))
+            read = attention.project_keys_values(states)
+            dropout = attention.dropout(deterministic)
+            heads = attend(queries, read.keys, read.values, mask=mask, dropout=dropout)
+            change = attention.out(heads)
+            spans[reader] = self._leave(norm, spans[reader], change, deterministic)
+        return {r: self._feed_forward(h, deterministic) for r, h in spans.items()}, keys_values
+
+    def step(
+        self, states: Float[Array, "batch beam embed"], layer: LayerCache, index: Int[Array, ""]
+    ) -> tuple[Float[Array, "batch beam embed"], KeyValue]:
+        """Applies the layer to one new position of every beam.
+
+        Args:
+            states: the new position.
+            layer: what the layer remembers.
+            index: steps already taken.
+
+        Returns:
+            The new states and the layer's growing keys and values with this step written at `index`.
+        """
+        new = self._enter(self.attention_norm, states)
+        queries, own = self.attention.project_queries(new), self.attention.project_keys_values(new)
+        growing = jax.tree.map(
+            lambda kept, one: jax.lax.dynamic_update_index_in_dim(kept, one, index, axis=2),
+            layer.growing_kv,
+            own,
+        )
+        taken = jnp.arange(growing.keys.shape[2]) <= index
+        heads = attend_beams(queries, layer.static, (growing.keys, growing.values, taken))
+        states = self._leave(self.attention_norm, states, self.attention.out(heads), True)
+        if layer.memory is not None:
+            attention, norm = self.memory_attention, self.memory_attention_norm
+            queries = attention.project_queries(self._enter(norm, states))
+            change = attention.out(attend_beams(queries, layer.memory, None))
+            states = self._leave(norm, states, change, True)
+        return self._feed_forward(states, True), growing
+
+    def _self_attention(
+        self, stage: Stage, spans: Spans, masks: Any, deterministic: bool
+    ) -> tuple[Spans, dict[str, KeyValue]]:
+        attention, norm = self.attention, self.attention_norm
+        entered = {role: self._enter(norm, states) for role, states in spans.items()}
+        queries = {role: attention.project_queries(states) for role, states in entered.items()}
+        read = {role: attention.project_keys_values(states) for role, states in entered.items()}
+        heads = IMPLEMENTATIONS[self.config.attention].attend(
+            stage,
+            masks,
+            queries,
+            {role: kv.keys for role, kv in read.items()},
+            {role: kv.values for role, kv in read.items()},
+            dropout=attention.dropout(deterministic),
+        )
+        spans = {
+            role: self._leave(norm, states, attention.out(heads[role]), deterministic)
+            for role, states in spans.items()
+        }
+        return spans, read
+
+    def _feed_forward(self, states: Array, deterministic: bool) -> Array:
+        change = self.mlp(self._enter(self.mlp_norm, states))
+        return self._leave(self.mlp_norm, states, change, deterministic)
+
+    def _norm(self) -> nn.LayerNorm:
+        return layer_norm(self.config)
+
+    def _enter(self, norm: nn.LayerNorm, states: Array) -> Array:
+        return norm(states) if self.config.norm == "pre" else states
+
+    def _leave(
+        self, norm: nn.LayerNorm, states: Array, change: Array, deterministic: bool
+    ) -> Array:
+        states = states + self.drop(change, deterministic=deterministic)
+        return states if self.config.norm == "pre" else norm(states)
+
+
+def layer_norm(config: Model) -> nn.LayerNorm:
+    """Returns fairseq's LayerNorm: affine, epsilon 1e-5, statistics in float32."""
+    return nn.LayerNorm(epsilon=LAYER_NORM_EPS, dtype=jnp.dtype(config.dtype))
