@@ -1,0 +1,127 @@
+"""The registry of languages and the direction lists built from it."""
+
+import random
+
+import pytest
+
+from mnmt_jax import languages as registry
+from mnmt_jax.errors import UserError
+
+# MITRE's published pairs (MIT licence), forward half; the second half is the same reversed.
+MITRE_PAIRS = (
+    "en-de,en-nl,en-sv,en-da,en-af,en-fr,en-es,en-it,en-pt,en-ro,en-ru,en-cs,en-pl,en-bg,en-uk,"
+    "en-id,en-jv,en-ms,en-tl,en-ja,en-zh,en-ko,en-vi,de-sv,de-da,de-af,nl-sv,nl-da,nl-af,fr-it,"
+    "fr-pt,fr-ro,es-it,es-pt,es-ro,ru-pl,ru-bg,ru-uk,cs-pl,cs-bg,cs-uk,id-jv,id-ms,id-tl,ja-ko,"
+    "ja-vi,zh-ko,zh-vi,de-nl,de-fr,de-es,de-ru,de-cs,de-id,de-ja,de-zh,nl-fr,nl-es,nl-ru,nl-cs,"
+    "nl-id,nl-ja,nl-zh,fr-es,fr-ru,fr-cs,fr-id,fr-ja,fr-zh,es-ru,es-cs,es-id,es-ja,es-zh,ru-cs,"
+    "ru-id,ru-ja,ru-zh,cs-id,cs-ja,cs-zh,id-ja,id-zh,ja-zh,de-ms,fr-ms,ru-ms,vi-ms,ja-ms,zh-ms,"
+    "jv-ms,ja-tl,zh-tl,vi-tl,ru-tl,fr-tl,de-tl"
+)
+
+
+def test_mitre_directions_equal_the_published_list_in_order():
+    forward = [tuple(pair.split("-")) for pair in MITRE_PAIRS.split(",")]
+    expected = forward + [(target, source) for source, target in forward]
+    assert len(expected) == 194
+    assert list(registry.mitre_directions()) == expected
+
+
+def test_mitre_directions_leave_358_of_552_zero_shot():
+    everything = registry.many_to_many(registry.MITRE_LANGUAGES)
+    assert len(everything) == 552
+    assert len(set(everything) - set(registry.mitre_directions())) == 358
+
+
+def test_order_of_many_to_many_reproduces_the_fine_tuning_directions():
+    """The first published fine-tuning directions are a seeded sample of this very order."""
+    everything = list(registry.many_to_many(registry.MITRE_LANGUAGES))
+    drawn = random.Random(0).sample(range(552), 5)
+    assert drawn == [394, 430, 41, 265, 523]
+    assert everything[394] == ("jv", "sv")
+
+
+def test_mitre_groups_cover_all_but_english_and_agree_with_the_family_field():
+    members = [code for group in registry.MITRE_GROUPS.values() for code in group]
+    assert sorted(members) == sorted(set(registry.MITRE_LANGUAGES) - {"en"})
+    for name, group in registry.MITRE_GROUPS.items():
+        assert {registry.language(code).family for code in group} == {name}
+    assert registry.language("en").family == "English"
+
+
+@pytest.mark.parametrize(
+    ("codes", "size"),
+    [
+        (registry.MITRE_LANGUAGES, 24),
+        (registry.EC40_LANGUAGES, 41),
+        (registry.TED19_LANGUAGES, 19),
+        (registry.OPUS100_LANGUAGES, 95),
+    ],
+)
+def test_lists_have_their_published_sizes_and_known_codes(codes, size):
+    assert len(codes) == len(set(codes)) == size
+    assert set(codes) <= set(registry.LANGUAGES)
+
+
+def test_opus100_lacks_the_languages_without_test_data():
+    assert {"an", "dz", "hy", "mn", "yo"}.isdisjoint(registry.OPUS100_LANGUAGES)
+    assert list(registry.OPUS100_LANGUAGES) == sorted(registry.OPUS100_LANGUAGES)
+
+
+def test_ec40_tiers_and_groups_partition_the_40_languages():
+    expected = sorted(set(registry.EC40_LANGUAGES) - {"en"})
+    for parts in (registry.EC40_TIERS, registry.EC40_GROUPS):
+        assert sorted(code for part in parts.values() for code in part) == expected
+    tiers = [set(tier) for tier in registry.EC40_TIERS.values()]
+    groups = [set(group) for group in registry.EC40_GROUPS.values()]
+    assert [[len(tier & group) for group in groups] for tier in tiers] == [[2] * 5] * 4
+
+
+def test_flores_codes_of_mitre_in_published_order():
+    expected = (
+        "eng_Latn deu_Latn nld_Latn swe_Latn dan_Latn afr_Latn fra_Latn spa_Latn ita_Latn por_Latn "
+        "ron_Latn rus_Cyrl ces_Latn pol_Latn bul_Cyrl ukr_Cyrl ind_Latn jav_Latn zsm_Latn fil_Latn "
+        "jpn_Jpan cmn_Hans kor_Hang vie_Latn"
+    )
+    codes = [registry.language(code).flores for code in registry.MITRE_LANGUAGES]
+    assert codes == expected.split()
+
+
+def test_special_tokenizers():
+    special = {
+        item.code: item.sacrebleu_tokenizer
+        for item in registry.LANGUAGES.values()
+        if item.sacrebleu_tokenizer != "13a"
+    }
+    assert special == {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    assert set(registry.SACREBLEU_EXTRAS) == {"ja-mecab", "ko-mecab"}
+
+
+def test_detector_labels():
+    unknown = {code for code, item in registry.LANGUAGES.items() if item.detector is None}
+    assert unknown == {"ha", "ig", "kab", "rw", "se", "ti", "xh", "zu"}
+    assert registry.language("nb").detector == registry.language("no").detector == "no"
+    assert all(registry.language(code).detector == code for code in registry.MITRE_LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"), [("germn", "de"), ("DE", "de"), ("deu_Latn", "de"), ("xx", "unknown")]
+)
+def test_unknown_language_is_refused_with_a_hint(wrong, hint):
+    with pytest.raises(UserError, match=hint) as error:
+        registry.language(wrong)
+    assert repr(wrong) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_english_centric_and_many_to_many():
+    assert registry.english_centric(["de", "en", "fr"]) == (
+        ("en", "de"),
+        ("en", "fr"),
+        ("de", "en"),
+        ("fr", "en"),
+    )
+    assert registry.many_to_many(["de", "fr"]) == (("de", "fr"), ("fr", "de"))
+    with pytest.raises(UserError, match="'en'"):
+        registry.english_centric(["de", "fr"])
+    with pytest.raises(UserError, match="twice"):
+        registry.many_to_many(["de", "fr", "de"])
