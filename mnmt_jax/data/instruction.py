@@ -1,0 +1,83 @@
+"""Where language tags stand: the translation instructions.
+
+| key | source span | first target input | forced first output |
+|---|---|---|---|
+| `1` | `[target tag] x </s>` | `</s>` | none |
+| `2` | `x </s>` | `</s>` | target tag |
+| `3` | `x </s>` | target tag | none |
+| `4` | `[target tag] x </s>` | `</s>` | target tag |
+| `5` | `[source tag] x </s>` | `</s>` | target tag |
+| `register` | `[target tag] x </s>` | target tag | none |
+
+Source: Two-stage decoder-only paper, Appendix B, strategies 1 to 5; MITRE's released code for
+`register` (strategy 1 with the trigger replaced by the tag).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """How a model is told the languages.
+
+    Attributes:
+        source_tag: language whose tag starts the source span: None, `source` or `target`.
+        trigger: first target input: `eos`, or `tag` (of the target language).
+        target_tag: whether the target text begins with the target language's tag. It is a label in
+            training and a forced, unscored prefix in translation.
+    """
+
+    source_tag: str | None
+    trigger: str
+    target_tag: bool
+
+    def __post_init__(self) -> None:
+        """Checks the two choices."""
+        if self.source_tag not in (None, "source", "target"):
+            raise ValueError(f"source_tag={self.source_tag!r} must be None, 'source' or 'target'")
+        if self.trigger not in ("eos", "tag"):
+            raise ValueError(f"trigger={self.trigger!r} must be 'eos' or 'tag'")
+
+    @property
+    def source_extra(self) -> int:
+        """Tokens of the source span besides its pieces: eos and perhaps a tag."""
+        return 1 + (self.source_tag is not None)
+
+    @property
+    def target_extra(self) -> int:
+        """Tokens of the target span besides its pieces: the trigger and perhaps a tag."""
+        return 1 + self.target_tag
+
+    def trigger_id(self, vocabulary: Vocabulary, target_lang: str) -> int:
+        """Returns the id that starts decoding."""
+        return vocabulary.eos_id if self.trigger == "eos" else vocabulary.tag_id(target_lang)
+
+    def forced_ids(self, vocabulary: Vocabulary, target_lang: str) -> tuple[int, ...]:
+        """Returns the ids a translation must begin with; empty unless `target_tag`."""
+        return (vocabulary.tag_id(target_lang),) if self.target_tag else ()
+
+
+INSTRUCTIONS = {
+    "1": Instruction("target", "eos", False),
+    "2": Instruction(None, "eos", True),
+    "3": Instruction(None, "tag", False),
+    "4": Instruction("target", "eos", True),
+    "5": Instruction("source", "eos", True),
+    "register": Instruction("target", "tag", False),
+}
+
+
+def get_instruction(key: str) -> Instruction:
+    """Returns a row of the table.
+
+    Raises:
+        UserError: if the key is unknown.
+    """
+    if key not in INSTRUCTIONS:
+        raise UserError(f"Data.instruction='{key}' must be one of {', '.join(INSTRUCTIONS)}")
+    return INSTRUCTIONS[key]

@@ -1,0 +1,349 @@
+"""The vocabulary: SentencePiece pieces between three fixed ids and one tag per language.
+
+Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order, then
+the language tags in the order of the language list. Tags are not SentencePiece pieces, so no text can
+contain one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from mnmt_jax.data.order import mix64, text_key
+from mnmt_jax.errors import UserError
+
+FORMAT = 1
+_MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Turns text into ids and back, and knows the id of each language's tag.
+
+    Attributes:
+        model: a serialised SentencePiece model.
+        languages: codes in tag order.
+        pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
+        eos_id: id that ends a sentence.
+        unk_id: id of text no piece covers.
+    """
+
+    model: bytes = dataclasses.field(repr=False)
+    languages: tuple[str, ...]
+    pad_id: int = dataclasses.field(default=0, init=False)
+    eos_id: int = dataclasses.field(default=1, init=False)
+    unk_id: int = dataclasses.field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        """Checks the language list."""
+        object.__setattr__(self, "languages", tuple(self.languages))
+        if len(set(self.languages)) != len(self.languages):
+            repeated = sorted({x for x in self.languages if self.languages.count(x) > 1})
+            raise UserError(f"languages {repeated} are listed twice; list each language once")
+
+    @classmethod
+    def from_sentencepiece(cls, path: str | Path, languages: Sequence[str]) -> Vocabulary:
+        """Wraps any SentencePiece model, whatever its own special ids are.
+
+        Args:
+            path: a `.model` file.
+            languages: codes in tag order.
+
+        Raises:
+            UserError: if the file is missing or no SentencePiece model.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; give the path of a SentencePiece .model file")
+        vocabulary = cls(path.read_bytes(), tuple(languages))
+        try:
+            vocabulary._processor  # noqa: B018  parses the model
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{path}: not a SentencePiece model") from error
+        return vocabulary
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Vocabulary:
+        """Reads what `save` wrote and checks that nothing was exchanged since.
+
+        Raises:
+            UserError: if a file is missing or does not match the recorded fingerprint.
+        """
+        directory = Path(directory)
+        for name in (_MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE):
+            if not (directory / name).is_file():
+                raise UserError(
+                    f"{directory / name}: no such file; make a vocabulary with "
+                    "scripts/train_vocabulary.py"
+                )
+        facts = json.loads((directory / _FACTS_FILE).read_text(encoding="utf-8"))
+        languages = (directory / _LANGUAGES_FILE).read_text(encoding="utf-8").split()
+        vocabulary = cls.from_sentencepiece(directory / _MODEL_FILE, languages)
+        if facts.get("format") != FORMAT or facts.get("fingerprint") != vocabulary.fingerprint:
+            raise UserError(
+                f"{directory / _FACTS_FILE}: does not belong to {_MODEL_FILE} and "
+                f"{_LANGUAGES_FILE} beside it; copy the whole directory again"
+            )
+        return vocabulary
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `spm.model`, `languages.txt` and `vocabulary.json` into a directory."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / _MODEL_FILE).write_bytes(self.model)
+        lines = "".join(f"{code}\n" for code in self.languages)
+        (directory / _LANGUAGES_FILE).write_text(lines, encoding="utf-8")
+        facts = {
+            "format": FORMAT,
+            "size": self.size,
+            "first_tag": self.first_tag,
+            "fingerprint": self.fingerprint,
+        }
+        (directory / _FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    @property
+    def size(self) -> int:
+        """Number of ids: three specials, the other pieces, and the tags."""
+        return self.first_tag + len(self.languages)
+
+    @property
+    def first_tag(self) -> int:
+        """Id of the first language's tag; every id from here on is a tag."""
+        return len(self.id_to_spm)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the model and the language list; caches and runs store it."""
+        digest = hashlib.sha256(self.model)
+        digest.update(("\n" + "\n".join(self.languages)).encode())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def spm_to_id(self) -> np.ndarray:
+        """Our id of each SentencePiece id, int32 `[pieces]`."""
+        ids = np.zeros(self._processor.get_piece_size(), np.int32)
+        known = self.id_to_spm
+        ids[known[known >= 0]] = np.flatnonzero(known >= 0)
+        return ids
+
+    @functools.cached_property
+    def id_to_spm(self) -> np.ndarray:
+        """SentencePiece id of each of our ids below the tags, int32; -1 where it has none."""
+        processor = self._processor
+        special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
+        others = [i for i in range(processor.get_piece_size()) if i not in special]
+        return np.array(special + others, np.int32)
+
+    @functools.cached_property
+    def tag_ids(self) -> np.ndarray:
+        """Tag id of each language, int32 `[languages]`."""
+        return np.arange(self.first_tag, self.size, dtype=np.int32)
+
+    def tag_id(self, language: str) -> int:
+        """Returns the id of a language's tag.
+
+        Raises:
+            UserError: if the vocabulary has no tag for the language.
+        """
+        return self.first_tag + self.language_index(language)
+
+    def language_index(self, language: str) -> int:
+        """Returns a language's place in `languages`.
+
+        Raises:
+            UserError: if the vocabulary has no tag for the language.
+        """
+        try:
+            return self._language_indices[language]
+        except KeyError:
+            raise UserError(
+                f"language '{language}' has no tag in this vocabulary; it has "
+                f"{', '.join(self.languages)}"
+            ) from None
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text's pieces, without eos and without a tag."""
+        table = self._spm_to_id_list
+        return [table[piece] for piece in self._processor.encode(text)]
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of each line, faster than one by one."""
+        table = self._spm_to_id_list
+        return [[table[i] for i in pieces] for pieces in self._processor.encode(list(lines))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids. Pads, eos and tags are dropped; nothing ends the text early.
+
+        Raises:
+            ValueError: if an id is outside the vocabulary.
+        """
+        pieces = self._spm_pieces(ids)
+        return self._processor.decode(pieces) if pieces else ""
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Returns a readable name per id: the piece, `<pad>`, `</s>`, `<unk>` or `__xx__`."""
+        names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
+        names |= {int(tag): f"__{x}__" for x, tag in zip(self.languages, self.tag_ids, strict=True)}
+        return [
+            names[int(i)]
+            if int(i) in names
+            else self._processor.id_to_piece(int(self.id_to_spm[int(i)]))
+            for i in ids
+        ]
+
+    def _spm_pieces(self, ids: Iterable[int]) -> list[int]:
+        table, first_tag, size = self._id_to_spm_list, self.first_tag, self.size
+        pieces = []
+        for value in ids:
+            token = int(value)
+            if not 0 <= token < size:
+                raise ValueError(f"id {token} is outside the vocabulary of {size} ids")
+            if token > self.eos_id and token < first_tag:
+                pieces.append(table[token])
+        return pieces
+
+    @functools.cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.load_from_serialized_proto(self.model)
+        return processor
+
+    @functools.cached_property
+    def _spm_to_id_list(self) -> list[int]:
+        return self.spm_to_id.tolist()
+
+    @functools.cached_property
+    def _id_to_spm_list(self) -> list[int]:
+        return self.id_to_spm.tolist()
+
+    @functools.cached_property
+    def _language_indices(self) -> dict[str, int]:
+        return {language: index for index, language in enumerate(self.languages)}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePieceOptions:
+    """How a SentencePiece model is trained.
+
+    Attributes:
+        vocab_size: pieces, the three special ids included and the tags not.
+        model_type: `unigram` or `bpe`.
+        character_coverage: share of characters that get a piece; the rest becomes unk.
+        normalization: SentencePiece rule; `identity` keeps text as it is (full-width punctuation
+            included), `nmt_nfkc` is what most published models used.
+        sentences: sentences drawn from all languages together at most.
+        temperature: T of p_l ~ (n_l / N)^(1/T), each language's share of the sentences drawn.
+        seed: seed of the draw.
+    """
+
+    vocab_size: int = 8000
+    model_type: str = "unigram"
+    character_coverage: float = 1.0
+    normalization: str = "nmt_nfkc"
+    sentences: int = 1_000_000
+    temperature: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks what SentencePiece would report less clearly."""
+        if self.model_type not in ("unigram", "bpe"):
+            raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
+        if not 0 < self.character_coverage <= 1:
+            raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
+
+
+def train_sentencepiece(
+    sentences_by_language: Mapping[str, Sequence[str]],
+    directory: str | Path,
+    *,
+    options: SentencePieceOptions = SentencePieceOptions(),  # noqa: B008  immutable
+) -> Vocabulary:
+    """Trains a SentencePiece model on text of several languages and saves the vocabulary.
+
+    Args:
+        sentences_by_language: text of each language; the key order becomes the tag order.
+        directory: where `Vocabulary.save` writes.
+        options: size, type and sampling.
+
+    Returns:
+        The vocabulary. The same text and options give the same one.
+
+    Raises:
+        UserError: if the text is empty or too little for the size asked.
+    """
+    sample = sample_sentences(sentences_by_language, options)
+    if not sample:
+        raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            vocab_size=options.vocab_size,
+            model_type=options.model_type,
+            character_coverage=options.character_coverage,
+            normalization_rule_name=options.normalization,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            max_sentence_length=1 << 16,
+            shuffle_input_sentence=False,
+            # Sums of floats depend on how work is divided: a fixed number keeps the result equal
+            # on machines with different numbers of cores.
+            num_threads=16,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).rsplit("] ", 1)[-1].strip()
+        raise UserError(
+            f"SentencePiece could not train {options.vocab_size} pieces: {reason} "
+            "(change vocab_size or give more text)"
+        ) from error
+    vocabulary = Vocabulary(model.getvalue(), tuple(sentences_by_language))
+    vocabulary.save(directory)
+    return vocabulary
+
+
+def sample_sentences(
+    sentences_by_language: Mapping[str, Sequence[str]], options: SentencePieceOptions
+) -> list[str]:
+    """Draws sentences without replacement, language by language.
+
+    A language's quota is its share by temperature; what a small language cannot fill goes to the
+    others by the same shares. Sentences keep their order.
+    """
+    counts = [len(sentences) for sentences in sentences_by_language.values()]
+    quotas = _quotas(counts, options.sentences, options.temperature)
+    sample: list[str] = []
+    for (language, sentences), quota in zip(sentences_by_language.items(), quotas, strict=True):
+        keys = mix64(options.seed, text_key(language), np.arange(len(sentences)))
+        chosen = np.sort(np.argsort(keys, kind="stable")[:quota])
+        sample.extend(sentences[i] for i in chosen)
+    return sample
+
+
+def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]:
+    if sum(counts) <= budget:
+        return list(counts)
+    shares = [math.pow(count, 1 / temperature) if count else 0.0 for count in counts]
+    quotas = [0] * len(counts)
+    open_ = [i for i, count in enumerate(counts) if count]
+    while open_:
+        left = budget - sum(quotas)
+        total = sum(shares[i] for i in open_)
+        full = [i for i in open_ if counts[i] <= left * shares[i] / total]
+        for i in full or open_:
+            quotas[i] = counts[i] if full else int(left * shares[i] / total)
+        open_ = [i for i in open_ if i not in full] if full else []
+    return quotas

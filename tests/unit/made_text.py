@@ -1,0 +1,34 @@
+"""Small made corpora and vocabularies for tests of the data path."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+
+from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+
+LANGUAGES = ("en", "de", "fr")
+_WORDS = {
+    "en": ("one", "two", "three", "house", "river", "green", "small", "and", "runs", "under"),
+    "de": ("eins", "zwei", "drei", "Haus", "Fluss", "grün", "klein", "und", "läuft", "unter"),
+    "fr": ("un", "deux", "trois", "maison", "rivière", "vert", "petit", "et", "court", "sous"),
+}
+
+
+def sentence(number: int, language: str) -> str:
+    """Returns the words at the digits of a number, so that languages are parallel."""
+    return " ".join(_WORDS[language][int(digit)] for digit in str(number * 7919))
+
+
+def sentences(language: str, count: int, start: int = 1) -> list[str]:
+    """Returns `count` sentences of a language."""
+    return [sentence(number, language) for number in range(start, start + count)]
+
+
+@functools.cache
+def vocabulary() -> Vocabulary:
+    """Returns one small vocabulary of the three languages, trained once per test run."""
+    text = {language: sentences(language, 300) for language in LANGUAGES}
+    options = SentencePieceOptions(vocab_size=60, normalization="identity")
+    with tempfile.TemporaryDirectory() as directory:
+        return train_sentencepiece(text, directory, options=options)

@@ -1,0 +1,146 @@
+"""Ids, tags, round trips, external models and training of vocabularies."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import (
+    SentencePieceOptions,
+    Vocabulary,
+    sample_sentences,
+    train_sentencepiece,
+)
+from tests.unit import made_text
+
+LINES = made_text.sentences("en", 40) + made_text.sentences("de", 40)
+
+
+def external_model(**special: int) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=44, minloglevel=2, **special
+    )
+    return model.getvalue()
+
+
+def test_ids_are_specials_then_pieces_then_tags():
+    vocabulary = made_text.vocabulary()
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    assert vocabulary.size == 60 + 3
+    assert [vocabulary.tag_id(x) for x in vocabulary.languages] == [60, 61, 62]
+    assert vocabulary.tokens([0, 1, 2, 60, 62]) == ["<pad>", "</s>", "<unk>", "__en__", "__fr__"]
+
+
+def test_text_survives_and_only_specials_are_dropped():
+    vocabulary = made_text.vocabulary()
+    for line in LINES:
+        ids = vocabulary.encode(line)
+        assert ids and min(ids) > 2 and max(ids) < vocabulary.first_tag
+        framed = [vocabulary.tag_id("de"), *ids[:2], 1, *ids[2:], 1, 0, 0]
+        assert vocabulary.decode(framed) == line
+    assert vocabulary.encode_lines(LINES) == [vocabulary.encode(line) for line in LINES]
+    assert vocabulary.encode("") == [] and vocabulary.decode([]) == ""
+
+
+def test_tag_like_text_is_no_tag():
+    vocabulary = made_text.vocabulary()
+    assert max(vocabulary.encode("__de__")) < vocabulary.first_tag
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {},  # SentencePiece's default, as in MITRE's model: unk 0, <s> 1, </s> 2, no pad
+        {"pad_id": 3},
+        {"bos_id": -1, "eos_id": -1},
+    ],
+)
+def test_external_models_keep_their_piece_order(special, tmp_path):
+    model = external_model(**special)
+    path = tmp_path / "any.model"
+    path.write_bytes(model)
+    vocabulary = Vocabulary.from_sentencepiece(path, ["en", "de"])
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    specials = {processor.pad_id(), processor.eos_id(), processor.unk_id()}
+    others = [i for i in range(processor.get_piece_size()) if i not in specials]
+    assert vocabulary.size == 3 + len(others) + 2
+    assert vocabulary.id_to_spm[3:].tolist() == others
+    assert vocabulary.spm_to_id[others].tolist() == list(range(3, 3 + len(others)))
+    assert vocabulary.spm_to_id[processor.unk_id()] == 2
+    if processor.bos_id() >= 0:
+        assert "<s>" in vocabulary.tokens(range(3, 5))
+    for line in LINES[:10]:
+        assert vocabulary.tokens(vocabulary.encode(line)) == processor.encode(line, out_type=str)
+        assert vocabulary.decode(vocabulary.encode(line)) == line
+
+
+def test_unknown_characters_become_unk():
+    vocabulary = made_text.vocabulary()
+    assert vocabulary.unk_id in vocabulary.encode("語")
+
+
+def test_save_and_load(tmp_path):
+    vocabulary = made_text.vocabulary()
+    vocabulary.save(tmp_path)
+    again = Vocabulary.load(tmp_path)
+    assert again.fingerprint == vocabulary.fingerprint and again.languages == vocabulary.languages
+    assert again.encode(LINES[0]) == vocabulary.encode(LINES[0])
+    (tmp_path / "languages.txt").write_text("de\nen\nfr\n")
+    with pytest.raises(UserError, match="does not belong"):
+        Vocabulary.load(tmp_path)
+    with pytest.raises(UserError, match="no such file"):
+        Vocabulary.load(tmp_path / "missing")
+
+
+def test_errors_name_the_remedy(tmp_path):
+    vocabulary = made_text.vocabulary()
+    with pytest.raises(UserError, match="'xx' has no tag.*en, de, fr"):
+        vocabulary.tag_id("xx")
+    with pytest.raises(ValueError, match="id 63 is outside"):
+        vocabulary.decode([63])
+    with pytest.raises(UserError, match="twice"):
+        Vocabulary(vocabulary.model, ("en", "en"))
+    (tmp_path / "bad.model").write_bytes(b"not a model")
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        Vocabulary.from_sentencepiece(tmp_path / "bad.model", ["en"])
+    with pytest.raises(UserError, match="could not train 100000 pieces"):
+        options = SentencePieceOptions(vocab_size=100_000)
+        train_sentencepiece({"en": LINES}, tmp_path, options=options)
+    with pytest.raises(UserError, match="no sentences"):
+        train_sentencepiece({"en": []}, tmp_path)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_training_is_reproducible(model_type, tmp_path):
+    options = SentencePieceOptions(vocab_size=44, model_type=model_type)
+    first = train_sentencepiece({"en": LINES}, tmp_path / "a", options=options)
+    second = train_sentencepiece({"en": LINES}, tmp_path / "b", options=options)
+    # The model file holds no date or path; equality is to the byte.
+    assert first.fingerprint == second.fingerprint
+
+
+def test_sampling_follows_the_temperature_without_replacement():
+    text = {
+        "en": [f"e{i}" for i in range(1000)],
+        "de": [f"d{i}" for i in range(100)],
+        "fr": [f"f{i}" for i in range(10)],
+    }
+
+    def shares(temperature: float, budget: int = 150) -> list[int]:
+        options = SentencePieceOptions(sentences=budget, temperature=temperature)
+        sample = sample_sentences(text, options)
+        assert len(set(sample)) == len(sample) <= budget
+        return [sum(line[0] == letter for line in sample) for letter in "edf"]
+
+    proportional = np.array(shares(1.0))
+    np.testing.assert_allclose(proportional, 150 * np.array([1000, 100, 10]) / 1110, atol=1)
+    flat = shares(1e9)
+    assert flat[2] == 10 and abs(flat[0] - 70) <= 1 and abs(flat[1] - 70) <= 1
+    assert shares(5.0, 10_000) == [1000, 100, 10]
+    options = SentencePieceOptions(sentences=150)
+    assert sample_sentences(text, options) == sample_sentences(text, options)
