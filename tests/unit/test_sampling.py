@@ -1,0 +1,62 @@
+"""Sampling draws from the distribution it says."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_model import make_cache, make_request, step
+
+from mnmt_jax.decoding.search import Sample, sample, sentence_rngs
+
+DRAWS, VOCAB = 4000, 7
+FREQUENCY_ATOL = 0.03  # over three standard errors of 4000 draws
+LOGITS = np.array([0.0, 0.0, 2.0, 1.5, 1.0, 0.5, -3.0], np.float32)  # pad and eos first
+
+
+@functools.partial(jax.jit, static_argnames=("top_k", "top_p", "temperature"))
+def _first_tokens(rngs, temperature=1.0, top_k=0, top_p=1.0):
+    tables = jnp.broadcast_to(LOGITS[None, None], (1, 4096, VOCAB))
+    request = make_request([1]).replace(rngs=rngs)
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beam": DRAWS}
+    return sample(step, make_cache(tables, DRAWS), request=request, **options).tokens[0, :, 0]
+
+
+def _expected(temperature: float, kept: int) -> np.ndarray:
+    weights = np.exp(LOGITS / temperature)
+    weights[:2] = 0.0  # no pad ever, no eos at the first step
+    weights[2 + kept :] = 0.0  # words are sorted by logit
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, 5),
+        ({"temperature": 0.5}, 5),
+        ({"top_k": 2}, 2),
+        ({"top_p": 0.5}, 2),
+        ({"top_p": 1e-6}, 1),
+        ({"top_k": 3, "top_p": 0.75, "temperature": 2.0}, 3),
+        ({"top_k": 1}, 1),
+    ],
+)
+def test_frequencies_follow_the_truncated_distribution(options: dict, kept: int):
+    drawn = np.asarray(_first_tokens(sentence_rngs(0, jnp.arange(1)), **options))
+    frequency = np.bincount(drawn, minlength=VOCAB) / DRAWS
+    expected = _expected(options.get("temperature", 1.0), kept)
+    np.testing.assert_allclose(frequency, expected, atol=FREQUENCY_ATOL)
+    assert (frequency[expected == 0] == 0).all()
+
+
+def test_streams_differ_by_sentence_and_seed_and_repeat():
+    def drawn(seed: int, sentence: int) -> list[int]:
+        return _first_tokens(sentence_rngs(seed, jnp.asarray([sentence]))).tolist()
+
+    assert drawn(0, 0) == drawn(0, 0)
+    assert drawn(0, 0) != drawn(0, 1) and drawn(0, 0) != drawn(1, 0)
+
+
+def test_defaults_draw_one_plain_sample():
+    assert Sample() == Sample(beam=1, temperature=1.0, top_k=0, top_p=1.0, length_penalty=1.0)
