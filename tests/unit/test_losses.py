@@ -1,0 +1,151 @@
+"""The loss against hand-computed values, and the chunked loss against the plain one."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.losses import chunked_token_loss, token_loss
+
+VALUE_RTOL = 1e-6
+GRADIENT_ATOL = 2e-6
+VOCAB, EMBED = 37, 8
+
+
+def make_case(rows=3, length=10, seed=0, dtype=jnp.float32):
+    rng = np.random.default_rng(seed)
+    features = jnp.asarray(rng.normal(size=(rows, length, EMBED)), dtype)
+    embedding = jnp.asarray(rng.normal(size=(VOCAB, EMBED)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, VOCAB, (rows, length)), jnp.int32)
+    valid = jnp.asarray(rng.random((rows, length)) < 0.7)
+    assert 0 < int(valid.sum()) < valid.size
+    return features, embedding, labels, valid
+
+
+def plain(features, embedding, labels, valid, label_smoothing=0.1):
+    table = embedding.astype(features.dtype)
+    logits = jnp.einsum("btm,vm->btv", features, table, preferred_element_type=jnp.float32)
+    return token_loss(logits, labels, valid, label_smoothing)
+
+
+def test_uniform_four_classes_cost_ln_4_for_every_label():
+    sums = token_loss(jnp.zeros((4, 4)), jnp.arange(4), jnp.ones(4, bool), 0.1)
+    np.testing.assert_allclose(sums.smoothed, 4 * math.log(4), rtol=VALUE_RTOL)
+    np.testing.assert_allclose(sums.nll, 4 * math.log(4), rtol=VALUE_RTOL)
+    assert float(sums.tokens) == 4
+
+
+def test_smoothed_loss_is_cross_entropy_with_eps_over_v_minus_1():
+    log_probs = np.log([0.5, 0.2, 0.2, 0.1])
+    soft_target = np.array([0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3])
+    sums = token_loss(jnp.asarray(log_probs)[None], jnp.array([1]), jnp.ones(1, bool), 0.1)
+    np.testing.assert_allclose(sums.smoothed, -(soft_target * log_probs).sum(), rtol=VALUE_RTOL)
+    np.testing.assert_allclose(sums.nll, -log_probs[1], rtol=VALUE_RTOL)
+
+
+def test_invalid_positions_do_not_count():
+    features, embedding, labels, valid = make_case()
+    other_labels = jnp.where(valid, labels, 0)
+    other_features = jnp.where(valid[..., None], features, 99.0)
+    for first, second in (
+        (
+            plain(features, embedding, labels, valid),
+            plain(other_features, embedding, other_labels, valid),
+        ),
+        tuple(
+            chunked_token_loss(f, embedding, la, valid, label_smoothing=0.1, chunk=7)
+            for f, la in ((features, labels), (other_features, other_labels))
+        ),
+    ):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "label_smoothing"),
+    [(30, 0.1), (10, 0.1), (10, 0.0), (7, 0.1), (4, 0.1), (1, 0.1), (1000, 0.0)],  # 7, 4: not of 30
+)
+def test_chunked_equals_plain_in_value_and_gradient(chunk, label_smoothing):
+    features, embedding, labels, valid = make_case()
+
+    def chunked(f, e):
+        sums = chunked_token_loss(f, e, labels, valid, label_smoothing=label_smoothing, chunk=chunk)
+        return 3.0 * sums.smoothed, sums
+
+    def slow(f, e):
+        sums = plain(f, e, labels, valid, label_smoothing)
+        return 3.0 * sums.smoothed, sums
+
+    def gradient(function):
+        return jax.jit(jax.value_and_grad(function, (0, 1), has_aux=True))(features, embedding)
+
+    expected, expected_grads = gradient(slow)
+    found, found_grads = gradient(chunked)
+    undifferentiated = jax.jit(chunked)(features, embedding)
+    for sums in (found[1], undifferentiated[1]):
+        np.testing.assert_allclose(sums, expected[1], rtol=VALUE_RTOL)
+    for a, b in zip(found_grads, expected_grads, strict=True):
+        assert float(jnp.abs(b).max()) > 0.1
+        np.testing.assert_allclose(a, b, atol=GRADIENT_ATOL, rtol=1e-5)
+
+
+def test_bfloat16_products_are_accumulated_in_float32():
+    features, embedding, labels, valid = make_case(dtype=jnp.bfloat16)
+    arguments = (features, embedding, labels, valid)
+    expected = plain(*arguments)
+    found = chunked_token_loss(*arguments, label_smoothing=0.1, chunk=8)
+    assert all(value.dtype == jnp.float32 for value in found)
+    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    gradient = jax.grad(
+        lambda f: chunked_token_loss(f, *arguments[1:], label_smoothing=0.1, chunk=8).smoothed
+    )(features)
+    assert gradient.dtype == jnp.bfloat16
+
+
+def shapes_of(jaxpr):
+    """Yields the shape of every intermediate, inner programs included."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            yield variable.aval.shape
+        for parameter in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from shapes_of(inner)
+
+
+def test_no_more_than_a_chunk_of_logits_exists():
+    features, embedding, labels, valid = make_case(rows=4, length=16)
+
+    def loss(f, e):
+        return chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=16).smoothed
+
+    def whole(f, e):
+        return plain(f, e, labels, valid).smoothed
+
+    def most_logits(function):
+        jaxpr = jax.make_jaxpr(jax.grad(function, (0, 1)))(features, embedding).jaxpr
+        sizes = [math.prod(s) // VOCAB for s in shapes_of(jaxpr) if s and s[-1] == VOCAB]
+        return max(sizes)
+
+    assert most_logits(whole) == 64
+    assert most_logits(loss) == 16
+
+
+def test_each_logit_is_computed_once():
+    features, embedding, labels, valid = make_case(rows=4, length=16)
+    gradient = jax.grad(
+        lambda f, e: (
+            chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=16).smoothed
+        ),
+        (0, 1),
+    )
+    text = str(jax.make_jaxpr(gradient)(features, embedding))
+    assert text.count("dot_general") == 3  # logits, gradient of features, gradient of embedding
+
+
+def test_chunk_must_be_positive():
+    with pytest.raises(ValueError, match="Train.loss_chunk=0"):
+        chunked_token_loss(*make_case(), label_smoothing=0.1, chunk=0)
