@@ -1,0 +1,1 @@
+"""Evaluation: scores, off-target ratios, averages over directions, and the report."""

