@@ -1,8 +1,8 @@
 """The vocabulary: SentencePiece pieces between three fixed ids and one tag per language.
 
-Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order, then
-the language tags in the order of the language list. Tags are not SentencePiece pieces, so no text can
-contain one.
+Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order,
+then the language tags in the order of the language list. Tags are not SentencePiece pieces, so no
+text can contain one.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def train_sentencepiece(
     sentences_by_language: Mapping[str, Sequence[str]],
     directory: str | Path,
     *,
-    options: SentencePieceOptions = SentencePieceOptions(),  # noqa: B008  immutable
+    options: SentencePieceOptions = SentencePieceOptions(),
 ) -> Vocabulary:
     """Trains a SentencePiece model on text of several languages and saves the vocabulary.
 

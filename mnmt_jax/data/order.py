@@ -2,8 +2,8 @@
 
 numpy promises stable streams for its bit generators but not for `permutation` or `shuffle`, and a
 stored permutation of every corpus would not fit in memory. So order comes from two small functions
-on uint64: a hash, and a keyed permutation of 0..n-1 that answers for single positions. Both give the
-same result on every host, in every process and in every version of Python and numpy.
+on uint64: a hash, and a keyed permutation of 0..n-1 that answers for single positions. Both give
+the same result on every host, in every process and in every version of Python and numpy.
 """
 
 from __future__ import annotations

@@ -1,0 +1,360 @@
+"""The token cache: sentence pairs as piece ids on disk, read by index.
+
+    CACHE/cache.json                               what is inside
+    CACHE/vocabulary/                              the vocabulary the ids belong to
+    CACHE/tasks/TASK/SPLIT-00000.array_record      records
+    CACHE/tasks/TASK/SPLIT-lengths.npy             int32 [n, 2]: source pieces, target pieces
+
+A record is little-endian int32: the number of source pieces, the source pieces, the target pieces.
+Tags and eos are absent, so that one cache serves every instruction and layout.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import Vocabulary
+
+FORMAT = 1
+SHARD_EXAMPLES = 1_000_000
+_ENCODE_LINES = 1024
+# One record per group, so that a single example can be read; small records do not compress.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+_READER_OPTIONS = "readahead_buffer_size:0"
+
+TokenPair = tuple[Sequence[int], Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSource:
+    """A task to be written: its languages and, per split, a function that yields its pairs.
+
+    Attributes:
+        name: unique; a folder of the cache.
+        source_lang: code of the source language.
+        target_lang: code of the target language.
+        splits: per split name, a function without arguments that yields pairs of piece ids.
+    """
+
+    name: str
+    source_lang: str
+    target_lang: str
+    splits: Mapping[str, Callable[[], Iterable[TokenPair]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """What the cache holds of a task's split.
+
+    Attributes:
+        examples: sentence pairs.
+        source_tokens: source pieces in all.
+        target_tokens: target pieces in all.
+        shards: examples of each shard file.
+    """
+
+    examples: int
+    source_tokens: int
+    target_tokens: int
+    shards: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedTask:
+    """A task of a cache."""
+
+    name: str
+    source_lang: str
+    target_lang: str
+    splits: Mapping[str, Split]
+
+
+def encode_pairs(
+    vocabulary: Vocabulary, pairs: Iterable[tuple[str, str]]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yields the piece ids of text pairs, encoding many lines at a time."""
+    block: list[tuple[str, str]] = []
+    for pair in pairs:
+        block.append(pair)
+        if len(block) == _ENCODE_LINES:
+            yield from _encode_block(vocabulary, block)
+            block = []
+    if block:
+        yield from _encode_block(vocabulary, block)
+
+
+def write_cache(
+    directory: str | Path,
+    tasks: Iterable[TaskSource],
+    *,
+    vocabulary: Vocabulary,
+    overwrite: bool = False,
+    shard_examples: int = SHARD_EXAMPLES,
+    report: Callable[[str], None] = lambda line: None,
+) -> TokenCache:
+    """Writes a token cache; it appears under its name only when complete.
+
+    Args:
+        directory: where the cache will be.
+        tasks: what to write.
+        vocabulary: saved with the cache.
+        overwrite: replace an existing cache instead of refusing.
+        shard_examples: examples per shard file at most.
+        report: called with one line per finished task.
+
+    Returns:
+        The opened cache.
+
+    Raises:
+        UserError: if the directory exists, two tasks share a name, a task has no example, or a
+            language has no tag in the vocabulary.
+    """
+    directory = Path(directory)
+    if directory.exists() and not overwrite:
+        raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
+    partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
+    try:
+        written: dict[str, CachedTask] = {}
+        for task in tasks:
+            if task.name in written:
+                raise UserError(f"task '{task.name}' is given twice; names must be unique")
+            for language in (task.source_lang, task.target_lang):
+                vocabulary.tag_id(language)
+            written[task.name] = _write_task(partial, task, shard_examples)
+            report(_task_line(written[task.name]))
+        if not written:
+            raise UserError("no tasks to write; name a mixture or directions")
+        vocabulary.save(partial / "vocabulary")
+        facts = {
+            "format": FORMAT,
+            "vocabulary": vocabulary.fingerprint,
+            "tasks": [dataclasses.asdict(task) for task in written.values()],
+        }
+        (partial / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        if directory.exists():
+            shutil.rmtree(directory)
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return TokenCache.open(directory)
+
+
+class TokenCache:
+    """A token cache on disk, read by index. Safe to use from several threads.
+
+    Attributes:
+        directory: where it is.
+        vocabulary: the vocabulary its ids belong to.
+        tasks: its tasks by name, in the order written.
+    """
+
+    def __init__(
+        self, directory: Path, vocabulary: Vocabulary, tasks: Mapping[str, CachedTask]
+    ) -> None:
+        self.directory = directory
+        self.vocabulary = vocabulary
+        self.tasks = dict(tasks)
+        self._lengths: dict[tuple[str, str], np.ndarray] = {}
+        self._readers: dict[Path, Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, directory: str | Path) -> TokenCache:
+        """Opens a cache.
+
+        Raises:
+            UserError: if it is missing, of another format, or its vocabulary was exchanged.
+        """
+        directory = Path(directory)
+        path = directory / "cache.json"
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; make a cache with scripts/cache_tasks.py")
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts.get("format") != FORMAT:
+            raise UserError(
+                f"{path}: format {facts.get('format')}, this version reads {FORMAT}; make it again"
+            )
+        vocabulary = Vocabulary.load(directory / "vocabulary")
+        if facts["vocabulary"] != vocabulary.fingerprint:
+            raise UserError(f"{path}: written with another vocabulary than {directory}/vocabulary")
+        tasks = [_task_from_json(task) for task in facts["tasks"]]
+        return cls(directory, vocabulary, {task.name: task for task in tasks})
+
+    def tasks_with(self, split: str) -> tuple[str, ...]:
+        """Returns the names of the tasks that have a split, in the order written."""
+        return tuple(name for name, task in self.tasks.items() if split in task.splits)
+
+    def split(self, task: str, split: str) -> Split:
+        """Returns what is known of a split.
+
+        Raises:
+            UserError: if the cache lacks the task or the task lacks the split.
+        """
+        if task not in self.tasks:
+            known = ", ".join(list(self.tasks)[:8])
+            raise UserError(f"{self.directory}: no task '{task}'; it has {known}, ...")
+        splits = self.tasks[task].splits
+        if split not in splits:
+            raise UserError(f"{self.directory}: task '{task}' has no split '{split}'")
+        return splits[split]
+
+    def lengths(self, task: str, split: str) -> np.ndarray:
+        """Returns the source and target pieces of every example, int32 `[n, 2]`, memory-mapped."""
+        key = (task, split)
+        if key not in self._lengths:
+            examples = self.split(task, split).examples
+            lengths = np.load(_lengths_path(self.directory, task, split), mmap_mode="r")
+            if lengths.shape != (examples, 2):
+                raise UserError(f"{self.directory}: lengths of {task}/{split} are damaged")
+            self._lengths[key] = lengths
+        return self._lengths[key]
+
+    def read(self, task: str, split: str, indices: np.ndarray) -> list[bytes]:
+        """Returns the records of examples, in the order asked for.
+
+        Args:
+            task: its name.
+            split: its name.
+            indices: int `[n]`, each below the number of examples.
+        """
+        shards = np.cumsum((0, *self.split(task, split).shards))
+        indices = np.asarray(indices)
+        shard_of = np.searchsorted(shards, indices, side="right") - 1
+        records: list[bytes] = [b""] * len(indices)
+        for shard in np.unique(shard_of).tolist():
+            wanted = np.flatnonzero(shard_of == shard)
+            local = (indices[wanted] - shards[shard]).tolist()
+            with self._lock:
+                found = self._reader(_shard_path(self.directory, task, split, shard)).read(local)
+            for place, record in zip(wanted.tolist(), found, strict=True):
+                records[place] = record
+        return records
+
+    def pair(self, task: str, split: str, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the source and target pieces of one example, int32."""
+        tokens = np.frombuffer(self.read(task, split, np.array([index]))[0], "<i4")
+        return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
+
+    def _reader(self, path: Path) -> Any:
+        if path not in self._readers:
+            from array_record.python import array_record_module
+
+            self._readers[path] = array_record_module.ArrayRecordReader(
+                str(path), options=_READER_OPTIONS
+            )
+        return self._readers[path]
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_readers": {}, "_lengths": {}, "_lock": None}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def split_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Separates the sources and targets of many records at once.
+
+    Args:
+        records: as `TokenCache.read` returns them.
+        lengths: source and target pieces of each, int `[n, 2]`.
+
+    Returns:
+        All source pieces and all target pieces, int32, one example after the other.
+
+    Raises:
+        ValueError: if a record and its lengths disagree: the cache is damaged.
+    """
+    tokens = np.frombuffer(b"".join(records), "<i4")
+    counts = np.empty((len(records), 3), np.int64)
+    counts[:, 0] = 1
+    counts[:, 1:] = lengths
+    if counts.sum() != tokens.size:
+        raise ValueError("token cache is damaged: records and lengths disagree; make it again")
+    kind = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(records)), counts.reshape(-1))
+    if not np.array_equal(tokens[kind == 0], counts[:, 1]):
+        raise ValueError("token cache is damaged: records and lengths disagree; make it again")
+    return tokens[kind == 1], tokens[kind == 2]
+
+
+def _write_task(directory: Path, task: TaskSource, shard_examples: int) -> CachedTask:
+    splits = {
+        split: _write_split(directory, task.name, split, (pairs(), shard_examples))
+        for split, pairs in task.splits.items()
+    }
+    if not any(split.examples for split in splits.values()):
+        raise UserError(f"task '{task.name}' has no examples; check the corpus and its directions")
+    kept = {name: split for name, split in splits.items() if split.examples}
+    return CachedTask(task.name, task.source_lang, task.target_lang, kept)
+
+
+def _write_split(
+    directory: Path, task: str, split: str, pairs_and_size: tuple[Iterable[TokenPair], int]
+) -> Split:
+    pairs, shard_examples = pairs_and_size
+    lengths = array.array("i")
+    shards: list[int] = []
+    writer = None
+    for source, target in pairs:
+        if writer is None or shards[-1] == shard_examples:
+            if writer is not None:
+                writer.close()
+            writer = _open_writer(_shard_path(directory, task, split, len(shards)))
+            shards.append(0)
+        writer.write(np.array([len(source), *source, *target], "<i4").tobytes())
+        lengths.extend((len(source), len(target)))
+        shards[-1] += 1
+    if writer is None:
+        return Split(0, 0, 0, ())
+    writer.close()
+    table = np.array(lengths, np.int32).reshape(-1, 2)
+    np.save(_lengths_path(directory, task, split), table)
+    totals = table.sum(axis=0, dtype=np.int64)
+    return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards))
+
+
+def _open_writer(path: Path) -> Any:
+    from array_record.python import array_record_module
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return array_record_module.ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+
+
+def _encode_block(
+    vocabulary: Vocabulary, block: Sequence[tuple[str, str]]
+) -> Iterator[tuple[list[int], list[int]]]:
+    sources = vocabulary.encode_lines([source for source, _ in block])
+    targets = vocabulary.encode_lines([target for _, target in block])
+    yield from zip(sources, targets, strict=True)
+
+
+def _shard_path(directory: Path, task: str, split: str, shard: int) -> Path:
+    return directory / "tasks" / task / f"{split}-{shard:05d}.array_record"
+
+
+def _lengths_path(directory: Path, task: str, split: str) -> Path:
+    return directory / "tasks" / task / f"{split}-lengths.npy"
+
+
+def _task_from_json(task: dict) -> CachedTask:
+    splits = {
+        name: Split(**{**split, "shards": tuple(split["shards"])})
+        for name, split in task["splits"].items()
+    }
+    return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits)
+
+
+def _task_line(task: CachedTask) -> str:
+    splits = ", ".join(f"{split.examples} {name}" for name, split in task.splits.items())
+    return f"{task.name}: {splits}"

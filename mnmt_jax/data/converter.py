@@ -1,0 +1,309 @@
+"""From sentence pairs to the arrays a model reads: spans per role, packed role-major.
+
+A row of a batch holds up to `max_segments` sentence pairs. All their sources stand together in the
+row's source span, all their registers in its register span, and so on; segment ids tell which
+positions belong together. With two pairs in a row, factor 1 and the `register` instruction:
+
+    source    [y] x x </s> [y] x x x </s> .     segment ids  1 1 1 1 2 2 2 2 2 0
+    register  [y] [y] [y] [y] [y] ... [y] . .                1 1 1 1 2 2 2 2 2 0 0
+    target    [y] y y [y] y y y . .                          1 1 1 2 2 2 2 0 0
+    label      y  y </s> y y y </s> . .
+
+Positions count from 0 in every segment and span. Segment ids count from 1; 0 is padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.vocabulary import Vocabulary
+
+Batch = dict[str, np.ndarray]
+PER_SEGMENT = ("source_lang", "target_lang", "task")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Sizes of a row.
+
+    Attributes:
+        source: tokens of the source span, tags and eos included.
+        target: tokens of the target span.
+        max_segments: sentence pairs per row at most.
+    """
+
+    source: int
+    target: int
+    max_segments: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks that a row can hold anything."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise ValueError(f"{field.name}={value} must be at least 1")
+
+    def registers(self, register_factor: float) -> int:
+        """Returns the tokens of the register span: room for any packing of the source span.
+
+        Each of m segments of n tokens needs ceil(n / factor), which is less than n / factor + 1, so
+        floor(source / factor) + m always suffices; ceil(source / factor) would not.
+        """
+        return math.floor(self.source / register_factor) + self.max_segments
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Example:
+    """One sentence pair as piece ids, without tags and eos.
+
+    Attributes:
+        source: piece ids, int `[n]`.
+        target: piece ids, int `[n]`; empty while translating.
+        source_lang: index into the vocabulary's languages.
+        target_lang: index into the vocabulary's languages.
+        task: index into the run's task names; -1 is none.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    source_lang: int
+    target_lang: int
+    task: int = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segments:
+    """Many sentence pairs as flat arrays, in the order in which they fill rows.
+
+    Attributes:
+        row: row of each pair, non-decreasing, int `[n]`.
+        source: all source pieces, one pair after the other.
+        source_counts: source pieces of each pair, int `[n]`.
+        target: all target pieces, one pair after the other.
+        target_counts: target pieces of each pair, int `[n]`.
+        per_segment: `source_lang`, `target_lang` and `task` of each pair, int `[3, n]`.
+    """
+
+    row: np.ndarray
+    source: np.ndarray
+    source_counts: np.ndarray
+    target: np.ndarray
+    target_counts: np.ndarray
+    per_segment: np.ndarray
+
+
+def segments_from_rows(rows: Sequence[Sequence[Example]]) -> Segments:
+    """Flattens rows of examples."""
+    examples = [example for row in rows for example in row]
+    return Segments(
+        row=np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
+        source=_concatenate([example.source for example in examples]),
+        source_counts=np.array([len(example.source) for example in examples], np.int64),
+        target=_concatenate([example.target for example in examples]),
+        target_counts=np.array([len(example.target) for example in examples], np.int64),
+        per_segment=np.array([[e.source_lang, e.target_lang, e.task] for e in examples], np.int32)
+        .reshape(-1, 3)
+        .T,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Converter:
+    """Lays sentence pairs out as the spans of a layout.
+
+    Attributes:
+        vocabulary: gives eos and the tags.
+        instruction: where tags stand.
+        roles: roles of the layout (`Layout.embedded_roles()`).
+        lengths: sizes of a row.
+        register_factor: source tokens per register, if the layout has registers.
+    """
+
+    vocabulary: Vocabulary
+    instruction: Instruction
+    roles: tuple[str, ...]
+    lengths: Lengths
+    register_factor: float = 1.0
+
+    def source_tokens(self, pieces: np.ndarray) -> np.ndarray:
+        """Returns the length of the source span for numbers of pieces."""
+        return np.asarray(pieces) + self.instruction.source_extra
+
+    def target_tokens(self, pieces: np.ndarray) -> np.ndarray:
+        """Returns the length of the target span for numbers of pieces."""
+        return np.asarray(pieces) + self.instruction.target_extra
+
+    def registers(self, source_tokens: np.ndarray) -> np.ndarray:
+        """Returns ceil(n / register_factor), in float32 as the published code divides.
+
+        Source: MITRE paper, section 3.2; released code, `encoder.forward_scriptable`.
+        """
+        tokens = np.asarray(source_tokens, np.float32)
+        return np.ceil(tokens / np.float32(self.register_factor)).astype(np.int64)
+
+    def batch(self, segments: Segments, rows: int) -> Batch:
+        """Lays out every role: what training and scoring read.
+
+        Args:
+            segments: the pairs and their rows.
+            rows: rows of the batch; rows without a pair are padding throughout.
+
+        Returns:
+            int32 arrays: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids` per role of the
+            layout and `target_labels`, all `[rows, span length]`; `source_lang`, `target_lang`,
+            `task` `[rows, max_segments]`, -1 where no segment is.
+
+        Raises:
+            ValueError: if a row does not fit its spans.
+        """
+        batch = self.static_batch(segments, rows)
+        tags = self.vocabulary.tag_ids[segments.per_segment[1]]
+        counts = self.target_tokens(segments.target_counts)
+        place = _place(segments.row, counts, (rows, self.lengths.target), "target")
+        tokens = np.empty(place.total, np.int32)
+        labels = np.empty(place.total, np.int32)
+        is_piece = np.ones(place.total, bool)
+        is_piece[place.starts] = False
+        tokens[place.starts] = self._triggers(tags)
+        if self.instruction.target_tag:
+            is_piece[place.starts + 1] = False
+            tokens[place.starts + 1] = tags
+        tokens[is_piece] = segments.target
+        labels[:-1] = tokens[1:]
+        labels[place.ends] = self.vocabulary.eos_id
+        batch |= _span("target", place, tokens, (rows, self.lengths.target))
+        batch["target_labels"] = place.scatter(labels, (rows, self.lengths.target))
+        return batch
+
+    def static_batch(self, segments: Segments, rows: int) -> Batch:
+        """Lays out every role but the target: what translation reads before decoding.
+
+        Args and shapes as in `batch`; the segments' targets are ignored.
+        """
+        tags = self.vocabulary.tag_ids[segments.per_segment[1]]
+        counts = self.source_tokens(segments.source_counts)
+        batch = self._source(segments, counts, rows)
+        if "register" in self.roles:
+            registers, shape = self.registers(counts), self._shape("register", rows)
+            place = _place(segments.row, registers, shape, "register")
+            batch |= _span("register", place, np.repeat(tags, registers), shape)
+        if "trigger" in self.roles:
+            shape = self._shape("trigger", rows)
+            place = _place(segments.row, np.ones_like(counts), shape, "trigger")
+            batch |= _span("trigger", place, self._triggers(tags), shape)
+        shape = (rows, self.lengths.max_segments)
+        place = _place(segments.row, np.ones_like(counts), shape, "segments")
+        for name, values in zip(PER_SEGMENT, segments.per_segment, strict=True):
+            batch[name] = place.scatter(values, shape, fill=-1)
+        return batch
+
+    def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> Batch:
+        shape = self._shape("source", rows)
+        place = _place(segments.row, counts, shape, "source")
+        tokens = np.empty(place.total, np.int32)
+        is_piece = np.ones(place.total, bool)
+        is_piece[place.ends] = False
+        tokens[place.ends] = self.vocabulary.eos_id
+        if self.instruction.source_tag:
+            is_piece[place.starts] = False
+            language = 0 if self.instruction.source_tag == "source" else 1
+            tokens[place.starts] = self.vocabulary.tag_ids[segments.per_segment[language]]
+        tokens[is_piece] = segments.source
+        return _span("source", place, tokens, shape)
+
+    def _triggers(self, tags: np.ndarray) -> np.ndarray:
+        if self.instruction.trigger == "tag":
+            return tags
+        return np.full_like(tags, self.vocabulary.eos_id)
+
+    def _shape(self, role: str, rows: int) -> tuple[int, int]:
+        width = {
+            "source": self.lengths.source,
+            "register": self.lengths.registers(self.register_factor),
+            "trigger": self.lengths.max_segments,
+        }
+        return rows, width[role]
+
+    def unpack(self, batch: Batch) -> list[list[Example]]:
+        """Returns the pairs of each row: the inverse of `batch`."""
+        return [
+            [self._example(batch, row, number) for number in range(1, 1 + _segments(batch, row))]
+            for row in range(len(batch["source_tokens"]))
+        ]
+
+    def _example(self, batch: Batch, row: int, number: int) -> Example:
+        source = batch["source_tokens"][row][batch["source_segment_ids"][row] == number]
+        target = batch["target_tokens"][row][batch["target_segment_ids"][row] == number]
+        source_lang, target_lang, task = (int(batch[name][row, number - 1]) for name in PER_SEGMENT)
+        first = self.instruction.source_extra - 1
+        return Example(
+            source[first:-1],
+            target[self.instruction.target_extra :],
+            source_lang,
+            target_lang,
+            task,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Place:
+    """Where the tokens of packed segments go: flat source order to cells of `[rows, width]`."""
+
+    total: int
+    starts: np.ndarray  # of each segment in flat order
+    ends: np.ndarray  # last token of each segment in flat order
+    cells: np.ndarray  # cell of each token, row * width + column
+    positions: np.ndarray
+    segment_ids: np.ndarray
+
+    def scatter(self, values: np.ndarray, shape: tuple[int, int], fill: int = 0) -> np.ndarray:
+        filled = np.full(shape, fill, np.int32)
+        filled.reshape(-1)[self.cells] = values
+        return filled
+
+
+def _place(row: np.ndarray, counts: np.ndarray, shape: tuple[int, int], role: str) -> _Place:
+    """Puts segments side by side in their rows, in order."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    first = np.searchsorted(row, row)  # first segment of each segment's row
+    columns = starts - starts[first] if len(row) else starts
+    over = columns + counts > shape[1]
+    if over.any():
+        raise ValueError(
+            f"row {row[over][0]} holds {(columns + counts)[over][0]} {role} positions, the span "
+            f"has {shape[1]}; plan rows with the same lengths and instruction"
+        )
+    total = int(ends[-1]) if len(ends) else 0
+    positions = np.arange(total) - np.repeat(starts, counts)
+    return _Place(
+        total=total,
+        starts=starts,
+        ends=ends - 1,
+        cells=np.repeat(row * shape[1] + columns, counts) + positions,
+        positions=positions,
+        segment_ids=np.repeat(np.arange(len(row)) - first + 1, counts),
+    )
+
+
+def _span(role: str, place: _Place, tokens: np.ndarray, shape: tuple[int, int]) -> Batch:
+    return {
+        f"{role}_tokens": place.scatter(tokens, shape),
+        f"{role}_positions": place.scatter(place.positions, shape),
+        f"{role}_segment_ids": place.scatter(place.segment_ids, shape),
+    }
+
+
+def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if not arrays:
+        return np.zeros(0, np.int32)
+    return np.concatenate([np.asarray(array, np.int32) for array in arrays])
+
+
+def _segments(batch: Batch, row: int) -> int:
+    return int(batch["source_segment_ids"][row].max(initial=0))

@@ -1,0 +1,364 @@
+"""Batches from a token cache: planned from lengths alone, sharded by host, seekable.
+
+The order of examples is cut into chunks (`schedule.py`). For a chunk every host plans the same rows
+(`packing.py`), shuffles them by the seed and deals them to batches; then each host reads and lays
+out only its own rows. A batch is a pure function of the settings, the chunk's number and its place
+in the chunk, so that pair of numbers is the whole state, whatever the number of hosts or threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mnmt_jax.config import Data
+from mnmt_jax.data.cache import TokenCache, split_records
+from mnmt_jax.data.converter import Batch, Converter, Lengths, Segments
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.order import mix64
+from mnmt_jax.data.packing import first_fit
+from mnmt_jax.data.schedule import Schedule
+from mnmt_jax.errors import UserError
+from mnmt_jax.layout import Layout
+
+TRAIN, VALIDATION = "train", "validation"
+_LAST_CHUNK = 2**40
+_MAX_EMPTY_CHUNKS = 100
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """The rows of one chunk, sorted by batch and row.
+
+    Attributes:
+        task: place of each pair's task in the list planned for, int `[n]`.
+        index: the pair's index in its task, int `[n]`.
+        batch: batch of each pair in the chunk, int `[n]`.
+        row: row of each pair in the global batch, int `[n]`.
+        lengths: source and target pieces of each pair, int `[n, 2]`.
+        batches: batches of the chunk.
+        dropped: pairs left out because they are longer than a row, per task, int `[tasks]`.
+    """
+
+    task: np.ndarray
+    index: np.ndarray
+    batch: np.ndarray
+    row: np.ndarray
+    lengths: np.ndarray
+    batches: int
+    dropped: np.ndarray
+
+    def select(self, kept: np.ndarray, first_row: int = 0) -> Plan:
+        """Returns the plan of some pairs, rows counted from `first_row`."""
+        arrays = {name: getattr(self, name)[kept] for name in ("task", "index", "batch", "lengths")}
+        return dataclasses.replace(self, row=self.row[kept] - first_row, **arrays)
+
+
+class Pipeline:
+    """Turns a cache into batches for one layout.
+
+    Attributes:
+        cache: the token cache.
+        converter: lays rows out.
+        task_names: tasks trained on; `task` in a training batch counts in this list.
+    """
+
+    def __init__(
+        self,
+        cache: TokenCache,
+        layout: Layout,
+        data: Data,
+        *,
+        register_factor: float = 1.0,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> None:
+        """Checks the settings against the cache.
+
+        Args:
+            cache: the token cache.
+            layout: tells which roles a batch needs.
+            data: what to read and how to pack it.
+            register_factor: source tokens per register.
+            process_index: this host's number.
+            process_count: hosts; each gets an equal run of the global batch's rows.
+        """
+        if data.rows % process_count:
+            raise UserError(
+                f"Data.rows={data.rows} must be a multiple of the {process_count} processes"
+            )
+        self.cache = cache
+        self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
+        if not self.task_names:
+            raise UserError(f"{cache.directory}: no task has a '{TRAIN}' split to train on")
+        self.converter = Converter(
+            cache.vocabulary,
+            get_instruction(data.instruction),
+            layout.embedded_roles(),
+            Lengths(data.source_length, data.target_length, data.max_segments),
+            register_factor,
+        )
+        self._data = data
+        self._rows = data.rows // process_count
+        self._first_row = self._rows * process_index
+        self._schedule = Schedule(
+            self.task_names,
+            tuple(cache.split(name, TRAIN).examples for name in self.task_names),
+            data.temperature,
+            data.seed,
+            data.chunk_examples,
+        )
+
+    def train(self) -> BatchIterator:
+        """Returns the endless training batches of this host, from the start."""
+        return BatchIterator(self, prefetch=self._data.prefetch)
+
+    def validation(
+        self, tasks: Sequence[str] | None = None, split: str = VALIDATION
+    ) -> Iterator[tuple[str, Batch]]:
+        """Yields the batches of a held-out split, task by task, each pair once.
+
+        Args:
+            tasks: their names; None is every task that has the split. `task` in a batch counts in
+                this list.
+            split: split to read; of each task its first `Data.validation_examples` pairs.
+
+        Yields:
+            The task's name and a batch that holds pairs of this task alone. The last batch of a
+            task is padded with empty rows.
+        """
+        names = self.cache.tasks_with(split) if tasks is None else tuple(tasks)
+        for number, name in enumerate(names):
+            plan = self._validation_plan(names, number, split)
+            if plan.dropped.any():
+                logging.warning("%s/%s: %d pairs are too long", name, split, plan.dropped.sum())
+            for batch in self._load(plan, names, split, 0):
+                yield name, batch
+
+    def plan(self, chunk: int) -> Plan:
+        """Plans a training chunk: the same on every host."""
+        task, index = self._schedule.chunk(chunk)
+        keys = mix64(self._data.seed, chunk, 1, np.arange(len(task)))
+        shuffled = np.argsort(keys, kind="stable")
+        task, index = task[shuffled], index[shuffled]
+        plan, rows = self._pack(task, index, self.task_names, TRAIN)
+        count = int(rows.max(initial=-1)) + 1
+        place = np.argsort(np.argsort(mix64(self._data.seed, chunk, 2, np.arange(count))))
+        return _deal(plan, place[rows] if count else rows, (count, self._data.rows))
+
+    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[Batch]:
+        """Returns this host's batches of a training chunk, from `first_batch` on."""
+        return list(self._load(self.plan(chunk), self.task_names, TRAIN, first_batch))
+
+    def too_long(self) -> dict[str, int]:
+        """Counts, per training task, the pairs of one epoch that no row can hold."""
+        counts = {}
+        for name in self.task_names:
+            lengths = self.cache.lengths(name, TRAIN)
+            counts[name] = len(lengths) - int(self._fits(lengths).sum())
+        return counts
+
+    def fingerprint(self) -> int:
+        """Returns 32 bits of every setting that decides the order of training batches."""
+        data = self._data
+        settings = (
+            self.cache.vocabulary.fingerprint,
+            self._schedule,
+            self.converter.instruction,
+            self.converter.lengths,
+            data.rows,
+        )
+        return zlib.crc32(repr(settings).encode())
+
+    def _validation_plan(self, names: Sequence[str], number: int, split: str) -> Plan:
+        size = min(self._data.validation_examples, self.cache.split(names[number], split).examples)
+        plan, rows = self._pack(np.full(size, number), np.arange(size), names, split)
+        return _deal(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
+
+    def _pack(
+        self, task: np.ndarray, index: np.ndarray, names: Sequence[str], split: str
+    ) -> tuple[Plan, np.ndarray]:
+        """Looks up lengths, leaves out what is too long, and packs the rest into rows."""
+        lengths = np.zeros((len(task), 2), np.int64)
+        for number in np.unique(task).tolist():
+            of_task = np.flatnonzero(task == number)
+            lengths[of_task] = self.cache.lengths(names[number], split)[index[of_task]]
+        fits = self._fits(lengths)
+        source = self.converter.source_tokens(lengths[fits, 0])
+        target = self.converter.target_tokens(lengths[fits, 1])
+        rows = first_fit(source, target, self.converter.lengths)
+        dropped = np.bincount(task[~fits], minlength=len(names))
+        empty = np.zeros(len(rows), np.int64)
+        plan = Plan(task[fits], index[fits], empty, empty, lengths[fits], 0, dropped)
+        return plan, rows
+
+    def _fits(self, lengths: np.ndarray) -> np.ndarray:
+        source = self.converter.source_tokens(lengths[:, 0]) <= self.converter.lengths.source
+        return source & (
+            self.converter.target_tokens(lengths[:, 1]) <= self.converter.lengths.target
+        )
+
+    def _load(
+        self, plan: Plan, names: Sequence[str], split: str, first_batch: int
+    ) -> Iterator[Batch]:
+        """Reads this host's rows of a plan and lays them out, batch by batch."""
+        own = (plan.row >= self._first_row) & (plan.row < self._first_row + self._rows)
+        plan_ = plan.select(own & (plan.batch >= first_batch), self._first_row)
+        segments = self._segments(plan_, names, split)
+        bounds = np.searchsorted(plan_.batch, np.arange(first_batch, plan.batches + 1))
+        source_ends = np.concatenate(([0], np.cumsum(segments.source_counts)))
+        target_ends = np.concatenate(([0], np.cumsum(segments.target_counts)))
+        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            part = Segments(
+                row=segments.row[start:stop],
+                source=segments.source[source_ends[start] : source_ends[stop]],
+                source_counts=segments.source_counts[start:stop],
+                target=segments.target[target_ends[start] : target_ends[stop]],
+                target_counts=segments.target_counts[start:stop],
+                per_segment=segments.per_segment[:, start:stop],
+            )
+            yield self.converter.batch(part, self._rows)
+
+    def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
+        records: list[bytes] = [b""] * len(plan.task)
+        languages = np.zeros((len(names), 2), np.int32)
+        for number in np.unique(plan.task).tolist():
+            task = self.cache.tasks[names[number]]
+            languages[number] = [
+                self.cache.vocabulary.language_index(code)
+                for code in (task.source_lang, task.target_lang)
+            ]
+            of_task = np.flatnonzero(plan.task == number)
+            found = self.cache.read(task.name, split, plan.index[of_task])
+            for place, record in zip(of_task.tolist(), found, strict=True):
+                records[place] = record
+        source, target = split_records(records, plan.lengths)
+        return Segments(
+            row=plan.row,
+            source=source,
+            source_counts=plan.lengths[:, 0],
+            target=target,
+            target_counts=plan.lengths[:, 1],
+            per_segment=np.concatenate([languages[plan.task].T, plan.task[None].astype(np.int32)]),
+        )
+
+
+class BatchIterator:
+    """Endless training batches whose position can be read and set.
+
+    While the batches of a chunk are used, a background thread (Grain) prepares the next chunk.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, prefetch: int, threads: int = 1) -> None:
+        """Starts at the first batch.
+
+        Args:
+            pipeline: plans and loads chunks.
+            prefetch: 0 prepares nothing ahead, anything else the next chunk.
+            threads: chunks in preparation at a time; does not change the order.
+        """
+        self.pipeline = pipeline
+        self._threads = threads if prefetch else 0
+        self._chunk, self._batch = 0, 0
+        self._chunks: Iterator[list[Batch]] | None = None
+        self._ready: list[Batch] = []
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._chunks is None:
+            self._chunks = self._open()
+            self._ready = next(self._chunks)[::-1]
+        for _ in range(_MAX_EMPTY_CHUNKS):
+            if self._ready:
+                self._batch += 1
+                return self._ready.pop()
+            self._ready = next(self._chunks)[::-1]
+            self._chunk, self._batch = self._chunk + 1, 0
+        raise UserError(
+            f"{_MAX_EMPTY_CHUNKS} chunks in a row hold no pair that fits a row; raise "
+            "Data.source_length and Data.target_length"
+        )
+
+    def get_state(self) -> dict[str, int]:
+        """Returns the position: integers that `set_state` takes, in this or another process."""
+        return {
+            "chunk": self._chunk,
+            "batch": self._batch,
+            "settings": self.pipeline.fingerprint(),
+        }
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Goes to a position; the next batch is the one that would have come there.
+
+        Raises:
+            UserError: if the position was taken under settings that give another order.
+        """
+        if int(state["settings"]) != self.pipeline.fingerprint():
+            raise UserError(
+                "the data position was saved under other Data settings, tasks or vocabulary; "
+                "restore the settings of RUN/config.gin or start a new run"
+            )
+        self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
+        self._chunks, self._ready = None, []
+
+    def _open(self) -> Iterator[list[Batch]]:
+        import grain
+
+        chunk, batch, pipeline = self._chunk, self._batch, self.pipeline
+
+        def load(number: int) -> list[Batch]:
+            return pipeline.chunk_batches(number, batch if number == chunk else 0)
+
+        options = grain.ReadOptions(
+            num_threads=self._threads, prefetch_buffer_size=max(1, self._threads)
+        )
+        chunks = grain.MapDataset.range(chunk, _LAST_CHUNK).map(load)
+        return iter(chunks.to_iter_dataset(options))
+
+
+def batches(
+    cache: TokenCache,
+    layout: Layout,
+    data: Data,
+    *,
+    register_factor: float = 1.0,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> BatchIterator:
+    """Returns the endless training batches of one host; arguments as of `Pipeline`."""
+    return Pipeline(
+        cache,
+        layout,
+        data,
+        register_factor=register_factor,
+        process_index=process_index,
+        process_count=process_count,
+    ).train()
+
+
+def padding_share(batch: Batch) -> dict[str, float]:
+    """Returns, per span of a batch, the share of positions that hold no token."""
+    suffix = "_segment_ids"
+    return {
+        name.removesuffix(suffix): float(np.mean(ids == 0))
+        for name, ids in batch.items()
+        if name.endswith(suffix)
+    }
+
+
+def _deal(plan: Plan, rows: np.ndarray, size: tuple[int, int]) -> Plan:
+    """Deals `size[0]` rows evenly to batches of at most `size[1]`: no batch is nearly empty."""
+    count, rows_per_batch = size
+    batches = -(-count // rows_per_batch)
+    order = np.argsort(rows, kind="stable")
+    plan = plan.select(order)
+    rows = rows[order]
+    batch = rows * batches // max(1, count)
+    first = -(-np.arange(batches) * count // max(1, batches))
+    return dataclasses.replace(plan, batch=batch, row=rows - first[batch], batches=batches)
