@@ -26,12 +26,12 @@ class AdamState(NamedTuple):
     """State of `scale_and_step`.
 
     Attributes:
-        count: updates done.
+        updates: updates done.
         first_moment: like the parameters, float32.
         second_moment: like the parameters, float32.
     """
 
-    count: Int[Array, ""]
+    updates: Int[Array, ""]
     first_moment: Any
     second_moment: Any
 
@@ -127,8 +127,8 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
         return AdamState(jnp.zeros((), jnp.int32), zeros(), zeros())
 
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
-        rate = schedule(state.count)
-        count = state.count + 1
+        rate = schedule(state.updates)
+        count = state.updates + 1
         step_size = rate * jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count)
         first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first_moment, gradients)
         second = jax.tree.map(

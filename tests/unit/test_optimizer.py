@@ -117,7 +117,7 @@ def test_adam_equals_fairseqs(eps, weight_decay):
         {"w": jnp.asarray(start)}, [{"w": jnp.asarray(g)} for g in gradients], config
     )
     np.testing.assert_allclose(found["w"] - start, expected - start, rtol=1e-4, atol=1e-6)
-    assert int(state.count) == 20
+    assert int(state.updates) == 20
 
 
 def test_epsilon_is_not_bias_corrected():

@@ -1,0 +1,203 @@
+"""Which array axis is split over which mesh axis: one rule table, one table of parameter axes.
+
+The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
+`tensor` splits heads, feed-forward width and vocabulary. Everything else (collectives, the sharding
+of activations and of the optimizer's moments) follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from mnmt_jax.config import Mesh as MeshConfig
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axes that split it.
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "length": (),
+    "embed": ("fsdp",),
+    "mlp": ("tensor",),
+    "heads": ("tensor",),
+    "kv": (),
+    "vocab": ("tensor",),
+}
+
+# End of a parameter's path -> its logical axes. The optimizer's moments have the same paths.
+PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("vocab", "embed"),
+    "query/kernel": ("embed", "heads", "kv"),
+    "query/bias": ("heads", "kv"),
+    "key/kernel": ("embed", "heads", "kv"),
+    "key/bias": ("heads", "kv"),
+    "value/kernel": ("embed", "heads", "kv"),
+    "value/bias": ("heads", "kv"),
+    "out/kernel": ("heads", "kv", "embed"),
+    "out/bias": ("embed",),
+    "wi/kernel": ("embed", "mlp"),
+    "wi/bias": ("mlp",),
+    "wo/kernel": ("mlp", "embed"),
+    "wo/bias": ("embed",),
+    "norm/scale": ("embed",),
+    "norm/bias": ("embed",),
+}
+
+# Published vocabularies have odd sizes; such an axis stays whole and the other axis is split.
+_MAY_STAY_WHOLE = ("vocab",)
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """Arranges devices as (data, fsdp, tensor).
+
+    Args:
+        config: sizes; one of them may be -1 and takes the devices that are left.
+        devices: None takes all.
+
+    Raises:
+        ValueError: if the sizes do not multiply to the number of devices.
+    """
+    found = list(jax.devices() if devices is None else devices)
+    sizes = [getattr(config, axis) for axis in MESH_AXES]
+    text = ", ".join(f"Mesh.{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
+    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+        raise ValueError(f"{text}: sizes must be positive, and one of them may be -1")
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = max(len(found) // known, 1)
+    if math.prod(sizes) != len(found):
+        raise ValueError(f"{text} must multiply to the {len(found)} devices present")
+    auto = (AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=auto, devices=found)
+
+
+def partition_spec(
+    axes: Sequence[str], rules: Mapping[str, tuple[str, ...]] = RULES
+) -> PartitionSpec:
+    """Translates logical axes to mesh axes.
+
+    Args:
+        axes: logical axis of each array axis.
+        rules: the table.
+
+    Raises:
+        ValueError: if an axis is not in the table, or the table splits `length`.
+    """
+    if rules.get("length"):
+        raise ValueError(
+            f"axis 'length' cannot be split over {rules['length']}: attention would collect it in "
+            "every layer; split 'batch' instead"
+        )
+    unknown = [axis for axis in axes if axis not in rules]
+    if unknown:
+        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(rules)}")
+    return PartitionSpec(*(rules[axis] or None for axis in axes))
+
+
+def parameter_axes(path: str) -> tuple[str, ...]:
+    """Returns the logical axes of a parameter.
+
+    Args:
+        path: names joined by `/`, e.g. `layer_0/attention/query/kernel`; a prefix does not matter.
+
+    Raises:
+        ValueError: if no suffix of the table fits.
+    """
+    for suffix, axes in PARAMETER_AXES.items():
+        if path.endswith(suffix):
+            return axes
+    raise ValueError(f"parameter '{path}' has no row in mnmt_jax.sharding.PARAMETER_AXES; add one")
+
+
+def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:
+    """Returns the sharding of every leaf of parameters, moments or a whole train state.
+
+    Args:
+        mesh: from `make_mesh`.
+        tree: arrays or their shapes; scalars are replicated, everything else is a parameter or has
+            a parameter's path at its end.
+
+    Raises:
+        ValueError: for an unknown parameter, or one whose axis its mesh axis does not divide.
+    """
+
+    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        if not leaf.shape:
+            return NamedSharding(mesh, PartitionSpec())
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        axes = parameter_axes(name)
+        if len(axes) != len(leaf.shape):
+            raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
+        return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def _fitting_spec(
+    mesh: jax.sharding.Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> PartitionSpec:
+    entries = list(partition_spec(axes))
+    for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
+        if size % parts == 0:
+            continue
+        if axis not in _MAY_STAY_WHOLE:
+            raise ValueError(
+                f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
+                f"change Mesh.{RULES[axis][0]} to a divisor"
+            )
+        entries[place] = None
+    return PartitionSpec(*entries)
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Returns the sharding of what every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
+    """Returns the sharding of a batch's arrays: rows over `data` and `fsdp`.
+
+    Args:
+        mesh: from `make_mesh`.
+        leading: axes before the rows that stay whole, e.g. 1 for stacked micro-batches.
+    """
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
+
+
+def batch_shards(mesh: jax.sharding.Mesh) -> int:
+    """Returns the number of parts that the rows of a batch are split into."""
+    return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
+def place_batch(
+    batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, leading: int = 0
+) -> dict[str, jax.Array]:
+    """Puts a batch on the devices of the mesh.
+
+    Args:
+        batch: arrays with rows at axis `leading`; with several processes, this process's rows.
+        mesh: from `make_mesh`.
+        leading: as in `batch_sharding`.
+
+    Raises:
+        ValueError: if the rows cannot be split evenly.
+    """
+    rows = next(iter(batch.values())).shape[leading] * jax.process_count()
+    if rows % batch_shards(mesh):
+        raise ValueError(
+            f"Data.rows={rows} must be a multiple of Mesh.data x Mesh.fsdp = {batch_shards(mesh)}"
+        )
+    sharding = batch_sharding(mesh, leading)
+    if jax.process_count() == 1:
+        return jax.device_put(dict(batch), sharding)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, array)
+        for name, array in batch.items()
+    }

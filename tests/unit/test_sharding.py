@@ -1,0 +1,112 @@
+"""The two tables of sharding: complete, strict, and with messages that say what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from mnmt_jax.config import Mesh
+from mnmt_jax.sharding import (
+    MESH_AXES,
+    PARAMETER_AXES,
+    RULES,
+    batch_sharding,
+    make_mesh,
+    parameter_axes,
+    partition_spec,
+    place_batch,
+    tree_sharding,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (Mesh(), (8, 1, 1)),
+        (Mesh(data=2, fsdp=2, tensor=2), (2, 2, 2)),
+        (Mesh(data=1, fsdp=-1, tensor=2), (1, 4, 2)),
+    ],
+)
+def test_mesh_sizes(config, sizes):
+    mesh = make_mesh(config)
+    assert mesh.axis_names == MESH_AXES
+    assert tuple(mesh.shape.values()) == sizes
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Mesh(data=3), "Mesh.data=3, Mesh.fsdp=1, Mesh.tensor=1 must multiply to the 8 devices"),
+        (Mesh(fsdp=3), "must multiply to the 8 devices"),
+        (Mesh(fsdp=-1), "one of them may be -1"),
+        (Mesh(tensor=0), "must be positive"),
+    ],
+)
+def test_mesh_refuses_sizes_that_do_not_fit(config, message):
+    with pytest.raises(ValueError, match=message):
+        make_mesh(config)
+
+
+def test_rules_name_mesh_axes_and_parameters_name_rules():
+    assert RULES and PARAMETER_AXES
+    assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
+    assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)
+
+
+def test_partition_spec():
+    assert partition_spec(("embed", "heads", "kv")) == PartitionSpec("fsdp", "tensor", None)
+    assert partition_spec(("batch", "length")) == PartitionSpec(("data", "fsdp"), None)
+
+
+def test_unknown_axis_and_parameter_raise():
+    with pytest.raises(ValueError, match="unknown logical axis 'width'"):
+        partition_spec(("width",))
+    with pytest.raises(ValueError, match="parameter 'layer_0/gate/kernel' has no row"):
+        parameter_axes("layer_0/gate/kernel")
+
+
+def test_length_cannot_be_split():
+    with pytest.raises(ValueError, match="axis 'length' cannot be split"):
+        partition_spec(("batch", "length"), {**RULES, "length": ("tensor",)})
+
+
+def test_tree_sharding_covers_parameters_moments_and_scalars():
+    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    params = {
+        "embedding": jnp.zeros((10, 4)),
+        "layer_0": {"attention": {"out": {"kernel": jnp.zeros((2, 3, 4)), "bias": jnp.zeros(4)}}},
+        "stage_0_norm": {"scale": jnp.zeros(4)},
+    }
+    shardings = tree_sharding(mesh, {"params": params, "moments": (params,), "step": jnp.zeros(())})
+    for part in (shardings["params"], shardings["moments"][0]):
+        specs = jax.tree.map(lambda s: s.spec, part)
+        assert specs["embedding"] == PartitionSpec("tensor", "fsdp")
+        out = specs["layer_0"]["attention"]["out"]
+        assert out["kernel"] == PartitionSpec("tensor", None, "fsdp")
+        assert out["bias"] == specs["stage_0_norm"]["scale"] == PartitionSpec("fsdp")
+    assert shardings["step"].spec == PartitionSpec()
+    jax.device_put(params, shardings["params"])
+
+
+def test_odd_vocabulary_stays_whole_but_other_axes_must_divide():
+    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    spec = tree_sharding(mesh, {"embedding": jnp.zeros((11, 4))})["embedding"].spec
+    assert spec == PartitionSpec(None, "fsdp")
+    with pytest.raises(
+        ValueError, match="axis 'heads' of size 3 cannot be split in 2.*Mesh.tensor"
+    ):
+        tree_sharding(mesh, {"query": {"bias": jnp.zeros((3, 4))}})
+    with pytest.raises(ValueError, match="has shape"):
+        tree_sharding(mesh, {"query": {"bias": jnp.zeros((2, 2, 4))}})
+
+
+def test_batch_rows_are_split_over_data_and_fsdp():
+    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    batch = {"source_tokens": np.arange(24, dtype=np.int32).reshape(8, 3)}
+    placed = place_batch(batch, mesh)["source_tokens"]
+    np.testing.assert_array_equal(placed, batch["source_tokens"])
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 3)}
+    assert batch_sharding(mesh, 1).spec == PartitionSpec(None, ("data", "fsdp"))
+    with pytest.raises(ValueError, match="Data.rows=6 must be a multiple of .* 4"):
+        place_batch({"source_tokens": np.zeros((6, 3), np.int32)}, mesh)
