@@ -1,0 +1,18 @@
+"""CLDR phrases: meanings that every language renders in its own words."""
+
+from mnmt_jax.data.cldr.corpus import CldrCorpus
+from mnmt_jax.data.cldr.inventory import INVENTORY_NAMES, Inventory, load_inventory
+from mnmt_jax.data.cldr.renderer import Meaning, Renderer
+from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, split_of
+
+__all__ = [
+    "INVENTORY_NAMES",
+    "SPLITS",
+    "CldrCorpus",
+    "Inventory",
+    "Meaning",
+    "Renderer",
+    "Sampler",
+    "load_inventory",
+    "split_of",
+]

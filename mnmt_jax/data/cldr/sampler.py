@@ -1,0 +1,242 @@
+"""Draws meanings at random and assigns each to a split.
+
+Every meaning has one form: what would render alike in some language is one tuple (a weekday with
+month and day carries no year; a list has at least two different items; an interval's ends differ).
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mnmt_jax.data.cldr.inventory import Inventory
+from mnmt_jax.data.cldr.renderer import RELATIVE_UNITS, Meaning
+
+Item = TypeVar("Item")
+Weights = Sequence[tuple[float, Item]]
+
+SPLITS: tuple[str, ...] = ("train", "validation", "test")
+_HELD_OUT_PERCENT = {"validation": 5, "test": 5}
+
+_COMPOSITIONS: dict[str, Weights[str]] = {
+    "small": ((0.35, "head"), (0.45, "body"), (0.20, "colon")),
+    "large": (
+        (0.15, "head"),
+        (0.30, "body"),
+        (0.25, "colon"),
+        (0.12, "dash"),
+        (0.08, "paren"),
+        (0.10, "note"),
+    ),
+}
+_HEADS: dict[str, Weights[str]] = {
+    "small": ((0.40, "date"), (0.15, "datetime"), (0.30, "relative"), (0.15, "months")),
+    "large": (
+        (0.20, "date"),
+        (0.10, "datetime"),
+        (0.20, "relative"),
+        (0.08, "months"),
+        (0.08, "days"),
+        (0.07, "month_day"),
+        (0.07, "weekday_month_day"),
+        (0.05, "month_year"),
+        (0.05, "quarter"),
+        (0.05, "week_of_year"),
+        (0.05, "week_of_month"),
+    ),
+}
+_BODIES: dict[str, Weights[str]] = {
+    "small": ((0.45, "list"), (0.20, "quantity"), (0.15, "money"), (0.20, "name")),
+    "large": (
+        (0.40, "list"),
+        (0.17, "quantity"),
+        (0.15, "money"),
+        (0.08, "rate"),
+        (0.20, "name"),
+    ),
+}
+_LIST_ITEMS: dict[str, Weights[str]] = {
+    "small": ((0.60, "territory"), (0.25, "language"), (0.15, "amount")),
+    "large": (
+        (0.35, "territory"),
+        (0.25, "language"),
+        (0.08, "currency"),
+        (0.07, "zone"),
+        (0.25, "amount"),
+    ),
+}
+_LIST_SIZES: Weights[int] = ((0.5, 2), (0.35, 3), (0.15, 4))
+
+
+def split_of(meaning: Meaning) -> str:
+    """Tells the split a meaning belongs to: the same for all languages, directions and seeds."""
+    digest = hashlib.blake2b(repr(meaning).encode(), digest_size=8).digest()
+    place = int.from_bytes(digest, "big") % 100
+    for split, percent in _HELD_OUT_PERCENT.items():
+        if place < percent:
+            return split
+        place -= percent
+    return "train"
+
+
+class Sampler:
+    """Draws meanings from an inventory.
+
+    Only `random.Random.random` is used, whose numbers Python promises never to change.
+
+    Args:
+        inventory: the atoms; phrase types in its `missing` are not drawn.
+        seed: any string; the same string gives the same meanings.
+    """
+
+    def __init__(self, inventory: Inventory, seed: str) -> None:
+        digest = hashlib.sha256(seed.encode()).digest()
+        self._random = random.Random(int.from_bytes(digest, "big")).random
+        self._inventory = inventory
+        self._compositions = _COMPOSITIONS[inventory.name]
+        self._heads = self._owned(_HEADS[inventory.name])
+        self._bodies = self._owned(_BODIES[inventory.name])
+        self._list_items = _LIST_ITEMS[inventory.name]
+        self._draw: dict[str, Callable[[], Meaning]] = {
+            "date": self._date,
+            "datetime": lambda: ("datetime", *self._day(), self._below(24), self._below(60)),
+            "relative": self._relative,
+            "months": self._months,
+            "days": self._days,
+            "month_day": lambda: ("month_day", *self._day_of_leap_year()),
+            "weekday_month_day": lambda: (
+                "weekday_month_day",
+                self._below(7),
+                *self._day_of_leap_year(),
+            ),
+            "month_year": lambda: ("month_year", self._year(), 1 + self._below(12)),
+            "quarter": lambda: ("quarter", self._year(), 1 + self._below(4)),
+            "week_of_year": lambda: ("week_of_year", self._year(), 1 + self._below(52)),
+            "week_of_month": lambda: ("week_of_month", 1 + self._below(12), 1 + self._below(4)),
+            "list": self._list,
+            "quantity": self._quantity,
+            "money": self._money,
+            "rate": self._rate,
+            "name": lambda: self._name(self._one_of(tuple(inventory.names))),
+        }
+
+    def draw(self) -> Meaning:
+        """Draws one meaning."""
+        composition = self._weighted(self._compositions)
+        if composition == "head":
+            return self._head()
+        if composition == "body":
+            return self._body()
+        if self._inventory.name == "small":
+            short = ("date", "long", *self._day())
+            head = short if self._random() < 0.5 else self._relative()
+            return (composition, head, self._name("territory"))
+        if composition == "paren":
+            return (composition, self._body(), self._head())
+        if composition == "note":
+            return (composition, self._name("territory"), self._head(), self._body())
+        return (composition, self._head(), self._body())
+
+    def _owned(self, weights: Weights[str]) -> Weights[str]:
+        return [(weight, kind) for weight, kind in weights if kind not in self._inventory.missing]
+
+    # Numbers.
+
+    def _below(self, limit: int) -> int:
+        return int(self._random() * limit)
+
+    def _one_of(self, items: Sequence[Item]) -> Item:
+        return items[self._below(len(items))]
+
+    def _weighted(self, weights: Weights[Item]) -> Item:
+        point = self._random() * sum(weight for weight, _ in weights)
+        for weight, item in weights:
+            point -= weight
+            if point < 0:
+                return item
+        return weights[-1][1]
+
+    def _number(self) -> int:
+        """Draws 1 to the inventory's largest number; half of the time a small one."""
+        return 1 + self._below(self._inventory.numbers if self._random() < 0.5 else 24)
+
+    # Heads: points and spans of time.
+
+    def _head(self) -> Meaning:
+        return self._draw[self._weighted(self._heads)]()
+
+    def _year(self) -> int:
+        first, last = self._inventory.years
+        return first + self._below(last - first + 1)
+
+    def _day(self) -> tuple[int, int, int]:
+        year, month = self._year(), 1 + self._below(12)
+        return year, month, 1 + self._below(calendar.monthrange(year, month)[1])
+
+    def _day_of_leap_year(self) -> tuple[int, int]:
+        month = 1 + self._below(12)
+        return month, 1 + self._below(calendar.monthrange(2000, month)[1])
+
+    def _date(self) -> Meaning:
+        return ("date", self._one_of(("full", "long")), *self._day())
+
+    def _relative(self) -> Meaning:
+        steps = 1 + self._below(min(self._inventory.numbers, 99))
+        return ("relative", self._one_of(RELATIVE_UNITS), self._one_of((1, -1)) * steps)
+
+    def _months(self) -> Meaning:
+        year, first = self._year(), 1 + self._below(12)
+        if first == 12 or self._random() < 0.5:
+            later = year + 1 + self._below(9)
+            return ("months", year, first, later, 1 + self._below(12))
+        return ("months", year, first, year, first + 1 + self._below(12 - first))
+
+    def _days(self) -> Meaning:
+        year, month, day = self._day()
+        length = calendar.monthrange(year, month)[1]
+        if month < 12 and (day == length or self._random() < 0.5):
+            later = month + 1 + self._below(12 - month)
+            last = 1 + self._below(calendar.monthrange(year, later)[1])
+            return ("days", year, month, day, later, last)
+        day = min(day, length - 1)
+        return ("days", year, month, day, month, day + 1 + self._below(length - day))
+
+    # Bodies: names, amounts, lists.
+
+    def _body(self) -> Meaning:
+        return self._draw[self._weighted(self._bodies)]()
+
+    def _name(self, kind: str) -> Meaning:
+        return (kind, self._one_of(self._inventory.names[kind]))
+
+    def _quantity(self) -> Meaning:
+        number: int | str = self._number()
+        if self._inventory.decimals and self._random() < 0.2:
+            number = f"{self._below(100)}.{1 + self._below(9)}"
+        return ("quantity", number, self._one_of(self._inventory.units))
+
+    def _money(self) -> Meaning:
+        return ("money", self._number(), self._one_of(self._inventory.names["currency"]))
+
+    def _rate(self) -> Meaning:
+        unit = self._one_of(self._inventory.per_units)
+        amount = self._money() if self._random() < 0.5 else self._quantity()
+        while amount[2] == unit:
+            amount = self._quantity()
+        return ("rate", amount, unit)
+
+    def _list(self) -> Meaning:
+        style = "standard" if self._random() < 0.7 else "or"
+        kind = self._weighted(self._list_items)
+        size = self._weighted(_LIST_SIZES)
+        items: dict[str, Meaning] = {}
+        while len(items) < size:
+            item = self._amount() if kind == "amount" else self._name(kind)
+            items.setdefault(item[-1], item)
+        return ("list", style, *items.values())
+
+    def _amount(self) -> Meaning:
+        return self._quantity() if self._random() < 0.6 else self._money()
