@@ -1,0 +1,415 @@
+"""Properties of order, packing, layout of rows and batches."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnmt_jax.config import Data
+from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.order import mix64, permute
+from mnmt_jax.data.packing import first_fit
+from mnmt_jax.data.pipeline import BatchIterator, Pipeline, batches, padding_share
+from mnmt_jax.data.schedule import Schedule, temperature_rates
+from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import LAYOUTS
+from tests.unit import made_text
+
+SIZES = {("en", "de"): 90, ("de", "en"): 90, ("en", "fr"): 31, ("fr", "en"): 7}
+FACTORS = st.floats(0.3, 4.0)
+
+
+def random_pairs(count: int, seed: int, longest: int = 9):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        source, target = rng.integers(1, longest, 2)
+        yield rng.integers(3, 60, source).tolist(), rng.integers(3, 60, target).tolist()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> TokenCache:
+    tasks = [
+        TaskSource(
+            f"made_{source}_{target}",
+            source,
+            target,
+            {
+                "train": lambda n=size, s=seed: random_pairs(n, s),
+                "validation": lambda s=seed: random_pairs(12, 100 + s),
+            },
+        )
+        for seed, ((source, target), size) in enumerate(SIZES.items())
+    ]
+    directory = tmp_path_factory.mktemp("data") / "cache"
+    return write_cache(directory, tasks, vocabulary=made_text.vocabulary(), shard_examples=40)
+
+
+def settings_of_run(**changes) -> Data:
+    defaults = dict(
+        instruction="register",
+        rows=8,
+        source_length=24,
+        target_length=20,
+        max_segments=4,
+        temperature=2.0,
+        chunk_examples=64,
+        seed=3,
+        prefetch=0,
+    )
+    return Data(**(defaults | changes))
+
+
+def pairs_of(pipeline: Pipeline, batch) -> collections.Counter:
+    """The pairs in a batch, each with its task, as a multiset."""
+    return collections.Counter(
+        (example.task, tuple(example.source.tolist()), tuple(example.target.tolist()))
+        for row in pipeline.converter.unpack(batch)
+        for example in row
+    )
+
+
+def assert_batches_equal(first, second):
+    assert set(first) == set(second)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+# Order
+
+
+@given(size=st.integers(1, 300), key=st.integers(0, 2**64 - 1))
+def test_permute_is_a_bijection(size, key):
+    result = permute(np.arange(size), size, key)
+    assert sorted(result.tolist()) == list(range(size))
+    one_by_one = [int(permute(np.array([i]), size, key)[0]) for i in range(min(size, 5))]
+    assert one_by_one == result[:5].tolist()
+
+
+def test_permute_looks_random_and_depends_on_the_key():
+    size = 10_007
+    first, second = permute(np.arange(size), size, 1), permute(np.arange(size), size, 2)
+    assert (first == second).mean() < 0.01 and (first == np.arange(size)).mean() < 0.01
+    assert abs(np.corrcoef(first, np.arange(size))[0, 1]) < 0.05
+    # All 6 orders of three things occur.
+    assert len({tuple(permute(np.arange(3), 3, key)) for key in range(200)}) == 6
+
+
+def test_orders_are_the_same_everywhere():
+    # Values of the definition, written down: a change of numpy or of ours must not pass unseen.
+    assert permute(np.arange(8), 8, 5).tolist() == [7, 6, 2, 3, 1, 4, 5, 0]
+    assert int(mix64(1, 2, 3)[0]) == 15020427595393229491
+
+
+# Mixing
+
+
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6),
+    temperature=st.floats(0.5, 20),
+    chunk=st.integers(1, 90),
+    seed=st.integers(0, 5),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_example_once_per_epoch(sizes, temperature, chunk, seed):
+    names = tuple(f"task{i}" for i in range(len(sizes)))
+    schedule = Schedule(names, tuple(sizes), temperature, seed, chunk)
+    chunks = [schedule.chunk(number) for number in range(12)]
+    for number, size in enumerate(sizes):
+        shown = np.concatenate([index[task == number] for task, index in chunks])
+        for start in range(0, len(shown), size):
+            epoch = shown[start : start + size]
+            assert len(set(epoch.tolist())) == len(epoch)
+            assert epoch.min() >= 0 and epoch.max() < size
+    total = sum(len(task) for task, _ in chunks)
+    assert abs(total - 12 * chunk) <= len(sizes)
+
+
+def test_one_task_is_read_without_waste():
+    schedule = Schedule(("only",), (100,), 5.0, 0, 30)
+    chunks = [schedule.chunk(number)[1] for number in range(10)]
+    assert [len(chunk) for chunk in chunks] == [30] * 10
+    for epoch in np.concatenate(chunks).reshape(3, 100):
+        assert sorted(epoch.tolist()) == list(range(100))
+    assert chunks[0].tolist() != np.concatenate(chunks)[100:130].tolist()
+
+
+def test_shares_follow_the_temperature():
+    sizes = (5_000_000, 1_000_000, 100_000, 50_000)
+    np.testing.assert_allclose(
+        temperature_rates(sizes, 5.0),
+        np.power(np.array(sizes) / sum(sizes), 0.2)
+        / sum(np.power(np.array(sizes) / sum(sizes), 0.2)),
+    )
+    assert temperature_rates((30, 10), 1.0) == pytest.approx([0.75, 0.25])
+    schedule = Schedule(("a", "b", "c", "d"), sizes, 5.0, 1, 10_000)
+    counts = np.bincount(schedule.chunk(7)[0], minlength=4)
+    np.testing.assert_allclose(counts / 10_000, temperature_rates(sizes, 5.0), atol=2e-4)
+    with pytest.raises(ValueError, match="temperature=0"):
+        temperature_rates(sizes, 0)
+
+
+def test_published_ratios_of_ec40():
+    published = {1_000_000: 0.01416, 100_000: 0.00894, 50_000: 0.00778, 18_448: 0.00637}
+    rates = temperature_rates((5_000_000, *published), 5.0)
+    for rate, value in zip(rates[1:], published.values(), strict=True):
+        assert rate / rates[0] == pytest.approx(value / 0.01954, abs=5e-4)
+
+
+# Packing
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 24), st.integers(1, 20)), max_size=60),
+    max_segments=st.integers(1, 6),
+    factor=FACTORS,
+)
+@settings(deadline=None, max_examples=150)
+def test_no_packing_overflows_any_span(pairs, max_segments, factor):
+    lengths = Lengths(24, 20, max_segments)
+    source = np.array([pair[0] for pair in pairs], np.int64)
+    target = np.array([pair[1] for pair in pairs], np.int64)
+    rows = first_fit(source, target, lengths)
+    assert len(rows) == len(pairs)
+    assert sorted(set(rows.tolist())) == list(range(len(set(rows.tolist()))))
+    count = Converter(None, INSTRUCTIONS["1"], (), lengths, factor).registers(source)
+    for row in range(rows.max(initial=-1) + 1):
+        inside = rows == row
+        assert source[inside].sum() <= 24 and target[inside].sum() <= 20
+        assert inside.sum() <= max_segments
+        assert count[inside].sum() <= lengths.registers(factor)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 10)), min_size=1, max_size=40),
+    max_segments=st.integers(2, 6),
+)
+@settings(deadline=None, max_examples=80)
+def test_packing_is_first_fit_of_the_sorted_pairs(pairs, max_segments):
+    lengths = Lengths(24, 20, max_segments)
+    source, target = np.array(pairs).T
+    ranked = sorted(
+        range(len(pairs)),
+        key=lambda i: (-max(source[i] * 20, target[i] * 24), source[i], target[i], i),
+    )
+    room, expected = [], [0] * len(pairs)
+    for i in ranked:
+        fitting = (r for r, (s, t, m) in enumerate(room) if s >= source[i] and t >= target[i] and m)
+        row = next(fitting, len(room))
+        if row == len(room):
+            room.append((24, 20, max_segments))
+        s, t, m = room[row]
+        room[row] = (s - source[i], t - target[i], m - 1)
+        expected[i] = row
+    assert first_fit(source, target, lengths).tolist() == expected
+
+
+@given(
+    rows=st.lists(
+        st.lists(
+            st.tuples(
+                st.lists(st.integers(3, 59), max_size=3),
+                st.lists(st.integers(3, 59), max_size=3),
+                st.integers(0, 2),
+                st.integers(0, 2),
+            ),
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    instruction=st.sampled_from(sorted(INSTRUCTIONS)),
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    factor=FACTORS,
+)
+@settings(deadline=None, max_examples=120)
+def test_unpack_inverts_pack(rows, instruction, layout, factor):
+    converter = Converter(
+        made_text.vocabulary(),
+        INSTRUCTIONS[instruction],
+        LAYOUTS[layout].embedded_roles(),
+        Lengths(24, 24, 4),
+        factor,
+    )
+    examples = [
+        [Example(np.array(s, np.int32), np.array(t, np.int32), x, y) for s, t, x, y in row]
+        for row in rows
+    ]
+    batch = converter.batch(segments_from_rows(examples), rows=len(rows) + 1)
+    unpacked = converter.unpack(batch)
+    assert unpacked.pop() == []
+    got = [
+        [(e.source.tolist(), e.target.tolist(), e.source_lang, e.target_lang) for e in row]
+        for row in unpacked
+    ]
+    assert got == [list(row) for row in rows]
+    shapes = {name: array.shape[1] for name, array in batch.items()}
+    expected = {"source": 24, "target": 24, "trigger": 4, "register": int(24 // factor) + 4}
+    for role in converter.roles:
+        for kind in ("tokens", "positions", "segment_ids"):
+            assert shapes[f"{role}_{kind}"] == expected[role]
+
+
+# Batches
+
+
+def test_batches_hold_what_the_cache_holds(cache):
+    pipeline = Pipeline(cache, LAYOUTS["register"], settings_of_run(temperature=1.0))
+    iterator, seen = pipeline.train(), collections.Counter()
+    # Temperature 1: all tasks end an epoch at about the same time; look at the first of each.
+    while iterator.get_state()["chunk"] < 6:
+        seen += pairs_of(pipeline, next(iterator))
+    for number, ((source, target), size) in enumerate(SIZES.items()):
+        written = collections.Counter(
+            (number, tuple(s), tuple(t)) for s, t in random_pairs(size, number)
+        )
+        shown = collections.Counter({k: v for k, v in seen.items() if k[0] == number})
+        assert set(shown) == set(written), (source, target)
+        assert set(shown.values()) <= {1, 2, 3}
+
+
+def test_languages_and_tags_belong_to_the_task(cache):
+    pipeline = Pipeline(cache, LAYOUTS["prefix"], settings_of_run(instruction="5"))
+    batch = next(pipeline.train())
+    vocabulary, filled = cache.vocabulary, 0
+    for row in range(len(batch["task"])):
+        for segment, task in enumerate(batch["task"][row]):
+            if task < 0:
+                continue
+            filled += 1
+            cached = cache.tasks[pipeline.task_names[task]]
+            source = batch["source_tokens"][row][batch["source_segment_ids"][row] == segment + 1]
+            target = batch["target_tokens"][row][batch["target_segment_ids"][row] == segment + 1]
+            assert source[0] == vocabulary.tag_id(cached.source_lang)
+            assert target[1] == vocabulary.tag_id(cached.target_lang)
+            assert vocabulary.languages[batch["source_lang"][row, segment]] == cached.source_lang
+            assert vocabulary.languages[batch["target_lang"][row, segment]] == cached.target_lang
+    assert filled > 8
+
+
+@pytest.mark.parametrize("process_count", [2, 4])
+def test_hosts_share_one_global_order(cache, process_count):
+    whole = batches(cache, LAYOUTS["register"], settings_of_run())
+    hosts = [
+        batches(
+            cache,
+            LAYOUTS["register"],
+            settings_of_run(),
+            process_index=index,
+            process_count=process_count,
+        )
+        for index in range(process_count)
+    ]
+    for _ in range(12):
+        parts = [next(host) for host in hosts]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        assert_batches_equal(next(whole), joined)
+    assert all(host.get_state() == whole.get_state() for host in hosts)
+    assert whole.get_state()["chunk"] >= 1
+
+
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (4, 3)])
+def test_threads_do_not_change_the_order(cache, prefetch, threads):
+    pipeline = Pipeline(cache, LAYOUTS["register"], settings_of_run())
+    plain = BatchIterator(pipeline, prefetch=0)
+    threaded = BatchIterator(pipeline, prefetch=prefetch, threads=threads)
+    for _ in range(15):
+        assert_batches_equal(next(plain), next(threaded))
+        assert plain.get_state() == threaded.get_state()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 7, 11])
+def test_restoring_a_position_continues(cache, steps):
+    iterator = batches(cache, LAYOUTS["two_stage_trigger"], settings_of_run(instruction="1"))
+    for _ in range(steps):
+        next(iterator)
+    state = iterator.get_state()
+    assert all(isinstance(value, int) for value in state.values())
+    again = batches(cache, LAYOUTS["two_stage_trigger"], settings_of_run(instruction="1"))
+    next(again)
+    again.set_state(state)
+    for _ in range(6):
+        assert_batches_equal(next(iterator), next(again))
+        assert iterator.get_state() == again.get_state()
+
+
+def test_a_position_of_other_settings_is_refused(cache):
+    state = batches(cache, LAYOUTS["prefix"], settings_of_run()).get_state()
+    other = batches(cache, LAYOUTS["prefix"], settings_of_run(seed=4))
+    with pytest.raises(UserError, match="saved under other Data settings"):
+        other.set_state(state)
+
+
+def test_seeds_and_epochs_differ_but_repeat(cache):
+    first = next(batches(cache, LAYOUTS["prefix"], settings_of_run()))
+    assert_batches_equal(first, next(batches(cache, LAYOUTS["prefix"], settings_of_run())))
+    other = next(batches(cache, LAYOUTS["prefix"], settings_of_run(seed=9)))
+    assert (other["source_tokens"] != first["source_tokens"]).any()
+
+
+def test_too_long_pairs_are_dropped_and_counted(cache):
+    data = settings_of_run(source_length=6, target_length=7, temperature=1.0)
+    pipeline = Pipeline(cache, LAYOUTS["prefix"], data)
+    expected = {
+        f"made_{source}_{target}": sum(
+            len(s) + 2 > 6 or len(t) + 1 > 7 for s, t in random_pairs(size, number)
+        )
+        for number, ((source, target), size) in enumerate(SIZES.items())
+    }
+    assert pipeline.too_long() == expected and sum(expected.values()) > 0
+    plans = [pipeline.plan(chunk) for chunk in range(20)]
+    dropped = sum(plan.dropped for plan in plans)
+    kept = sum(np.bincount(plan.task, minlength=4) for plan in plans)
+    assert (dropped > 0).all() and dropped.sum() + kept.sum() == pytest.approx(20 * 64, abs=4)
+    with pytest.raises(UserError, match="no pair that fits"):
+        next(batches(cache, LAYOUTS["prefix"], settings_of_run(target_length=1)))
+
+
+def test_padding_share_counts_empty_positions(cache):
+    batch = next(batches(cache, LAYOUTS["register"], settings_of_run()))
+    shares = padding_share(batch)
+    assert set(shares) == {"source", "register", "target"}
+    assert shares["source"] == np.mean(batch["source_segment_ids"] == 0)
+    packed = next(batches(cache, LAYOUTS["register"], settings_of_run(max_segments=4)))
+    alone = next(batches(cache, LAYOUTS["register"], settings_of_run(max_segments=1)))
+    assert padding_share(packed)["target"] < padding_share(alone)["target"]
+    assert (alone["source_segment_ids"].max(), alone["task"].shape) == (1, (8, 1))
+
+
+def test_no_batch_is_nearly_empty(cache):
+    pipeline = Pipeline(cache, LAYOUTS["prefix"], settings_of_run())
+    for chunk in range(8):
+        plan = pipeline.plan(chunk)
+        used = [len(set(plan.row[plan.batch == number])) for number in range(plan.batches)]
+        assert max(used) - min(used) <= 1 and max(used) <= 8 and min(used) > 0
+        assert [
+            sorted(set(plan.row[plan.batch == n])) == list(range(used[n])) for n in range(len(used))
+        ]
+
+
+def test_validation_shows_each_pair_once_task_by_task(cache):
+    pipeline = Pipeline(cache, LAYOUTS["register"], settings_of_run(tasks=("made_en_de",)))
+    tasks = ("made_fr_en", "made_en_de")
+    seen, order = {name: collections.Counter() for name in tasks}, []
+    for name, batch in pipeline.validation(tasks):
+        order.append(name)
+        seen[name] += pairs_of(pipeline, batch)
+    assert order == sorted(order, key=tasks.index) and len(order) >= 2
+    for place, (name, seed) in enumerate((("made_fr_en", 3), ("made_en_de", 0))):
+        written = ((place, tuple(s), tuple(t)) for s, t in random_pairs(12, 100 + seed))
+        assert seen[name] == collections.Counter(written)
+    few = Pipeline(cache, LAYOUTS["register"], settings_of_run(validation_examples=5))
+    count = sum((batch["task"] >= 0).sum() for _, batch in few.validation())
+    assert count == 5 * 4
+
+
+def test_settings_are_checked(cache):
+    with pytest.raises(UserError, match="multiple of the 3 processes"):
+        batches(cache, LAYOUTS["prefix"], settings_of_run(), process_count=3)
+    with pytest.raises(UserError, match="no task 'made_xx_de'"):
+        batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))

@@ -1,0 +1,131 @@
+"""The token cache: round trip, shards, atomic writing, damage and errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from mnmt_jax.data.cache import TaskSource, TokenCache, encode_pairs, split_records, write_cache
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import Vocabulary
+from tests.unit import made_text
+
+
+def text_pairs(count: int) -> list[tuple[str, str]]:
+    return list(
+        zip(made_text.sentences("en", count), made_text.sentences("de", count), strict=True)
+    )
+
+
+def task(name: str = "made_en_de", count: int = 25, **changes) -> TaskSource:
+    vocabulary = made_text.vocabulary()
+    splits = {"train": lambda: encode_pairs(vocabulary, text_pairs(count))}
+    return TaskSource(
+        name, **({"source_lang": "en", "target_lang": "de", "splits": splits} | changes)
+    )
+
+
+@pytest.fixture
+def cache(tmp_path) -> TokenCache:
+    return write_cache(
+        tmp_path / "cache", [task()], vocabulary=made_text.vocabulary(), shard_examples=10
+    )
+
+
+def test_what_is_written_is_read(cache):
+    vocabulary = cache.vocabulary
+    assert cache.split("made_en_de", "train").shards == (10, 10, 5)
+    for index, (source, target) in enumerate(text_pairs(25)):
+        pieces = cache.pair("made_en_de", "train", index)
+        assert [part.tolist() for part in pieces] == [
+            vocabulary.encode(source),
+            vocabulary.encode(target),
+        ]
+        assert vocabulary.decode(pieces[1]) == target
+        assert cache.lengths("made_en_de", "train")[index].tolist() == [len(p) for p in pieces]
+    split = cache.split("made_en_de", "train")
+    assert [split.source_tokens, split.target_tokens] == (
+        cache.lengths("made_en_de", "train").sum(axis=0).tolist()
+    )
+
+
+def test_records_come_in_the_order_asked_across_shards(cache):
+    indices = np.array([24, 3, 11, 10, 9, 3, 0])
+    records = cache.read("made_en_de", "train", indices)
+    lengths = cache.lengths("made_en_de", "train")[indices]
+    source, target = split_records(records, lengths)
+    expected = [cache.pair("made_en_de", "train", int(index)) for index in indices]
+    assert source.tolist() == np.concatenate([pair[0] for pair in expected]).tolist()
+    assert target.tolist() == np.concatenate([pair[1] for pair in expected]).tolist()
+
+
+def test_a_cache_survives_pickling_and_reopening(cache):
+    for again in (pickle.loads(pickle.dumps(cache)), TokenCache.open(cache.directory)):
+        assert again.tasks == cache.tasks
+        assert again.pair("made_en_de", "train", 7)[0].tolist() == (
+            cache.pair("made_en_de", "train", 7)[0].tolist()
+        )
+
+
+def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, cache):
+    def broken():
+        yield [3], [4]
+        raise RuntimeError("disk unplugged")
+
+    bad = task(splits={"train": broken})
+    for directory, overwrite in ((tmp_path / "new", False), (cache.directory, True)):
+        with pytest.raises(RuntimeError, match="unplugged"):
+            write_cache(directory, [bad], vocabulary=cache.vocabulary, overwrite=overwrite)
+    assert not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert TokenCache.open(cache.directory).tasks == cache.tasks
+
+
+def test_overwriting_is_asked_for(cache):
+    with pytest.raises(UserError, match="exists.*--overwrite"):
+        write_cache(cache.directory, [task()], vocabulary=cache.vocabulary)
+    again = write_cache(
+        cache.directory, [task(count=3)], vocabulary=cache.vocabulary, overwrite=True
+    )
+    assert again.split("made_en_de", "train").examples == 3
+
+
+def test_exchanged_vocabularies_and_damage_are_noticed(cache):
+    text = (cache.directory / "cache.json").read_text()
+    facts = json.loads(text)
+    (cache.directory / "cache.json").write_text(json.dumps(facts | {"format": 99}))
+    with pytest.raises(UserError, match="format 99"):
+        TokenCache.open(cache.directory)
+    (cache.directory / "cache.json").write_text(text)
+    vocabulary = cache.vocabulary
+    Vocabulary(vocabulary.model, ("de", "en", "fr")).save(cache.directory / "vocabulary")
+    with pytest.raises(UserError, match="another vocabulary"):
+        TokenCache.open(cache.directory)
+    vocabulary.save(cache.directory / "vocabulary")
+    records = cache.read("made_en_de", "train", np.arange(2))
+    lengths = np.array(cache.lengths("made_en_de", "train")[:2])
+    with pytest.raises(ValueError, match="damaged"):
+        split_records(records, lengths + 1)
+    swapped = lengths + np.array([[1, -1], [0, 0]])
+    with pytest.raises(ValueError, match="damaged"):
+        split_records(records, swapped)
+
+
+def test_errors_name_the_remedy(tmp_path, cache):
+    vocabulary = cache.vocabulary
+    with pytest.raises(UserError, match="scripts/cache_tasks.py"):
+        TokenCache.open(tmp_path / "missing")
+    with pytest.raises(UserError, match="given twice"):
+        write_cache(tmp_path / "a", [task(), task()], vocabulary=vocabulary)
+    with pytest.raises(UserError, match="no examples"):
+        write_cache(tmp_path / "a", [task(count=0)], vocabulary=vocabulary)
+    with pytest.raises(UserError, match="no tasks"):
+        write_cache(tmp_path / "a", [], vocabulary=vocabulary)
+    with pytest.raises(UserError, match="'xx' has no tag"):
+        write_cache(tmp_path / "a", [task(source_lang="xx")], vocabulary=vocabulary)
+    with pytest.raises(UserError, match="no split 'test'"):
+        cache.split("made_en_de", "test")
+    assert not (tmp_path / "a").exists()
