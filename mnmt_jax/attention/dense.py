@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
 from mnmt_jax.attention.core import Dropout, attend as attend_masked, pair_mask
@@ -72,5 +73,5 @@ def attend(
         for spans in (queries, keys, values)
     ]
     outputs = attend_masked(*joined, mask=masks, dropout=dropout)
-    ends = jnp.cumsum(jnp.array([queries[r].shape[1] for r in stage.roles]))[:-1].tolist()
+    ends = np.cumsum([queries[role].shape[1] for role in stage.roles])[:-1]
     return dict(zip(stage.roles, jnp.split(outputs, ends, axis=1), strict=True))

@@ -1,0 +1,36 @@
+# Sourced by quickstart.sh and test.sh: makes .venv if absent, installs this project into it, and
+# leaves $python. Never touches another environment.
+#   prepare_environment EXTRAS   e.g. prepare_environment "[test]"
+
+supported() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
+}
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+        if supported "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "error: no Python 3.11, 3.12 or 3.13 found; install one or set PYTHON=/path/to/python3" >&2
+    return 1
+}
+
+prepare_environment() {
+    local extras=$1 interpreter stamp
+    if [ ! -x .venv/bin/python ]; then
+        interpreter=$(find_python)
+        echo "Making .venv with $interpreter" >&2
+        "$interpreter" -m venv .venv
+    fi
+    python=$PWD/.venv/bin/python
+    # Install again only when what is asked for has changed since the last complete install.
+    stamp=".venv/installed$extras-$(cksum < setup.cfg | cut -d' ' -f1)"
+    if [ ! -e "$stamp" ]; then
+        echo "Installing mnmt-jax$extras into .venv (several hundred megabytes the first time)" >&2
+        "$python" -m pip install --quiet --disable-pip-version-check --editable ".$extras" >&2
+        touch "$stamp"
+    fi
+}

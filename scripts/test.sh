@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs format, lint, type and spelling checks and the whole test suite. Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+prepare_environment "[test]"
+bin=.venv/bin
+code=(mnmt_jax tasks scripts tests benchmarks)
+$bin/ruff format --check "${code[@]}"
+$bin/ruff check "${code[@]}"
+$bin/mypy
+$bin/codespell "${code[@]}" docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
+exec $bin/python -m pytest "$@"

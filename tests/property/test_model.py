@@ -1,0 +1,171 @@
+"""What must hold for every row of the table: paths agree, nothing leaks, packing changes nothing."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnmt_jax.attention import IMPLEMENTATIONS
+from mnmt_jax.layouts import LAYOUTS
+from tests.sample_batches import make, pack, random_pairs, small_config, spans_of, unpacked
+
+ATOL = 2e-5
+LENGTHS = {"source": 24, "register": 30, "trigger": 4, "target": 24}
+
+
+def lengths_of(layout):
+    return {role: LENGTHS[role] for role in layout.embedded_roles()}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_dense_equals_split_and_packed_equals_unpacked(name, norm):
+    """One packed row through both paths equals each sentence alone, at every valid position."""
+    config = small_config(name, norm=norm)
+    layout = LAYOUTS[name]
+    pairs = random_pairs(3, seed=1)
+    packed = pack([[spans_of(layout, *pair) for pair in pairs]], lengths_of(layout))
+    model, params = make(config, packed)
+    split = model.apply({"params": params}, packed)
+    oracle = model.clone(config=dataclasses.replace(config, attention="dense"))
+    dense = oracle.apply({"params": params}, packed)
+    alone = model.apply({"params": params}, unpacked(layout, pairs, pad=2))
+    compared = 0
+    for number, (_, target, _) in enumerate(pairs):
+        place = np.flatnonzero(packed["target_segment_ids"][0] == number + 1)
+        assert len(place) == len(target) + 1
+        np.testing.assert_allclose(split[0, place], dense[0, place], atol=ATOL)
+        np.testing.assert_allclose(split[0, place], alone[number, : len(place)], atol=ATOL)
+        compared += len(place)
+    assert compared >= 6
+    assert np.isfinite(np.asarray(split)).all()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_input_influence_equals_reachability(name):
+    """A position moves the target's states exactly if the table says a path exists."""
+    layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
+    batch = unpacked(layout, random_pairs(1, seed=3))
+    model, params = make(small_config(name), batch)
+    tokens = {role: batch[f"{role}_tokens"].shape[1] for role in layout.embedded_roles()}
+
+    def states(shifts):
+        moved = model.clone()
+        return moved.apply({"params": params}, batch, shifts, method=features_of_shifted)
+
+    zeros = {role: jnp.zeros((1, n, model.config.embed)) for role, n in tokens.items()}
+    jacobian = jax.jacobian(lambda shifts: states(shifts)[0].sum(axis=-1))(zeros)
+    for role, length in tokens.items():
+        support = np.abs(np.asarray(jacobian[role])[:, 0]).max(axis=-1) > 0
+        expected = np.full(support.shape, role in layout.reachable("target"))
+        if role == "target":
+            expected = np.tri(*support.shape, dtype=bool)
+        np.testing.assert_array_equal(support, expected, err_msg=f"{name}: {role}")
+        assert length > 0
+
+
+def features_of_shifted(model, batch, shifts):
+    """`features` with each role's input vectors moved, to differentiate by them."""
+    embed_span = model._embed_span
+
+    def shifted(batch, role, deterministic):
+        return embed_span(batch, role, deterministic) + shifts[role]
+
+    object.__setattr__(model, "_embed_span", shifted)
+    return model.features(batch)
+
+
+def test_one_register_layer_hides_the_source():
+    """With one layer no path source -> register -> target exists; with two it does (spec 13)."""
+    layout = LAYOUTS["register"]
+    assert "source" not in layout.with_layers((1,)).reachable("target")
+    assert "source" in layout.with_layers((2,)).reachable("target")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_stepping_equals_teacher_forcing(name):
+    layout = LAYOUTS[name]
+    adaption = 8 if "source" in layout.stages[-1].roles else 0
+    config = small_config(name, norm="pre", adaption_mlp=adaption)
+    batch = unpacked(layout, random_pairs(3, seed=5), pad=1)
+    model, params = make(config, batch)
+    logits = np.asarray(model.apply({"params": params}, batch))
+    static = {k: v for k, v in batch.items() if not k.startswith("target")}
+    steps = logits.shape[1]
+    cache = model.apply({"params": params}, static, beam=2, max_steps=steps + 1, method="prefill")
+    advance = jax.jit(lambda tokens, cache: model.apply({"params": params}, tokens, cache, method="step"))
+    compared = 0
+    for step in range(steps):
+        tokens = np.repeat(batch["target_tokens"][:, step : step + 1], 2, axis=1)
+        found, cache = advance(tokens, cache)
+        real = batch["target_segment_ids"][:, step] != 0
+        for beam in range(2):
+            np.testing.assert_allclose(found[real, beam], logits[real, step], atol=ATOL)
+        compared += int(real.sum())
+    assert compared == int((batch["target_segment_ids"] != 0).sum()) > 6
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**16), factor=st.sampled_from([0.75, 1.0, 1.25, 2.0]))
+@pytest.mark.parametrize("name", ["register", "two_stage_trigger"])
+def test_random_packings_agree(name, seed, factor):
+    layout = LAYOUTS[name]
+    pairs = random_pairs(3, seed)
+    spans = [spans_of(layout, *pair, factor) for pair in pairs]
+    batch = pack([spans, spans[::-1]], lengths_of(layout))
+    split, dense = (np.asarray(forward(batch)) for forward in compiled_paths(name))
+    valid = batch["target_segment_ids"] != 0
+    np.testing.assert_allclose(split[valid], dense[valid], atol=ATOL)
+    for number in range(3):
+        here = split[0, batch["target_segment_ids"][0] == number + 1]
+        there = split[1, batch["target_segment_ids"][1] == 3 - number]
+        np.testing.assert_allclose(here, there, atol=ATOL)
+        assert len(here) > 1
+
+
+@functools.cache
+def compiled_paths(name):
+    """The split and the dense forward pass, compiled once for all drawn batches."""
+    layout = LAYOUTS[name]
+    spans = [spans_of(layout, *pair) for pair in random_pairs(3)]
+    model, params = make(small_config(name), pack([spans, spans], lengths_of(layout)))
+    oracle = model.clone(config=dataclasses.replace(model.config, attention="dense"))
+    return [
+        jax.jit(functools.partial(path.apply, {"params": params})) for path in (model, oracle)
+    ]
+
+
+def test_attention_implementations_share_a_signature():
+    assert set(IMPLEMENTATIONS) == {"dense", "split"}
+    for module in IMPLEMENTATIONS.values():
+        assert callable(module.make_masks)
+        assert callable(module.attend)
+
+
+@pytest.mark.parametrize("name", ["register", "encoder_decoder"])
+def test_remat_changes_nothing_but_memory(name):
+    layout = LAYOUTS[name]
+    batch = unpacked(layout, random_pairs(2, seed=7))
+    config = small_config(name)
+    model, params = make(config, batch)
+    kept = dataclasses.replace(config, remat=True)
+
+    def loss(params, model):
+        return (model.apply({"params": params}, batch) ** 2).mean()
+
+    expected = jax.grad(loss)(params, model)
+    found = jax.grad(loss)(params, model.clone(config=kept))
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=ATOL), expected, found)
+
+
+def test_adaption_needs_the_source_beside_the_target():
+    config = small_config("encoder_decoder", adaption_mlp=8)
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(1))
+    with pytest.raises(ValueError, match=r"Model\.adaption_mlp=8"):
+        make(config, batch)

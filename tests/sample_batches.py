@@ -1,0 +1,80 @@
+"""Batches and parameters that tests share, written without the data pipeline they test elsewhere."""
+
+import math
+
+import jax
+import numpy as np
+
+from mnmt_jax.config import Model
+from mnmt_jax.layout import Layout
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.model import build_model
+
+VOCAB = 17
+FIRST_TAG = 15
+
+
+def stage_layers(name: str) -> tuple[int, ...]:
+    """Two layers per stage: enough for information to travel source -> register -> target."""
+    return (2,) * len(LAYOUTS[name].stages)
+
+
+def small_config(name: str, **changes) -> Model:
+    defaults = dict(embed=16, mlp=24, heads=2, dropout=0.0, stage_layers=stage_layers(name))
+    return Model(layout=name, **(defaults | changes))
+
+
+def spans_of(layout: Layout, source: list[int], target: list[int], tag: int, factor: float = 1.0):
+    """One sentence pair's tokens per role: tag-first source, tag copies as registers, eos trigger."""
+    source_row = [tag, *source, 1]
+    target_row = [1, *target]
+    spans = {"source": source_row, "target": target_row}
+    spans["register"] = [tag] * math.ceil(len(source_row) / factor)
+    spans["trigger"] = target_row[:1]
+    return {role: spans[role] for role in layout.embedded_roles()}
+
+
+def pack(rows: list[list[dict[str, list[int]]]], lengths: dict[str, int]) -> dict[str, np.ndarray]:
+    """Lays examples of each row side by side, role by role, padded to `lengths`."""
+    batch = {}
+    for role, length in lengths.items():
+        arrays = {kind: np.zeros((len(rows), length), np.int32) for kind in ("tokens", "positions", "segment_ids")}
+        for number, examples in enumerate(rows):
+            start = 0
+            for segment, spans in enumerate(examples, start=1):
+                end = start + len(spans[role])
+                assert end <= length
+                arrays["tokens"][number, start:end] = spans[role]
+                arrays["positions"][number, start:end] = np.arange(end - start)
+                arrays["segment_ids"][number, start:end] = segment
+                start = end
+        batch |= {f"{role}_{kind}": array for kind, array in arrays.items()}
+    return batch
+
+
+def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int], int]]:
+    rng = np.random.default_rng(seed)
+    return [
+        (
+            rng.integers(3, FIRST_TAG, size=rng.integers(1, 6)).tolist(),
+            rng.integers(3, FIRST_TAG, size=rng.integers(1, 6)).tolist(),
+            int(rng.integers(FIRST_TAG, VOCAB)),
+        )
+        for _ in range(count)
+    ]
+
+
+def unpacked(layout: Layout, pairs, factor: float = 1.0, pad: int = 0) -> dict[str, np.ndarray]:
+    rows = [[spans_of(layout, *pair, factor)] for pair in pairs]
+    lengths = {r: max(len(row[0][r]) for row in rows) + pad for r in layout.embedded_roles()}
+    return pack(rows, lengths)
+
+
+def make(config: Model, batch, seed: int = 0):
+    """Builds the model and random parameters with biases and norms that are not at their zeros."""
+    model = build_model(config, VOCAB)
+    params = model.init(jax.random.key(seed), batch)["params"]
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    noisy = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return model, jax.tree.unflatten(tree, noisy)
