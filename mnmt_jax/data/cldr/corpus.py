@@ -77,13 +77,20 @@ class CldrCorpus:
         Raises:
             UserError: if the split has fewer distinct meanings.
         """
-        found = list(itertools.islice(self.iter_meanings(split, direction), n))
-        if len(found) < n:
+        return list(self._first_meanings(split, n, direction))
+
+    def _first_meanings(
+        self, split: str, n: int, direction: Direction | None = None
+    ) -> Iterator[Meaning]:
+        found = 0
+        for meaning in itertools.islice(self.iter_meanings(split, direction), n):
+            found += 1
+            yield meaning
+        if found < n:
             raise UserError(
-                f"split {split!r} of the {self.inventory.name} inventory has {len(found)} distinct "
+                f"split {split!r} of the {self.inventory.name} inventory has {found} distinct "
                 f"meanings, not {n}: ask for fewer, or take inventory 'large'"
             )
-        return found
 
     def render(self, meaning: Meaning, language: str) -> str:
         """Renders a meaning in one language, of this corpus or not."""
@@ -94,16 +101,18 @@ class CldrCorpus:
         codes = dict.fromkeys((*self.languages, *MITRE_LANGUAGES))
         return {code: renderer(code).render(meaning) for code in codes}
 
+    def iter_sentences(self, split: str, n: int) -> Iterator[dict[str, str]]:
+        """Yields `n` meanings of a split, each as text by language."""
+        renderers = {code: renderer(code).render for code in self.languages}
+        for meaning in self._first_meanings(split, n):
+            yield {code: render(meaning) for code, render in renderers.items()}
+
     def sentences(self, split: str, n: int) -> list[dict[str, str]]:
         """Lists `n` meanings of a split, each as text by language."""
-        renderers = {code: renderer(code).render for code in self.languages}
-        return [
-            {code: render(meaning) for code, render in renderers.items()}
-            for meaning in self.meanings(split, n)
-        ]
+        return list(self.iter_sentences(split, n))
 
-    def pairs(self, split: str, direction: Direction, n: int) -> list[tuple[str, str]]:
-        """Lists `n` sentence pairs of a direction.
+    def iter_pairs(self, split: str, direction: Direction, n: int) -> Iterator[tuple[str, str]]:
+        """Yields `n` sentence pairs of a direction.
 
         In validation and test, line i has the same meaning in all directions and in `sentences`.
 
@@ -111,6 +120,9 @@ class CldrCorpus:
             split: "train", "validation" or "test".
             direction: source and target language, both of this corpus.
             n: number of pairs; a longer list starts with the shorter one.
+
+        Raises:
+            UserError: if the direction is not of this corpus, or the split has too few meanings.
         """
         for code in direction:
             if code not in self.languages:
@@ -118,8 +130,16 @@ class CldrCorpus:
                     f"direction {'-'.join(direction)}: {code!r} is not among the corpus's "
                     f"languages {' '.join(self.languages)}"
                 )
+        return self._render_pairs(split, direction, n)
+
+    def _render_pairs(self, split: str, direction: Direction, n: int) -> Iterator[tuple[str, str]]:
         source, target = (renderer(code).render for code in direction)
-        return [(source(item), target(item)) for item in self.meanings(split, n, direction)]
+        for meaning in self._first_meanings(split, n, direction):
+            yield source(meaning), target(meaning)
+
+    def pairs(self, split: str, direction: Direction, n: int) -> list[tuple[str, str]]:
+        """Lists `n` sentence pairs of a direction; see `iter_pairs`."""
+        return list(self.iter_pairs(split, direction, n))
 
     def describe(self) -> dict[str, object]:
         """Sums up what the texts depend on: seed, inventory sizes, versions."""

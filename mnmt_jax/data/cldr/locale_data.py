@@ -66,7 +66,7 @@ def _files(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _walk(data: Any, path: Sequence[Any]) -> Any:  # noqa: ANN401 - nested CLDR data
+def _walk(data: Any, path: Sequence[Any]) -> Any:
     """Follows a path of keys; None where it leads nowhere or to an alias."""
     for key in path:
         if not isinstance(data, dict) or key not in data:
@@ -93,14 +93,14 @@ class LocaleData:
         self.plural = functools.cache(locale.plural_form)
         self.decimal_symbol: str = locale.number_symbols["latn"]["decimal"]
 
-    def own(self, *path: Any) -> Any:  # noqa: ANN401 - nested CLDR data
+    def own(self, *path: Any) -> Any:
         """Returns the entry at a path of keys if the locale itself holds it, else None."""
         for data in self._data:
             if (entry := _walk(data, path)) is not None:
                 return getattr(entry, "pattern", entry)
         return None
 
-    def own_or_wordless(self, *path: Any) -> str | None:  # noqa: ANN401
+    def own_or_wordless(self, *path: Any) -> str | None:
         """Returns the own entry, or root's if it has punctuation only and so suits everyone."""
         entry = self.own(*path)
         if entry is None:
@@ -109,7 +109,7 @@ class LocaleData:
                 return None
         return entry
 
-    def own_plurals(self, *path: Any) -> dict[str, str]:  # noqa: ANN401
+    def own_plurals(self, *path: Any) -> dict[str, str]:
         """Returns the strings by plural category at a path; empty if there is no "other"."""
         entry = self.own(*path)
         if not isinstance(entry, dict) or not isinstance(entry.get("other"), str):

@@ -1,0 +1,99 @@
+"""Writes the embedded corpus as plain parallel files or TSV, for any toolkit to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TextIO
+
+from mnmt_jax.data.cldr import CldrCorpus
+from mnmt_jax.errors import UserError
+
+FORMATS: tuple[str, ...] = ("parallel", "tsv")
+"""File formats: SPLIT.LANGUAGE, or SPLIT.tsv whose first line names the languages."""
+
+
+def export_cldr(
+    corpus: CldrCorpus,
+    directory: str,
+    *,
+    file_format: str,
+    sizes: Mapping[str, int],
+    overwrite: bool = False,
+) -> dict[str, int]:
+    """Writes every split of a corpus, multi-parallel: line i means the same in all files.
+
+    A file appears under its name only when it is complete.
+
+    Args:
+        corpus: what to write.
+        directory: made if absent.
+        file_format: "parallel" or "tsv".
+        sizes: lines by split; a split of 0 lines is left out.
+        overwrite: whether files that are there may be replaced.
+
+    Returns:
+        Lines of sentences by file name.
+
+    Raises:
+        UserError: if the format is unknown, a size is negative, or a file is in the way.
+    """
+    if file_format not in FORMATS:
+        raise UserError(f"format {file_format!r}: must be one of {' '.join(FORMATS)}")
+    names = {
+        split: [f"{split}.tsv"]
+        if file_format == "tsv"
+        else [f"{split}.{code}" for code in corpus.languages]
+        for split, size in sizes.items()
+        if _checked_size(split, size)
+    }
+    for name in (name for split_names in names.values() for name in split_names):
+        path = os.path.join(directory, name)
+        if os.path.exists(path) and not overwrite:
+            raise UserError(f"{path}: exists, choose another --output or say --overwrite")
+    try:
+        os.makedirs(directory, exist_ok=True)
+        for split, split_names in names.items():
+            _write_split(
+                corpus, split, sizes[split], [os.path.join(directory, n) for n in split_names]
+            )
+    except OSError as error:
+        raise UserError(f"{error.filename or directory}: {error.strerror or error}") from None
+    return {name: sizes[split] for split, split_names in names.items() for name in split_names}
+
+
+def _checked_size(split: str, size: int) -> int:
+    """Returns a split's size.
+
+    Raises:
+        UserError: if it is negative.
+    """
+    if size < 0:
+        raise UserError(f"--{split} {size}: must be 0 or more")
+    return size
+
+
+def _write_split(corpus: CldrCorpus, split: str, size: int, paths: list[str]) -> None:
+    """Writes one split to temporary files and renames them."""
+    unfinished = [path + ".unfinished" for path in paths]
+    try:
+        with ExitStack() as stack:
+            files: list[TextIO] = [
+                stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
+                for path in unfinished
+            ]
+            if len(files) < len(corpus.languages):
+                files[0].write("\t".join(corpus.languages) + "\n")
+            for sentence in corpus.iter_sentences(split, size):
+                texts = list(sentence.values())
+                if len(files) < len(corpus.languages):
+                    texts = ["\t".join(texts)]
+                for file, text in zip(files, texts, strict=True):
+                    file.write(text + "\n")
+        for temporary, path in zip(unfinished, paths, strict=True):
+            os.replace(temporary, path)
+    finally:
+        for path in unfinished:
+            if os.path.exists(path):
+                os.remove(path)
