@@ -349,7 +349,10 @@ class Greedy(_Chains):
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
         """Returns the most probable tokens."""
-        return jnp.argmax(logits, axis=-1)
+        # As jnp.argmax, which XLA does not vectorise on CPU.
+        vocab = logits.shape[-1]
+        best = logits == jnp.max(logits, axis=-1, keepdims=True)
+        return jnp.min(jnp.where(best, jnp.arange(vocab)[None, None], vocab - 1), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_search import EOS, PAD, exhaustive, slow_beam_search, slow_greedy
-from toy_model import log_probs_of, make_cache, make_request, make_tables, reorder, step
 
 from mnmt_jax.decoding.search import Hypotheses, beam_search, greedy
+from tests.slow_search import EOS, PAD, exhaustive, slow_beam_search, slow_greedy
+from tests.toy_model import log_probs_of, make_cache, make_request, make_tables, reorder, step
 
 SCORE_ATOL = 1e-5
 BATCH, VOCAB = 6, 9

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_model import make_cache, make_request, make_tables, reorder, step
 
 from mnmt_jax.decoding.search import (
     EOS_ID,
@@ -17,6 +16,7 @@ from mnmt_jax.decoding.search import (
     Sample,
     sentence_rngs,
 )
+from tests.toy_model import make_cache, make_request, make_tables, reorder, step
 
 ROWS, VOCAB, BEAM, STEPS = 5, 8, 3, 9
 SEARCHES = {

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_model import make_cache, make_request, step
 
 from mnmt_jax.decoding.search import Sample, sample, sentence_rngs
+from tests.toy_model import make_cache, make_request, step
 
 DRAWS, VOCAB = 4000, 7
 FREQUENCY_ATOL = 0.03  # over three standard errors of 4000 draws

@@ -1,0 +1,111 @@
+"""Lines in and out of files and pipes, plain or gzip. No JAX here: commands load it late."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.translate import Translation
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def read_lines(path: str | None) -> Iterator[str]:
+    r"""Yields the lines of a file without their line ends, one at a time.
+
+    Args:
+        path: a UTF-8 file, gzip or not; None reads standard input. Lines end in `\n` or `\r\n` and
+            nothing else, so other characters that some tools break lines at stay inside a line.
+
+    Raises:
+        UserError: if the file cannot be read or a line is not UTF-8.
+    """
+    name = path or "standard input"
+    with _open_input(path) as file:
+        lines = enumerate(file, start=1)
+        while True:
+            try:
+                number, raw = next(lines, (0, b""))
+            except (OSError, EOFError) as error:
+                raise UserError(f"{name}: cannot be read on: {error}") from error
+            if not number:
+                return
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{name}, line {number}: not UTF-8 (byte {error.start + 1}); convert the file"
+                ) from error
+            if number == 1:
+                text = text.removeprefix(_BYTE_ORDER_MARK)
+            yield text.removesuffix("\n").removesuffix("\r")
+
+
+@contextlib.contextmanager
+def open_output(path: str | None) -> Iterator[IO[str]]:
+    """Opens a file that appears under its name only when everything has been written.
+
+    Args:
+        path: a name, compressed if it ends in `.gz`; None writes to standard output.
+
+    Raises:
+        UserError: if the file cannot be created.
+    """
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    final = Path(path)
+    partial = final.with_name(f".{final.name}.partial-{os.getpid()}")
+    opener = gzip.open if final.suffix == ".gz" else open
+    try:
+        file = cast(IO[str], opener(partial, "wt", encoding="utf-8", newline="\n"))
+    except OSError as error:
+        raise UserError(f"--output={path}: cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        partial.replace(final)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def format_json(number: int, source: str, translation: Translation) -> str:
+    """Returns a line of JSON about one translated line.
+
+    Args:
+        number: of the line, from 1.
+        source: the line.
+        translation: what became of it.
+    """
+    record = {
+        "line": number,
+        "source": source,
+        "translation": translation.text,
+        "score": translation.score,
+        "truncated": translation.truncated,
+        "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
+    }
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _open_input(path: str | None) -> IO[bytes]:
+    if path is None:
+        return sys.stdin.buffer
+    try:
+        with open(path, "rb") as file:
+            compressed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        return cast(IO[bytes], gzip.open(path, "rb") if compressed else open(path, "rb"))
+    except OSError as error:
+        raise UserError(f"--input={path}: {error.strerror}") from error

@@ -1,0 +1,136 @@
+"""A model and a search on one batch: compiled once per shape, with a cache that grows on demand.
+
+Attention over the growing keys costs as much as the cache is long, filled or not. So a batch starts
+with a cache for about as many steps as its sources are long and doubles it while any sentence is
+unfinished. The lengths follow from the bucket alone, so they cannot make a result depend on batch
+mates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from mnmt_jax.cache import Cache, reorder
+from mnmt_jax.config import Decode
+from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
+from mnmt_jax.model import Translator
+
+
+def make_search(decode: Decode) -> Search:
+    """Returns the search that a configuration describes.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+    if decode.beam_size < 1:
+        raise ValueError(f"Decode.beam_size={decode.beam_size} must be at least 1")
+    if decode.method == "greedy" or (decode.method == "beam" and decode.beam_size == 1):
+        return Greedy(length_penalty=decode.length_penalty)
+    if decode.method == "beam":
+        return BeamSearch(decode.beam_size, reorder, decode.length_penalty)
+    if decode.temperature <= 0 or not 0 < decode.top_p <= 1 or decode.top_k < 0:
+        raise ValueError(
+            f"Decode.temperature={decode.temperature}, top_k={decode.top_k}, top_p={decode.top_p}: "
+            "need temperature > 0, top_k >= 0 and 0 < top_p <= 1"
+        )
+    return Sample(
+        beam=decode.beam_size,
+        temperature=decode.temperature,
+        top_k=decode.top_k,
+        top_p=decode.top_p,
+        length_penalty=decode.length_penalty,
+    )
+
+
+def generate(
+    model: Translator,
+    params: Any,
+    batch: Mapping[str, Array | np.ndarray],
+    request: Request,
+    *,
+    search: Search,
+) -> Hypotheses:
+    """Searches translations of one batch.
+
+    Args:
+        model: the model.
+        params: its parameters.
+        batch: spans of the static roles, one sentence per row.
+        request: what is asked for each row.
+        search: how to search.
+
+    Returns:
+        NumPy arrays.
+    """
+    stops = growth_steps(batch["source_tokens"].shape[1], request.max_steps)
+    static = {"model": model, "search": search}
+    state, found = _begin(params, dict(batch), request, until=stops[0], **static)
+    for until in stops[1:]:
+        if np.asarray(state.done).all():
+            break
+        state, found = _go_on(params, state, request, until=until, **static)
+    return jax.tree.map(np.asarray, found)
+
+
+def growth_steps(source_length: int, max_steps: int) -> list[int]:
+    """Returns after how many generated tokens the cache is enlarged; the last is `max_steps`."""
+    stops = [source_length + source_length // 2]
+    while stops[-1] < max_steps:
+        stops.append(2 * stops[-1])
+    return [*stops[:-1], max_steps]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "search", "until"))
+def _begin(
+    params: Any,
+    batch: dict[str, Array],
+    request: Request,
+    *,
+    model: Translator,
+    search: Search,
+    until: int,
+) -> tuple[Any, Hypotheses]:
+    steps = request.cache_steps(until)
+    variables = {"params": params}
+    cache = model.apply(variables, batch, beam=search.beam, max_steps=steps, method="prefill")
+    step = functools.partial(_step, model, params)
+    state = search.advance(step, search.start(step, cache, request), request, until)
+    return state, search.finish(state)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "search", "until"))
+def _go_on(
+    params: Any, state: Any, request: Request, *, model: Translator, search: Search, until: int
+) -> tuple[Any, Hypotheses]:
+    cache = _enlarge(state.cache, request.cache_steps(until))
+    state = dataclasses.replace(state, cache=cache)
+    state = search.advance(functools.partial(_step, model, params), state, request, until)
+    return state, search.finish(state)
+
+
+def _step(model: Translator, params: Any, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+    after: Any = model.apply({"params": params}, tokens, cache, method="step")
+    return after
+
+
+def _enlarge(cache: Cache, steps: int) -> Cache:
+    """Appends empty positions to the growing keys and values."""
+
+    def pad(array: Array) -> Array:
+        widths = [(0, 0)] * array.ndim
+        widths[2] = (0, steps - array.shape[2])
+        return jnp.pad(array, widths)
+
+    layers = (
+        dataclasses.replace(layer, growing_kv=jax.tree.map(pad, layer.growing_kv))
+        for layer in cache.layers
+    )
+    return dataclasses.replace(cache, layers=tuple(layers))

@@ -1,0 +1,200 @@
+"""The Python interface to a trained model: load a run, translate, score."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config import Config, Decode, load_config
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.translate import (
+    Line,
+    System,
+    Translation,
+    score_lines,
+    translate_lines,
+)
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import LANGUAGES
+from mnmt_jax.model import build_model
+from mnmt_jax.vocabulary import Vocabulary
+
+WINDOW = 4096
+
+
+class Translator:
+    """Translates text with a trained model.
+
+    Example:
+        >>> translator = Translator.load("runs/register")
+        >>> translator.translate(["two days ago"], source="en", target="de")
+        ['vor zwei Tagen']
+    """
+
+    def __init__(self, config: Config, vocabulary: Vocabulary, params: Any) -> None:
+        """Puts a model together.
+
+        Args:
+            config: of the run; `model`, `data.instruction` and `decode` matter.
+            vocabulary: the run's.
+            params: the model's parameters.
+        """
+        self.config = config
+        self.vocabulary = vocabulary
+        model = build_model(config.model, vocabulary.size)
+        instruction = get_instruction(config.data.instruction)
+        self._system = System(model, params, vocabulary, instruction)
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        step: int | str | None = None,
+        *,
+        gin_files: Sequence[str] = (),
+        bindings: Sequence[str] = (),
+    ) -> Translator:
+        """Opens a run directory.
+
+        Args:
+            run: made by `scripts/train.py` or `scripts/import_checkpoint.py`.
+            step: a checkpoint's step, "best", "average", or None for the newest.
+            gin_files: read after the run's configuration, e.g. with other `Decode` values.
+            bindings: `Section.field=value`, read last.
+
+        Raises:
+            UserError: if the folder is not a run or has no such checkpoint.
+        """
+        from mnmt_jax.checkpoint import restore_params
+        from mnmt_jax.run_directory import RunDirectory
+
+        folder = RunDirectory(Path(run))
+        folder.config()  # reports a folder that is no run
+        config = load_config([str(folder.config_file), *gin_files], bindings)
+        vocabulary = Vocabulary.load(folder.vocabulary)
+        params, _ = restore_params(run, step)
+        return cls(config, vocabulary, params)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages the model has tags for."""
+        return self.vocabulary.languages
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        beam_size: int | None = None,
+    ) -> list[str]:
+        """Translates lines; blank lines stay blank.
+
+        Args:
+            lines: one sentence each.
+            source: language code of all lines, or one per line.
+            target: language code wanted, or one per line.
+            beam_size: hypotheses searched; None takes the configuration's.
+
+        Returns:
+            One translation per line, in order. A line's translation does not depend on the others.
+
+        Raises:
+            UserError: if the model does not have a language.
+        """
+        found = self.translate_nbest(lines, source=source, target=target, beam_size=beam_size)
+        return [translation.text for translation in found]
+
+    def translate_nbest(
+        self,
+        lines: Iterable[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        beam_size: int | None = None,
+    ) -> list[Translation]:
+        """Translates as `translate` does, with all hypotheses, scores and truncation marks."""
+        return list(self.stream(lines, source=source, target=target, beam_size=beam_size))
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        beam_size: int | None = None,
+    ) -> Iterator[Translation]:
+        """Translates as `translate_nbest` does, `WINDOW` lines in memory at a time."""
+        decode = self.config.decode
+        if beam_size is not None:
+            decode = dataclasses.replace(decode, beam_size=beam_size)
+        return self._windows(self._lines(lines, source, target), decode)
+
+    def score(
+        self,
+        lines: Sequence[str],
+        references: Sequence[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+    ) -> list[float]:
+        """Scores given translations by the search's rule.
+
+        Args:
+            lines: one sentence each.
+            references: the translation of each.
+            source: as in `translate`.
+            target: as in `translate`.
+
+        Returns:
+            Log-probability in nats with eos, divided by length ** `Decode.length_penalty`.
+
+        Raises:
+            UserError: if the counts differ or a pair is longer than the largest bucket.
+        """
+        if len(lines) != len(references):
+            raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
+        numbered = list(self._lines(lines, source, target))
+        return score_lines(self._system, numbered, references, self.config.decode)
+
+    def _windows(self, lines: Iterator[Line], decode: Decode) -> Iterator[Translation]:
+        while window := list(itertools.islice(lines, WINDOW)):
+            yield from translate_lines(self._system, window, decode)
+
+    def _lines(
+        self, lines: Iterable[str], source: str | Sequence[str], target: str | Sequence[str]
+    ) -> Iterator[Line]:
+        sources, targets = self._each(source, "source"), self._each(target, "target")
+        return _number(lines, sources, targets)
+
+    def _each(self, codes: str | Sequence[str], flag: str) -> Iterator[str]:
+        """Returns the code of each line after checking them all."""
+        for code in [codes] if isinstance(codes, str) else sorted(set(codes)):
+            if code not in self.languages:
+                raise UserError(_unknown_language(code, flag, self.languages))
+        return itertools.repeat(codes) if isinstance(codes, str) else iter(codes)
+
+
+def _number(lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[Line]:
+    for number, text in enumerate(lines):
+        source, target = next(sources, None), next(targets, None)
+        if source is None or target is None:
+            raise UserError(f"line {number + 1} has no language; give one code or one per line")
+        yield Line(number, text, source, target)
+
+
+def _unknown_language(code: str, flag: str, languages: Sequence[str]) -> str:
+    """Says that the model lacks a language, and which ones were perhaps meant."""
+    aliases = {known: known for known in languages}
+    for known in languages:
+        if known in LANGUAGES:
+            facts = LANGUAGES[known]
+            aliases |= {name.lower(): known for name in (facts.name, facts.flores) if name}
+    near = difflib.get_close_matches(code.lower(), aliases, n=3, cutoff=0.6)
+    meant = list(dict.fromkeys(aliases[alias] for alias in near))
+    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
+    return f"--{flag}={code}: the model has no such language; {hint}it has {', '.join(languages)}"

@@ -1,0 +1,92 @@
+"""Translates lines of text with a trained model: one output line per input line."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.decoding.files import format_json, open_output, read_lines
+from mnmt_jax.errors import run_command
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.translate import Translation
+
+_SHOWN = 10
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument("--source", required=True, help="code of the input's language")
+    parser.add_argument("--target", required=True, help="code of the language wanted")
+    parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
+    parser.add_argument(
+        "--output", help="written when complete, gzip if it ends in .gz; default: standard output"
+    )
+    parser.add_argument("--beam_size", type=int, help="hypotheses per line; default: the run's")
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="jsonl adds score, n-best list and truncation mark",
+    )
+    parser.add_argument(
+        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
+    )
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(_parser())
+    from mnmt_jax.translator import Translator
+
+    if flags.beam_size is not None:
+        bindings = [*bindings, f"Decode.beam_size={flags.beam_size}"]
+    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
+    translator = Translator.load(flags.run, step, gin_files=gin_files, bindings=bindings)
+    for_output, for_model = itertools.tee(read_lines(flags.input))
+    translations = translator.stream(for_model, source=flags.source, target=flags.target)
+    cut = []
+    with open_output(flags.output) as file:
+        pairs = zip(_progress(translations), for_output, strict=False)
+        for number, (translation, line) in enumerate(pairs, start=1):
+            as_json = flags.format == "jsonl"
+            print(
+                format_json(number, line, translation) if as_json else translation.text, file=file
+            )
+            if translation.truncated:
+                cut.append(number)
+    if cut:
+        _warn_of_cut_lines(cut, max(translator.config.decode.buckets))
+
+
+def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Passes translations on, with a bar if this is a terminal, and says how many there were."""
+    from tqdm import tqdm
+
+    count, start = 0, time.monotonic()
+    for translation in tqdm(translations, unit=" lines", file=sys.stderr, disable=None):
+        count += 1
+        yield translation
+    seconds = time.monotonic() - start
+    rate = count / max(seconds, 1e-9)
+    print(f"{count} lines in {seconds:.1f} s ({rate:.1f} lines/s)", file=sys.stderr)
+
+
+def _warn_of_cut_lines(numbers: list[int], largest: int) -> None:
+    shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+    print(
+        f"warning: {len(numbers)} lines had more than {largest} tokens and were cut (line {shown}); "
+        "set larger --gin.Decode.buckets or split them",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
