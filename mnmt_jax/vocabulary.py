@@ -249,7 +249,7 @@ class SentencePieceOptions:
     vocab_size: int = 8000
     model_type: str = "unigram"
     character_coverage: float = 1.0
-    normalization: str = "nmt_nfkc"
+    normalization: str = "identity"
     sentences: int = 1_000_000
     temperature: float = 5.0
     seed: int = 0

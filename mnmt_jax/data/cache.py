@@ -121,8 +121,7 @@ def write_cache(
             language has no tag in the vocabulary.
     """
     directory = Path(directory)
-    if directory.exists() and not overwrite:
-        raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
+    check_absent(directory, overwrite)
     partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
     try:
         written: dict[str, CachedTask] = {}
@@ -148,6 +147,16 @@ def write_cache(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return TokenCache.open(directory)
+
+
+def check_absent(directory: str | Path, overwrite: bool) -> None:
+    """Refuses to write where something is, unless it may be overwritten.
+
+    Raises:
+        UserError: if so.
+    """
+    if Path(directory).exists() and not overwrite:
+        raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
 
 
 class TokenCache:

@@ -1,0 +1,177 @@
+"""Which directions of which corpus are trained on, and turning them into cached tasks.
+
+A mixture names its supervised directions. Every other direction that the corpus can validate is
+zero-shot: the cache holds its validation split and no training split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from mnmt_jax.data.cache import TaskSource, encode_pairs
+from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import (
+    MITRE_LANGUAGES,
+    Direction,
+    english_centric,
+    many_to_many,
+    mitre_directions,
+)
+from mnmt_jax.vocabulary import Vocabulary
+
+QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
+CACHED_SPLITS = ("train", "validation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Directions trained on together.
+
+    Attributes:
+        name: its name.
+        corpus: name of a registered corpus (`mnmt_jax.data.corpora.CORPORA`).
+        directions: supervised directions.
+        temperature: T of the mixing rates seqio uses; a run has its own `Data.temperature`.
+    """
+
+    name: str
+    corpus: str
+    directions: tuple[Direction, ...]
+    temperature: float = 5.0
+
+
+def task_name(corpus: str, direction: Direction) -> str:
+    """Returns the name of a direction's task."""
+    return f"{corpus}_{direction[0]}_{direction[1]}"
+
+
+def zero_shot_directions(
+    corpus: Corpus, supervised: Iterable[Direction], split: str = "validation"
+) -> tuple[Direction, ...]:
+    """Returns the directions a split of a corpus has besides the supervised ones."""
+    known = set(supervised)
+    return tuple(direction for direction in corpus.directions(split) if direction not in known)
+
+
+def cache_sources(
+    corpus: Corpus, supervised: Sequence[Direction], vocabulary: Vocabulary
+) -> Iterator[TaskSource]:
+    """Yields what `write_cache` takes: supervised tasks, then zero-shot ones.
+
+    Args:
+        corpus: gives the text.
+        supervised: directions that get a training split.
+        vocabulary: turns text into ids.
+
+    Raises:
+        UserError: if the corpus has no training text for a supervised direction.
+    """
+    missing = [pair for pair in supervised if pair not in corpus.directions("train")]
+    if missing:
+        raise UserError(
+            f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}; it has "
+            f"{', '.join('-'.join(pair) for pair in corpus.directions('train')[:8])}, ..."
+        )
+    for direction in supervised:
+        yield _source(corpus, direction, CACHED_SPLITS, vocabulary)
+    for direction in zero_shot_directions(corpus, supervised):
+        yield _source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
+
+
+def language_text(
+    corpus: Corpus, directions: Iterable[Direction], limit: int
+) -> dict[str, list[str]]:
+    """Collects the training text of each language, to train a vocabulary on.
+
+    Args:
+        corpus: gives the text.
+        directions: directions to read; of two opposite ones, which have the same text, one is.
+        limit: sentences kept per language at most; the first ones of each direction in turn.
+
+    Returns:
+        Text by language, in the order of the corpus's languages.
+    """
+    streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
+    supervised = tuple(directions)
+    for direction in supervised:
+        if direction[::-1] in supervised and direction > direction[::-1]:
+            continue
+        for side, code in enumerate(direction):
+            streams[code].append(_side(corpus, direction, side))
+    return {code: list(itertools.islice(_in_turn(texts), limit)) for code, texts in streams.items()}
+
+
+def get_mixture(name: str) -> Mixture:
+    """Returns a built-in mixture.
+
+    Raises:
+        UserError: if there is none of this name.
+    """
+    if name not in MIXTURES:
+        raise UserError(f"unknown mixture '{name}'; built in are {', '.join(MIXTURES)}")
+    return MIXTURES[name]
+
+
+def mixture_corpus(mixture: Mixture) -> Corpus:
+    """Makes the corpus of a mixture."""
+    return get_corpus(mixture.corpus)
+
+
+def _source(
+    corpus: Corpus, direction: Direction, splits: Sequence[str], vocabulary: Vocabulary
+) -> TaskSource:
+    present = [split for split in splits if direction in corpus.directions(split)]
+    readers = {
+        split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
+        for split in present
+    }
+    return TaskSource(task_name(corpus.name, direction), *direction, readers)
+
+
+def _encoded(
+    vocabulary: Vocabulary, corpus: Corpus, part: tuple[str, Direction]
+) -> Iterator[tuple[list[int], list[int]]]:
+    return encode_pairs(vocabulary, corpus.pairs(*part))
+
+
+def _side(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:
+    for sentences in corpus.pairs("train", direction):
+        yield sentences[side]
+
+
+def _in_turn(streams: Sequence[Iterator[str]]) -> Iterator[str]:
+    """Yields one item of each stream in turn until all have ended."""
+    for items in itertools.zip_longest(*streams):
+        yield from (item for item in items if item is not None)
+
+
+def _quickstart_corpus() -> Corpus:
+    sizes = {"train": 30_000, "validation": 500, "test": 500}
+    return CldrText(QUICKSTART_LANGUAGES, inventory="small", sizes=sizes, name="cldr_quickstart")
+
+
+def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
+    return (
+        Mixture(f"{corpus}_english_centric", corpus, english_centric(MITRE_LANGUAGES)),
+        Mixture(f"{corpus}_bridge", corpus, mitre_directions()),
+        Mixture(f"{corpus}_many_to_many", corpus, many_to_many(MITRE_LANGUAGES)),
+    )
+
+
+register_corpus("cldr_quickstart", _quickstart_corpus)
+MIXTURES: dict[str, Mixture] = {
+    mixture.name: mixture
+    for mixture in (
+        Mixture("cldr_quickstart", "cldr_quickstart", english_centric(QUICKSTART_LANGUAGES)),
+        Mixture(
+            "cldr_quickstart_many_to_many", "cldr_quickstart", many_to_many(QUICKSTART_LANGUAGES)
+        ),
+        *_cldr_mixtures("cldr"),
+        *_cldr_mixtures("cldr_small"),
+    )
+}
+"""Built-in mixtures by name; none needs TensorFlow."""

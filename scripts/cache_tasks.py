@@ -1,0 +1,122 @@
+"""Writes the token cache that training reads: a mixture or your own files, as piece ids."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from mnmt_jax.cli import CommandParser
+from mnmt_jax.data.corpus_arguments import add_corpus_arguments
+from mnmt_jax.errors import UserError, run_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mnmt_jax.data.cache import TaskSource
+    from mnmt_jax.vocabulary import Vocabulary
+
+
+def main() -> None:
+    """Writes the cache and prints a summary as JSON on stdout."""
+    arguments = _parser().parse_args()
+
+    from mnmt_jax.data.cache import check_absent, write_cache
+    from mnmt_jax.data.mixtures import MIXTURES
+
+    check_absent(arguments.output, arguments.overwrite)
+    builtin = arguments.mixture is None or arguments.mixture in MIXTURES
+    sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
+    cache = write_cache(
+        arguments.output,
+        sources,
+        vocabulary=vocabulary,
+        overwrite=arguments.overwrite,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    splits = {split: cache.tasks_with(split) for split in ("train", "validation")}
+    summary = {
+        "output": arguments.output,
+        "vocabulary_size": cache.vocabulary.size,
+        "tasks": {split: len(tasks) for split, tasks in splits.items()},
+        "examples": {
+            split: sum(cache.split(task, split).examples for task in tasks)
+            for split, tasks in splits.items()
+        },
+    }
+    print(json.dumps(summary, indent=2))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        description=__doc__ + " Supervised directions get a training and a validation split, the "
+        "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
+        "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
+    )
+    add_corpus_arguments(parser)
+    parser.add_argument("--output", required=True, metavar="CACHE", help="folder to write")
+    parser.add_argument(
+        "--vocabulary",
+        metavar="DIR",
+        help="what scripts/train_vocabulary.py wrote (default: a vocabulary trained on the same "
+        "text, or a seqio mixture's own)",
+    )
+    parser.add_argument(
+        "--vocab_size", type=int, default=8000, help="pieces of a vocabulary trained here (8000)"
+    )
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module that registers seqio mixtures; repeatable",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    return parser
+
+
+def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
+    """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
+    import tempfile
+
+    from mnmt_jax.data.corpus_arguments import corpus_and_directions
+    from mnmt_jax.data.mixtures import cache_sources, language_text
+    from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+
+    if arguments.module_import:
+        raise UserError("--module_import is for seqio mixtures; leave it out")
+    corpus, directions = corpus_and_directions(arguments)
+    if arguments.vocabulary:
+        vocabulary = Vocabulary.load(arguments.vocabulary)
+    else:
+        print(f"training a vocabulary of {arguments.vocab_size} pieces", file=sys.stderr)
+        options = SentencePieceOptions(vocab_size=arguments.vocab_size)
+        text = language_text(corpus, directions, options.sentences)
+        with tempfile.TemporaryDirectory() as directory:
+            vocabulary = train_sentencepiece(text, directory, options=options)
+    return cache_sources(corpus, directions, vocabulary), vocabulary
+
+
+def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
+    """Returns the tasks of a registered seqio mixture or task, and their vocabulary."""
+    if not arguments.module_import:
+        from mnmt_jax.data.mixtures import get_mixture
+
+        get_mixture(arguments.mixture)  # raises: names the built-in ones
+    import importlib
+
+    try:
+        for module in arguments.module_import:
+            importlib.import_module(module)
+        from mnmt_jax import seqio_tasks
+    except ImportError as error:
+        raise UserError(f"{error}; install mnmt-jax[seqio] and check --module_import") from error
+    vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
+    if arguments.vocabulary:
+        raise UserError("a seqio mixture has its own vocabulary; leave out --vocabulary")
+    return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary
+
+
+if __name__ == "__main__":
+    run_command(main)
