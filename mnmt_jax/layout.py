@@ -108,6 +108,24 @@ class Layout:
         """Returns the roles fixed before decoding: all but `generated`."""
         return tuple(role for role in self.embedded_roles() if role != self.generated)
 
+    def live_roles(self) -> tuple[frozenset[str], ...]:
+        """Returns, per layer over all stages, the roles whose states after it reach the output.
+
+        Other roles' queries and feed-forward layers are dead work there; the compiler removes them,
+        because spans are separate arrays. This list is what the tests hold the compiler to, and what
+        `mnmt_jax.flops` counts.
+        """
+        live: list[frozenset[str]] = []
+        needed = frozenset([self.generated])
+        remembered: frozenset[str] = frozenset()
+        for stage in reversed(self.stages):
+            needed = (needed | remembered).intersection(stage.roles)
+            for _ in range(stage.layers):
+                live.append(needed)
+                needed = needed.union(*(stage.key_roles(role) for role in needed))
+            remembered |= frozenset(read for _, read in stage.memory)
+        return tuple(reversed(live))
+
     def reachable(self, query_role: str) -> frozenset[str]:
         """Returns the roles whose input vectors can influence `query_role`'s final state.
 

@@ -38,7 +38,10 @@ def pack(rows: list[list[dict[str, list[int]]]], lengths: dict[str, int]) -> dic
     """Lays examples of each row side by side, role by role, padded to `lengths`."""
     batch = {}
     for role, length in lengths.items():
-        arrays = {kind: np.zeros((len(rows), length), np.int32) for kind in ("tokens", "positions", "segment_ids")}
+        arrays = {
+            kind: np.zeros((len(rows), length), np.int32)
+            for kind in ("tokens", "positions", "segment_ids")
+        }
         for number, examples in enumerate(rows):
             start = 0
             for segment, spans in enumerate(examples, start=1):
@@ -76,5 +79,8 @@ def make(config: Model, batch, seed: int = 0):
     params = model.init(jax.random.key(seed), batch)["params"]
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    noisy = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    noisy = [
+        leaf + 0.1 * jax.random.normal(key, leaf.shape)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
     return model, jax.tree.unflatten(tree, noisy)

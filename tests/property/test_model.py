@@ -98,7 +98,9 @@ def test_stepping_equals_teacher_forcing(name):
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     steps = logits.shape[1]
     cache = model.apply({"params": params}, static, beam=2, max_steps=steps + 1, method="prefill")
-    advance = jax.jit(lambda tokens, cache: model.apply({"params": params}, tokens, cache, method="step"))
+    advance = jax.jit(
+        lambda tokens, cache: model.apply({"params": params}, tokens, cache, method="step")
+    )
     compared = 0
     for step in range(steps):
         tokens = np.repeat(batch["target_tokens"][:, step : step + 1], 2, axis=1)
@@ -135,9 +137,7 @@ def compiled_paths(name):
     spans = [spans_of(layout, *pair) for pair in random_pairs(3)]
     model, params = make(small_config(name), pack([spans, spans], lengths_of(layout)))
     oracle = model.clone(config=dataclasses.replace(model.config, attention="dense"))
-    return [
-        jax.jit(functools.partial(path.apply, {"params": params})) for path in (model, oracle)
-    ]
+    return [jax.jit(functools.partial(path.apply, {"params": params})) for path in (model, oracle)]
 
 
 def test_attention_implementations_share_a_signature():

@@ -45,7 +45,9 @@ def test_masks_equal_the_drawn_ones(name):
     layout = LAYOUTS[name]
     blocks = (MASKS / f"{name}.txt").read_text().strip().split("\n\n")
     pictures = [read_picture(block) for block in blocks if not block.startswith("memory")]
-    memories = [read_picture(block.split("\n", 1)[1]) for block in blocks if block.startswith("memory")]
+    memories = [
+        read_picture(block.split("\n", 1)[1]) for block in blocks if block.startswith("memory")
+    ]
     assert len(pictures) == len(layout.stages)
     assert len(memories) == sum(len(stage.memory) for stage in layout.stages)
     compared = 0
@@ -99,7 +101,9 @@ def test_memory_must_read_an_ended_role():
 
 
 def test_wrong_names_and_layer_counts_name_the_field():
-    with pytest.raises(ValueError, match=r"Model\.layout='registers' is unknown; choose one of causal"):
+    with pytest.raises(
+        ValueError, match=r"Model\.layout='registers' is unknown; choose one of causal"
+    ):
         get_layout("registers", (2,))
     with pytest.raises(ValueError, match=r"Model\.stage_layers=\(2,\).*needs 2 entries"):
         get_layout("two_stage", (2,))

@@ -1,0 +1,90 @@
+"""Counts a model's arithmetic and memory from its layout alone: no array is made, nothing compiled.
+
+A multiply-add counts as two FLOPs; only matrix products are counted. Work that no output needs (see
+`Layout.live_roles`) is left out, as the compiler leaves it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from mnmt_jax.config import Model
+from mnmt_jax.layout import Layout, Stage
+from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Lengths of one sentence pair's spans, in tokens; `of` gives any role's."""
+
+    source: int
+    target: int
+
+    def of(self, role: str, config: Model) -> int:
+        """Returns the length of a role's span."""
+        if role == SOURCE:
+            return self.source
+        if role == REGISTER:
+            return math.ceil(np.float32(self.source) / np.float32(config.register_factor))
+        return 1 if role == TRIGGER else self.target
+
+
+def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> int:
+    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing."""
+    lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
+    total = 2 * lengths[layout.generated] * config.embed * vocab_size
+    layers = [stage for stage in layout.stages for _ in range(stage.layers)]
+    for stage, live in zip(layers, layout.live_roles(), strict=True):
+        total += _layer_flops(config, stage, live, lengths)
+    if config.adaption_mlp:
+        positions = lengths[SOURCE] + lengths[layout.generated]
+        total += 4 * positions * config.embed * config.adaption_mlp
+    return total
+
+
+def train_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> int:
+    """Counts forward and backward: every matrix product has two in its gradient."""
+    return 3 * forward_flops(config, layout, vocab_size, sentence)
+
+
+def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, int]:
+    """Counts the bytes of keys and values that decoding one sentence holds.
+
+    Returns:
+        `static` and `memory`, held once per sentence, `growing`, held per beam, and their `total`.
+    """
+    per_position = 2 * config.embed * (2 if config.dtype == "bfloat16" else 4)
+    counts = {"static": 0, "memory": 0, "growing": 0}
+    for stage in layout.stages:
+        if layout.generated not in stage.roles:
+            continue
+        fixed = [role for role in stage.key_roles(layout.generated) if role != layout.generated]
+        read = stage.memory_role(layout.generated)
+        counts["static"] += stage.layers * sum(sentence.of(role, config) for role in fixed)
+        counts["memory"] += stage.layers * (sentence.of(read, config) if read else 0)
+        counts["growing"] += stage.layers * beam * sentence.target
+    sizes = {name: count * per_position for name, count in counts.items()}
+    return sizes | {"total": sum(sizes.values())}
+
+
+def _layer_flops(
+    config: Model, stage: Stage, live: frozenset[str], lengths: Mapping[str, int]
+) -> int:
+    embed, mlp = config.embed, config.mlp
+    queries = [role for role in stage.roles if role in live]
+    keys = {key for role in queries for key in stage.key_roles(role)}
+    total = sum(4 * lengths[role] * embed * embed for role in keys)
+    for role in queries:
+        length = lengths[role]
+        seen = sum(lengths[key] for key in stage.key_roles(role))
+        total += 4 * length * embed * (embed + mlp) + 4 * length * seen * embed
+        read = stage.memory_role(role)
+        if read:
+            total += (
+                4 * (length + lengths[read]) * embed * embed + 4 * length * lengths[read] * embed
+            )
+    return total
