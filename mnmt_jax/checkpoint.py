@@ -1,0 +1,359 @@
+"""Checkpoints: written in the background by Orbax, verified when read, averaged.
+
+A step's folder holds `params` (the master weights alone, all that translation needs), `training`
+(optimizer, step, metric sums) and `extra` (JSON: position in the data, fingerprints). Orbax gives a
+folder its name only when it is complete, so a process may die at any moment. The fingerprints catch
+what a file system may do to it later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.sharding import tree_sharding
+from mnmt_jax.train_state import TrainState
+
+AVERAGE = "average"
+BEST = "best"
+_LOSS = "loss"
+
+
+class Restored(NamedTuple):
+    """What a checkpoint gives back.
+
+    Attributes:
+        state: the train state.
+        extra: what `save` was given.
+    """
+
+    state: TrainState
+    extra: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of a run that trains."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep_last: int = 5,
+        keep_best: int = 1,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        """Opens the folder, creating it if needed, and removes what an interrupted save left.
+
+        Args:
+            directory: of all steps.
+            keep_last: newest steps kept, at least 1.
+            keep_best: steps kept besides, by validation loss.
+            report: takes lines for the person watching.
+        """
+        if keep_last < 1 or keep_best < 0:
+            raise UserError(
+                f"Train.keep_last={keep_last}, Train.keep_best={keep_best}: at least 1 and 0 needed"
+            )
+        self.directory = Path(directory).absolute()
+        self._report = report
+        self._options = _options(keep_last, keep_best)
+        self._manager = self._open()
+
+    def steps(self) -> list[int]:
+        """Returns the steps of complete checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: TrainState, extra: Mapping[str, Any], loss: float | None = None) -> None:
+        """Starts writing a checkpoint; the state may be donated as soon as this returns.
+
+        Args:
+            state: what to write.
+            extra: JSON values to write beside it.
+            loss: validation loss at this step, for choosing the best; None if not measured here.
+        """
+        step, rest = int(state.step), dataclasses.replace(state, params={})
+        prints = {"params": _fingerprint(state.params), "training": _fingerprint(rest)}
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            training=ocp.args.StandardSave(rest),
+            extra=ocp.args.JsonSave({"extra": dict(extra), "fingerprints": prints}),
+        )
+        metrics = None if loss is None else {_LOSS: float(loss)}
+        self._manager.save(step, args=items, metrics=metrics, force=True)
+
+    def restore(self, like: TrainState) -> Restored | None:
+        """Reads the newest checkpoint that is whole, setting aside newer ones that are not.
+
+        Args:
+            like: shapes, types and shardings wanted, from `abstract_state`.
+
+        Returns:
+            None if there is no checkpoint.
+
+        Raises:
+            UserError: if there are checkpoints but none can be read.
+        """
+        steps = self.steps()[::-1]
+        failed = []
+        for step in steps:
+            try:
+                restored = self._read(step, like)
+            except Exception as error:  # Orbax raises many types for damaged files
+                failed.append(step)
+                self._report(f"checkpoint {step} cannot be read ({_one_line(error)})")
+                continue
+            self._set_aside(failed)
+            return restored
+        if steps:
+            raise UserError(
+                f"{self.directory}: none of the checkpoints {sorted(steps)} can be read; move the "
+                "folder away to start again"
+            )
+        return None
+
+    def wait(self) -> None:
+        """Waits until everything given to `save` is on disk.
+
+        Raises:
+            Exception: what went wrong in the background.
+        """
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits and lets go of the folder."""
+        self._manager.close()
+
+    def _open(self) -> ocp.CheckpointManager:
+        return ocp.CheckpointManager(self.directory, options=self._options)
+
+    def _read(self, step: int, like: TrainState) -> Restored:
+        items = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(like.params),
+                training=ocp.args.StandardRestore(dataclasses.replace(like, params={})),
+                extra=ocp.args.JsonRestore(),
+            ),
+        )
+        prints = items.extra["fingerprints"]
+        for name, tree in (("params", items.params), ("training", items.training)):
+            if _fingerprint(tree) != prints[name]:
+                raise ValueError(f"'{name}' differs from what was saved")
+        return Restored(
+            dataclasses.replace(items.training, params=items.params), items.extra["extra"]
+        )
+
+    def _set_aside(self, steps: Sequence[int]) -> None:
+        """Moves damaged checkpoints out of the way of the ones to come."""
+        if not steps:
+            return
+        self._manager.close()
+        aside = self.directory.with_name(f"{self.directory.name}_damaged")
+        aside.mkdir(exist_ok=True)
+        for step in steps:
+            shutil.rmtree(aside / str(step), ignore_errors=True)
+            (self.directory / str(step)).rename(aside / str(step))
+            self._report(f"checkpoint {step} was moved to {aside / str(step)}")
+        self._manager = self._open()
+
+
+def restore_params(
+    run_dir: str | Path,
+    step: int | str | None = None,
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+) -> tuple[Any, int]:
+    """Reads the parameters of a run; needs nothing but the run directory.
+
+    Args:
+        run_dir: the run.
+        step: a number, "best" (by supervised validation loss), "average" (what
+            `scripts/average_checkpoints.py` wrote), or None for the newest.
+        mesh: where to put them, sharded by the rule table; None gives them to the first device.
+
+    Returns:
+        The parameters, float32, and the step they are of (the newest one for an average).
+
+    Raises:
+        UserError: if there is no such checkpoint or it is damaged.
+    """
+    run = RunDirectory(Path(run_dir))
+    if step == AVERAGE:
+        folder = run.average.absolute()
+        if not (folder / "facts.json").is_file():
+            raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        return _place(_read_numpy(folder / "params", facts["fingerprint"]), mesh), facts["step"]
+    found = best_steps(run.path, 1)[0] if step == BEST else _choose(run.checkpoints, step)
+    return _place(_read_step(run.checkpoints, found), mesh), found
+
+
+def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
+    """Averages the parameters of checkpoints and writes RUN/average, replacing an older one.
+
+    Args:
+        run_dir: the run.
+        steps: which checkpoints, e.g. from `newest_steps` or `best_steps`.
+
+    Raises:
+        UserError: if one of them does not exist or is damaged; nothing is written then.
+
+    Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
+    """
+    run = RunDirectory(Path(run_dir))
+    chosen = sorted({_choose(run.checkpoints, step) for step in steps})
+    total = _read_step(run.checkpoints, chosen[0])
+    for step in chosen[1:]:
+        total = jax.tree.map(np.add, total, _read_step(run.checkpoints, step))
+    mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
+    _write_average(run.average.absolute(), mean, chosen)
+
+
+def newest_steps(run_dir: str | Path, count: int) -> list[int]:
+    """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
+
+    Raises:
+        UserError: if the run has no checkpoint.
+    """
+    directory = RunDirectory(Path(run_dir)).checkpoints
+    _choose(directory, None)
+    return available_steps(directory)[-count:]
+
+
+def best_steps(run_dir: str | Path, count: int) -> list[int]:
+    """Returns the steps of the checkpoints of lowest validation loss, best first, at most `count`.
+
+    Raises:
+        UserError: if no checkpoint of the run has a validation loss.
+    """
+    directory = RunDirectory(Path(run_dir)).checkpoints
+    losses = {step: _loss(directory, step) for step in available_steps(directory)}
+    measured = {step: loss for step, loss in losses.items() if loss is not None}
+    if not measured:
+        raise UserError(f"{directory}: no checkpoint has a validation loss; name a step instead")
+    return sorted(measured, key=lambda step: measured[step])[:count]
+
+
+def available_steps(directory: str | Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder, ascending."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        return []
+    return sorted(ocp.utils.checkpoint_steps(directory.absolute()))
+
+
+def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
+    def loss(metrics: Mapping[str, float]) -> float:
+        return metrics[_LOSS]
+
+    best = checkpoint_managers.BestN(
+        get_metric_fn=loss, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
+    )
+    policy = checkpoint_managers.AnyPreservationPolicy(
+        [checkpoint_managers.LatestN(keep_last), best]
+    )
+    return ocp.CheckpointManagerOptions(
+        preservation_policy=policy,
+        best_fn=loss,
+        best_mode="min",
+        cleanup_tmp_directories=True,
+    )
+
+
+def _choose(directory: Path, step: int | str | None) -> int:
+    """Returns the number of the step asked for."""
+    steps = available_steps(directory)
+    if not steps:
+        raise UserError(f"{directory}: no complete checkpoint; train first with scripts/train.py")
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        raise UserError(f"{directory}: no checkpoint {step}; there are {steps}")
+    return int(step)
+
+
+def _loss(directory: Path, step: int) -> float | None:
+    path = directory / str(step) / "metrics" / "metrics"
+    return json.loads(path.read_text(encoding="utf-8"))[_LOSS] if path.is_file() else None
+
+
+def _read_step(directory: Path, step: int) -> Any:
+    folder = directory.absolute() / str(step)
+    try:
+        extra = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(folder / "extra")
+    except Exception as error:
+        raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
+    return _read_numpy(folder / "params", extra["fingerprints"]["params"])
+
+
+def _read_numpy(folder: Path, fingerprint: int) -> Any:
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            shapes = reader.metadata(folder).item_metadata.tree
+            arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
+            params = reader.restore(folder, restore_args=arguments)
+    except Exception as error:
+        raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
+    if _fingerprint(params) != fingerprint:
+        raise UserError(f"{folder} is damaged: its content differs from what was saved")
+    return params
+
+
+def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    with ocp.PyTreeCheckpointer() as writer:
+        writer.save(partial / "params", params)
+    facts = {"steps": steps, "step": steps[-1], "fingerprint": _fingerprint(params)}
+    (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
+    if mesh is None:
+        return jax.device_put(params, jax.devices()[0])
+    return jax.device_put(params, tree_sharding(mesh, params))
+
+
+def _fingerprint(tree: Any) -> int:
+    """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    return int(_hash_leaves(leaves))
+
+
+@functools.partial(jax.jit)
+def _hash_leaves(leaves: dict[str, jax.Array]) -> jax.Array:
+    total = jnp.zeros((), jnp.uint32)
+    for _, leaf in sorted(leaves.items()):
+        bits = jnp.dtype(leaf.dtype).itemsize * 8
+        words = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{bits}")).astype(jnp.uint32)
+        # Odd weights by position: each word's contribution is a bijection modulo 2^32.
+        weights = jnp.ones(leaf.shape, jnp.uint32)
+        for axis in range(leaf.ndim):
+            counts = jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+            weights = weights + counts * jnp.uint32(2 * (0x4F1BBCDC >> axis))
+        total = total * jnp.uint32(31) + (words * weights).sum(dtype=jnp.uint32)
+    return total
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."

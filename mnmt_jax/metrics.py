@@ -1,0 +1,288 @@
+"""What a training run tells about itself: a line per logged step, TensorBoard, a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+
+from mnmt_jax.config import Model
+from mnmt_jax.errors import UserError
+from mnmt_jax.layout import Layout
+from mnmt_jax.layouts import SOURCE
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.validation import SUPERVISED, ZERO_SHOT
+
+Record = dict[str, Any]
+
+# Dense bfloat16 peak of one device in FLOP/s, by the beginning of `jax.Device.device_kind`.
+# Sources: cloud.google.com/tpu/docs (v2 to v6e), NVIDIA's data sheets (without sparsity).
+_PEAK_FLOPS = (
+    ("TPU v6 lite", 918e12),
+    ("TPU v6e", 918e12),
+    ("TPU v5 lite", 197e12),
+    ("TPU v5e", 197e12),
+    ("TPU v5p", 459e12),
+    ("TPU v5", 459e12),
+    ("TPU v4", 275e12),
+    ("NVIDIA H200", 989e12),
+    ("NVIDIA H100", 989e12),
+    ("NVIDIA A100", 312e12),
+)
+
+
+class MetricsFile:
+    """RUN/metrics.jsonl: one JSON object per logged step, each complete on disk before the next."""
+
+    def __init__(self, path: Path, *, after_step: int) -> None:
+        """Opens the file and drops what a run that died wrote after its last checkpoint.
+
+        Args:
+            path: of the file.
+            after_step: last step that is kept; 0 starts the file again.
+        """
+        self._file = _truncated(path, after_step)
+
+    def write(self, record: Record) -> None:
+        """Appends one object. Non-finite numbers become null: they are not JSON."""
+        self._file.write(json.dumps(_finite(record)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """The numbers of each record as TensorBoard scalars, tagged by their path."""
+
+    def __init__(self, directory: Path, *, after_step: int) -> None:
+        """Opens a new event file.
+
+        Args:
+            directory: of the events.
+            after_step: viewers discard what older files hold after it.
+        """
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory), purge_step=after_step + 1)
+
+    def write(self, record: Record) -> None:
+        """Adds the scalars of one record."""
+        for tag, value in _flatten(record):
+            if tag != "step":
+                self._writer.add_scalar(tag, value, record["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self._writer.close()
+
+
+class Reporter:
+    """Everything a run says: records to file and TensorBoard, lines and a bar to stderr, speed.
+
+    Attributes:
+        seconds: time spent in updates, validation and saving, of earlier starts too.
+    """
+
+    def __init__(
+        self, run: RunDirectory, first_step: int, total_steps: int, seconds: float = 0.0
+    ) -> None:
+        """Opens the files.
+
+        Args:
+            run: directory.
+            first_step: updates done before; later lines of earlier starts are dropped.
+            total_steps: updates of the whole run.
+            seconds: spent in earlier starts.
+        """
+        self._file = MetricsFile(run.metrics_file, after_step=first_step)
+        self._tensorboard = TensorBoard(run.tensorboard, after_step=first_step)
+        self._bar = _make_bar(first_step, total_steps)
+        self._total_steps = total_steps
+        self._before, self._start = seconds, time.monotonic()
+        self._mark: float | None = None  # start of the interval whose speed is measured
+        self._steps = 0  # updates since then
+        self._seconds_per_step: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began, without the time it was not running."""
+        return self._before + time.monotonic() - self._start
+
+    def advance(self, result: Any) -> None:
+        """Counts an update.
+
+        Args:
+            result: of the update; waited for once, so that compilation is not part of the speed.
+        """
+        if self._mark is None:
+            jax.block_until_ready(result)
+            self._mark = time.monotonic()
+        else:
+            self._steps += 1
+        self._bar.update()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves what happens inside out of the speed."""
+        start = time.monotonic()
+        yield
+        if self._mark is not None:
+            self._mark += time.monotonic() - start
+
+    def speed(
+        self, tokens: Mapping[str, float], flops: float, devices: Sequence[jax.Device]
+    ) -> Record:
+        """Returns the speed since the last call; call it when the device has finished.
+
+        Args:
+            tokens: positions with a token per update and role.
+            flops: needed per update, from `training_flops`.
+            devices: of the mesh.
+
+        Returns:
+            `seconds` of the run, `steps_per_second`, `tokens_per_second` per role, and `mfu`, the
+            share of the devices' bfloat16 peak; None where unknown.
+        """
+        now = time.monotonic()
+        rate = None
+        if self._mark is not None and self._steps:
+            rate = self._steps / max(now - self._mark, 1e-9)
+            self._seconds_per_step = 1 / rate
+        self._mark, self._steps = now, 0
+        peak = peak_flops(devices[0].device_kind)
+        used = rate * flops / (peak * len(devices)) if rate and peak else None
+        return {
+            "seconds": self.seconds,
+            "steps_per_second": rate,
+            "tokens_per_second": {r: n * rate if rate else None for r, n in tokens.items()},
+            "mfu": used,
+        }
+
+    def write(self, record: Record) -> None:
+        """Writes a record with its `step` everywhere and shows its main numbers."""
+        self._file.write(record)
+        self._tensorboard.write(record)
+        parts = [f"{name} {record[name]:.4f}" for name in ("loss", "nll") if name in record]
+        speed = (record.get("tokens_per_second") or {}).get("target")
+        parts += [f"{speed:,.0f} target tokens/s"] if speed else []
+        for group in (SUPERVISED, ZERO_SHOT):
+            means = record.get("validation", {}).get(group)
+            parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
+        if not self._bar.disable and "validation" not in record:
+            self._bar.set_postfix_str(", ".join(parts))
+            return
+        if self._bar.disable and self._seconds_per_step:
+            left = (self._total_steps - record["step"]) * self._seconds_per_step
+            parts.append(f"{_duration(left)} left")
+        self.say(f"step {record['step']}/{self._total_steps}: {', '.join(parts)}")
+
+    def say(self, line: str) -> None:
+        """Prints a line for the person watching, without tearing the bar."""
+        self._bar.write(line, file=sys.stderr)
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Closes the files and ends the bar."""
+        self._bar.close()
+        self._file.close()
+        self._tensorboard.close()
+
+
+def _make_bar(first_step: int, total_steps: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total_steps,
+        initial=min(first_step, total_steps),
+        unit="step",
+        file=sys.stderr,
+        dynamic_ncols=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's dense bfloat16 peak in FLOP/s, or None if it is not in the table."""
+    return next((peak for kind, peak in _PEAK_FLOPS if device_kind.startswith(kind)), None)
+
+
+def training_flops(
+    config: Model, layout: Layout, vocab_size: int, tokens: Mapping[str, float]
+) -> float:
+    """Counts the floating-point operations that training on some tokens needs.
+
+    Counted are the products with parameters, 2 operations each, three times (forward, gradient of
+    activations, gradient of parameters). Attention weights, norms and recomputation are not, nor is
+    anything spent on padding, so a utilisation computed from this is a lower bound but for work of
+    the last layers that the compiler may leave out.
+
+    Args:
+        config: sizes.
+        layout: tells which role passes which layers.
+        vocab_size: rows of the output projection.
+        tokens: positions that hold a token, per role of the layout.
+    """
+    square = config.embed * config.embed
+    forward = tokens[layout.generated] * config.embed * vocab_size
+    for stage in layout.stages:
+        for role in stage.roles:
+            forward += tokens[role] * stage.layers * (4 * square + 2 * config.embed * config.mlp)
+        for reader, read in stage.memory:
+            forward += (tokens[reader] + tokens[read]) * stage.layers * 2 * square
+    if config.adaption_mlp:
+        adapted = tokens[SOURCE] + tokens[layout.generated]
+        forward += adapted * 2 * config.embed * config.adaption_mlp
+    return 3 * 2 * forward
+
+
+def _truncated(path: Path, after_step: int) -> TextIO:
+    kept = []
+    if path.is_file() and after_step > 0:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                step = json.loads(line)["step"]
+            except (json.JSONDecodeError, KeyError, TypeError):
+                continue  # the line a killed process was writing
+            if step <= after_step:
+                kept.append(line + "\n")
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text("".join(kept), encoding="utf-8")
+        partial.replace(path)
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
+
+
+def _flatten(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    scalars = []
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            scalars += _flatten(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            scalars.append((prefix + name, value))
+    return scalars
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,146 @@
+"""The folder of a run: what lies where, and whether a configuration may continue it.
+
+RUN/config.gin     resolved configuration
+RUN/vocabulary/    copy of the cache's vocabulary
+RUN/checkpoints/   Orbax, one folder per step
+RUN/average/       averaged parameters, if scripts/average_checkpoints.py made them
+RUN/metrics.jsonl  one line per logged step
+RUN/tensorboard/   the same as events
+RUN/report/        evaluation
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from mnmt_jax.config import Config, load_config, save_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import Vocabulary
+
+# What may change between two starts of one run: nothing here moves a loss by more than rounding.
+_MAY_CHANGE = (
+    "data.cache",
+    "data.prefetch",
+    "data.zero_shot",
+    "model.attention",
+    "model.remat",
+    "train.steps",
+    "train.log_every",
+    "train.eval_every",
+    "train.save_every",
+    "train.keep_last",
+    "train.keep_best",
+    "train.loss_chunk",
+    "decode",
+    "mesh",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """Paths of a run.
+
+    Attributes:
+        path: the folder itself.
+    """
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved gin file."""
+        return self.path / "config.gin"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The folder of the vocabulary."""
+        return self.path / "vocabulary"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that Orbax manages."""
+        return self.path / "checkpoints"
+
+    @property
+    def average(self) -> Path:
+        """The folder of the averaged parameters."""
+        return self.path / "average"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The file of one JSON object per logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def report(self) -> Path:
+        """The folder of the evaluation's report."""
+        return self.path / "report"
+
+    def config(self) -> Config:
+        """Reads the configuration.
+
+        Raises:
+            UserError: if this is not a run directory.
+        """
+        if not self.config_file.is_file():
+            raise UserError(f"{self.config_file}: no such file; --run must name a training run")
+        return load_config([str(self.config_file)])
+
+    def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
+        """Writes the configuration and the vocabulary, or checks that they continue the run.
+
+        Args:
+            config: of the training about to start.
+            vocabulary: the cache's.
+            has_checkpoint: whether there is something to continue; without it anything may change.
+
+        Raises:
+            UserError: if the run was started with another configuration or vocabulary.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if has_checkpoint and self.config_file.is_file():
+            changed = changed_fields(self.config(), config)
+            if changed:
+                raise UserError(
+                    f"{self.path} was started with another configuration: {'; '.join(changed)}. "
+                    "Restore these values or choose another --workdir"
+                )
+            if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
+                raise UserError(
+                    f"{self.vocabulary} differs from the vocabulary of Data.cache="
+                    f"'{config.data.cache}'; choose the cache of the run or another --workdir"
+                )
+        else:
+            vocabulary.save(self.vocabulary)
+        partial = self.path / f".config.gin.partial-{os.getpid()}"
+        save_config(config, partial)
+        partial.replace(self.config_file)
+
+
+def changed_fields(before: Config, after: Config) -> list[str]:
+    """Lists the fields that differ and must not, as `Section.field was X, now Y`.
+
+    Args:
+        before: the configuration a run was started with.
+        after: the configuration it would be continued with.
+    """
+    changed = []
+    for section in dataclasses.fields(before):
+        old, new = getattr(before, section.name), getattr(after, section.name)
+        for field in dataclasses.fields(old):
+            values = getattr(old, field.name), getattr(new, field.name)
+            name = f"{section.name}.{field.name}"
+            free = section.name in _MAY_CHANGE or name in _MAY_CHANGE
+            if name == "train.steps" and after.optimizer.schedule == "cosine":
+                free = False  # the schedule ends at the last step, so every rate would change
+            if values[0] != values[1] and not free:
+                title = type(old).__name__
+                changed.append(f"{title}.{field.name} was {values[0]!r}, now {values[1]!r}")
+    return changed

@@ -1,0 +1,328 @@
+"""Training: the pure `train_step`, and the loop that feeds, logs, validates and saves."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.config import Config
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.errors import UserError
+from mnmt_jax.learner import Batch, Learner, batch_loss
+from mnmt_jax.losses import LossSums
+from mnmt_jax.metrics import Record, Reporter, training_flops
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.sharding import make_mesh, place_batch, replicated
+from mnmt_jax.stopping import StopRequests
+from mnmt_jax.train_state import (
+    NEVER,
+    Init,
+    TrainState,
+    Window,
+    abstract_state,
+    create_state,
+    make_init,
+    roles_of,
+    shardings_of,
+)
+from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
+
+_STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
+_NAMES_SHOWN = 8
+
+
+def train_step(
+    learner: Learner, state: TrainState, batch: Batch
+) -> tuple[TrainState, dict[str, Array]]:
+    """Updates the parameters once. Pure; every process and device sees the same global sums.
+
+    Args:
+        learner: the run's constants.
+        state: before the update.
+        batch: arrays [micro-batches, rows, length].
+
+    Returns:
+        The state after the update and, in float32, `loss` and `nll` in nats per target token,
+        `learning_rate` and `gradient_norm`.
+    """
+    rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
+    differentiate = jax.value_and_grad(batch_loss, argnums=1, has_aux=True)
+
+    def part(number: Array, micro_batch: Batch) -> tuple[Any, LossSums]:
+        micro_rng = jax.random.fold_in(rng, number)
+        (_, sums), gradients = differentiate(learner, state.params, micro_batch, micro_rng)
+        return gradients, sums
+
+    gradients, sums = _sum_parts(part, batch)
+    tokens = jnp.maximum(sums.tokens, 1.0)
+    gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    norm = optax.global_norm(gradients)
+    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, state.params)
+    after = TrainState(
+        state.step + 1,
+        optax.apply_updates(state.params, updates),
+        opt_state,
+        _widen(state.window, sums, batch, (norm, state.step + 1)),
+    )
+    return after, {
+        "loss": sums.smoothed / tokens,
+        "nll": sums.nll / tokens,
+        "learning_rate": learner.schedule(state.step),
+        "gradient_norm": norm,
+    }
+
+
+def _sum_parts(part: Any, batch: Batch) -> Any:
+    """Adds `part(number, micro_batch)` over the micro-batches, holding one of them at a time."""
+    count = next(iter(batch.values())).shape[0]
+    first = jnp.zeros((), jnp.int32)
+    if count == 1:
+        return part(first, {name: array[0] for name, array in batch.items()})
+    shapes = jax.eval_shape(part, first, {name: array[0] for name, array in batch.items()})
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    def add(total: Any, one: tuple[Array, Batch]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, part(*one)), None
+
+    return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]
+
+
+def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
+    """Adds an update to the sums for the metrics."""
+    norm, step = norm_step
+    finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
+    first_bad = jnp.where((window.first_bad == NEVER) & ~finite, step, window.first_bad)
+    present = {
+        role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
+        for role, count in window.present.items()
+    }
+    losses = LossSums(*(total + one for total, one in zip(window.losses, sums, strict=True)))
+    return Window(window.updates + 1, losses, present, first_bad)
+
+
+def train(config: Config, workdir: str | Path) -> str | None:
+    """Trains, or continues the training in a run directory, to `Train.steps` updates.
+
+    Args:
+        config: everything about the run.
+        workdir: the run directory.
+
+    Returns:
+        None when the run is complete; the name of the signal that stopped it otherwise.
+
+    Raises:
+        UserError: if the configuration does not fit the data, the devices or the run, or if a loss
+            is not finite.
+    """
+    settings = config.train
+    run = RunDirectory(Path(workdir))
+    with StopRequests() as stop, Session(config, run) as session:
+        while session.step < settings.steps and stop.received is None:
+            session.advance()
+            record: Record = {}
+            if session.due(settings.log_every):
+                record |= session.log()
+            if session.due(settings.eval_every):
+                record |= session.validate()
+            if record:
+                session.reporter.write({"step": session.step, **record})
+            if session.due(settings.save_every):
+                session.save()
+        session.save()
+        done = f"step {session.step} of {settings.steps}"
+    stopped = stop.received.name if stop.received else None
+    again = "; the same command continues" if session.step < settings.steps else ""
+    session.reporter.say(f"{stopped or 'complete'}: {run.path} is at {done}{again}")
+    return stopped if again else None
+
+
+class Session:
+    """One process's share of a run: from the start, or the last checkpoint, to the end or a stop.
+
+    Attributes:
+        config: of the run.
+        run: its directory.
+        reporter: takes records and lines.
+        state: after the last update.
+        step: updates done, known without asking the device.
+    """
+
+    def __init__(self, config: Config, run: RunDirectory) -> None:
+        """Builds everything, restores the last checkpoint if any, and opens the run's files."""
+        self.config, self.run = config, run
+        self._mesh = make_mesh(config.mesh)
+        cache = TokenCache.open(config.data.cache)
+        self._learner = Learner.from_config(config, cache.vocabulary.size, self._mesh)
+        self._pipeline = _make_pipeline(config, cache, self._learner)
+        self._tasks = validation_tasks(config.data, self._pipeline)
+        shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
+        self._positions = {
+            role: shapes[f"{role}_segment_ids"].size
+            * config.data.rows
+            * config.optimizer.accumulate
+            for role in roles_of(shapes)
+        }
+        init = make_init(self._learner.model, self._learner.optimizer, shapes, config.train.seed)
+        like = abstract_state(init, self._mesh)
+        self._compile(shardings_of(like))
+        self._batches = self._pipeline.train()
+        self._latest: dict[str, Array] = {}
+        self._dispatched: collections.deque[Any] = collections.deque()
+        self._unchecked: dict[int, list[np.ndarray]] = {}
+        self._validated: tuple[int, float | None] = (-1, None)
+        self._checkpoints = Checkpoints(
+            run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
+        )
+        try:
+            self._begin(cache, init, like)
+        except BaseException:
+            self._checkpoints.close()
+            raise
+
+    def _begin(self, cache: TokenCache, init: Init, like: TrainState) -> None:
+        self.run.prepare(
+            self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
+        )
+        restored = self._checkpoints.restore(like)
+        extra = restored.extra if restored else {}
+        self.state = restored.state if restored else create_state(init, self._mesh)
+        if restored:
+            self._batches.set_state(extra["data"])
+        self.step = self._saved = int(self.state.step)
+        seconds = extra.get("seconds", 0.0)
+        self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
+        for name, count in self._pipeline.too_long().items():
+            if count and not restored:
+                self.reporter.say(f"{name}: {count} pairs are longer than a row and left out")
+
+    def _compile(self, shardings: TrainState) -> None:
+        whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
+        self._train_step = jax.jit(
+            functools.partial(train_step, learner),
+            donate_argnums=0,
+            out_shardings=(shardings, whole),
+        )
+        self._loss = jax.jit(
+            lambda params, batch: batch_loss(learner, params, batch)[1], out_shardings=whole
+        )
+        self._empty_window = jax.jit(lambda: Window.empty(roles), out_shardings=whole)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._checkpoints.close()
+        self.reporter.close()
+
+    def due(self, every: int) -> bool:
+        """Returns whether something done every so many steps is due now, or the run is complete."""
+        return self.step % every == 0 or self.step == self.config.train.steps
+
+    def advance(self) -> None:
+        """Does one update; returns before the device has finished it."""
+        parts = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
+        batch = {name: np.stack([part[name] for part in parts]) for name in _for_device(parts[0])}
+        placed = place_batch(batch, self._mesh, leading=1)
+        self.state, self._latest = self._train_step(self.state, placed)
+        self.step += 1
+        self._unchecked[self.step] = [part["task"] for part in parts]
+        self._dispatched.append(self._latest)
+        if len(self._dispatched) > _STEPS_AHEAD:
+            jax.block_until_ready(self._dispatched.popleft())
+        self.reporter.advance(self._latest)
+
+    def log(self) -> Record:
+        """Returns the metrics of the updates since the last logged one and starts new sums."""
+        latest, window = jax.device_get(self._latest), self._checked_window()
+        self.state = dataclasses.replace(self.state, window=self._empty_window())
+        tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
+        model = self._learner.model
+        flops = training_flops(model.config, model.layout, model.vocab_size, tokens)
+        return {
+            "loss": float(window.losses.smoothed / window.losses.tokens),
+            "nll": float(window.losses.nll / window.losses.tokens),
+            "learning_rate": float(latest["learning_rate"]),
+            "gradient_norm": float(latest["gradient_norm"]),
+            "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
+            **self.reporter.speed(tokens, flops, self._mesh.devices.flatten().tolist()),
+        }
+
+    def validate(self) -> Record:
+        """Returns the validation losses; empty if the cache has no validation split."""
+        names = self._tasks.supervised + self._tasks.zero_shot
+        if not names:
+            return {}
+        self._checked_window()
+
+        def loss(batch: Mapping[str, np.ndarray]) -> LossSums:
+            return self._loss(self.state.params, place_batch(_for_device(batch), self._mesh))
+
+        with self.reporter.paused():
+            result = validate(self._pipeline.validation(names), loss, self._tasks)
+        self._validated = (self.step, result.get(SUPERVISED, {}).get("loss"))
+        return {"validation": result}
+
+    def save(self) -> None:
+        """Starts writing a checkpoint of this step, unless there is one."""
+        if self._saved == self.step:
+            return
+        self._checked_window()
+        step, loss = self._validated
+        with self.reporter.paused():
+            extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
+            self._checkpoints.save(self.state, extra, loss if step == self.step else None)
+        self._saved = self.step
+
+    def _checked_window(self) -> Window:
+        """Waits for the device and returns the sums, if all updates so far were finite."""
+        window = jax.device_get(self.state.window)
+        bad = int(window.first_bad)
+        if bad == NEVER:
+            self._unchecked.clear()
+            return window
+        self._checkpoints.wait()
+        good = self._checkpoints.steps()
+        number = np.unique(np.concatenate([task.reshape(-1) for task in self._unchecked[bad]]))
+        names = [self._pipeline.task_names[task] for task in number if task >= 0]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        raise UserError(
+            f"step {bad}: the loss or its gradient is not finite; tasks of the batch: "
+            f"{', '.join(names[:_NAMES_SHOWN])}{more}; last good checkpoint: "
+            f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
+        )
+
+
+def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipeline:
+    return Pipeline(
+        cache,
+        learner.model.layout,
+        config.data,
+        register_factor=config.model.register_factor,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+
+def _for_device(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays that the model or the loss may read."""
+    return {name: array for name, array in batch.items() if name != "task"}

@@ -1,0 +1,80 @@
+"""Validation loss per task, and its means over supervised and zero-shot tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mnmt_jax.config import Data
+from mnmt_jax.data.pipeline import VALIDATION, Pipeline
+from mnmt_jax.errors import UserError
+from mnmt_jax.losses import LossSums
+
+SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
+
+
+class ValidationTasks(NamedTuple):
+    """Names of the tasks that validation measures.
+
+    Attributes:
+        supervised: tasks trained on.
+        zero_shot: tasks never trained on.
+    """
+
+    supervised: tuple[str, ...]
+    zero_shot: tuple[str, ...]
+
+
+def validation_tasks(data: Data, pipeline: Pipeline) -> ValidationTasks:
+    """Chooses the tasks: those with a validation split, as `Data.zero_shot` says.
+
+    Raises:
+        UserError: if `Data.zero_shot` names a task that is trained on or has no validation split.
+    """
+    present = pipeline.cache.tasks_with(VALIDATION)
+    trained = set(pipeline.task_names)
+    for name in data.zero_shot:
+        if name in trained or name not in present:
+            what = "is trained on" if name in trained else "has no validation split in the cache"
+            raise UserError(f"Data.zero_shot: task '{name}' {what}; remove it")
+    zero_shot = tuple(data.zero_shot) or tuple(name for name in present if name not in trained)
+    return ValidationTasks(tuple(name for name in present if name in trained), zero_shot)
+
+
+def validate(
+    batches: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+    loss: Callable[[Mapping[str, np.ndarray]], LossSums],
+    tasks: ValidationTasks,
+) -> dict[str, Any]:
+    """Measures the loss per target token of each task.
+
+    Args:
+        batches: pairs of a task's name and a batch of that task alone.
+        loss: sums of a batch, on the device; nothing waits for it before the last batch.
+        tasks: which group each task belongs to.
+
+    Returns:
+        `tasks`: name -> {"loss", "nll"} in nats per token; `supervised` and `zero_shot`: unweighted
+        means over their tasks, absent for an empty group.
+    """
+    sums: dict[str, LossSums] = {}
+    for name, batch in batches:
+        found = loss(batch)
+        sums[name] = jax.tree.map(lambda a, b: a + b, sums[name], found) if name in sums else found
+    per_task = {name: _per_token(total) for name, total in jax.device_get(sums).items()}
+    result: dict[str, Any] = {}
+    for group, names in zip((SUPERVISED, ZERO_SHOT), tasks, strict=True):
+        measured = [per_task[name] for name in names if name in per_task]
+        if measured:
+            result[group] = {
+                part: float(np.mean([values[part] for values in measured])) for part in measured[0]
+            }
+    return {**result, "tasks": per_task}
+
+
+def _per_token(sums: LossSums) -> dict[str, float]:
+    tokens = max(float(sums.tokens), 1.0)
+    return {"loss": float(sums.smoothed) / tokens, "nll": float(sums.nll) / tokens}
