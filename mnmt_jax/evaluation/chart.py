@@ -1,0 +1,116 @@
+"""Line charts as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mnmt_jax.evaluation.markup import Html, tag
+from mnmt_jax.evaluation.result import Curve
+
+_WIDTH, _HEIGHT = 520, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 44
+_TICKS = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a chart.
+
+    Attributes:
+        label: for the legend and for those who cannot see the chart.
+        points: (x, y), x rising.
+        run: number of the run, which gives the colour.
+        dashed: draw dashes.
+    """
+
+    label: str
+    points: Curve
+    run: int
+    dashed: bool = False
+
+
+def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str) -> Html:
+    """Draws curves over common axes; the legend gives each curve's last value as text.
+
+    Args:
+        title: caption.
+        lines: curves, each with at least one point.
+        x_title: what x is.
+        y_title: what y is, with its unit.
+    """
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    x_ticks = ticks(min(0.0, *xs), max(xs))
+    y_ticks = ticks(min(ys), max(ys))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        return (
+            _LEFT + across * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    parts = []
+    for y in y_ticks:
+        left, height = place(x_ticks[0], y)
+        parts.append(
+            tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=_n(height), y2=_n(height), class_="grid")
+        )
+        parts.append(tag("text", _number(y), x=_n(left - 7), y=_n(height + 4), text_anchor="end"))
+    for x in x_ticks:
+        across, floor = place(x, y_ticks[0])
+        anchor = "end" if x == x_ticks[-1] else "middle"
+        parts.append(tag("text", _number(x), x=_n(across), y=_n(floor + 18), text_anchor=anchor))
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(tag("text", x_title, x=_n(middle), y=_HEIGHT - 6, text_anchor="middle"))
+    for line in lines:
+        path = "M" + "L".join(
+            f"{_n(x)} {_n(y)}" for x, y in (place(*point) for point in line.points)
+        )
+        style = "dashed" if line.dashed else ""
+        parts.append(
+            tag("path", tag("title", line.label), d=path, class_=f"run-{line.run % 5} {style}")
+        )
+    drawing = tag(
+        "svg",
+        parts,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        aria_label=f"{title}: {y_title} by {x_title}; last values are in the legend",
+    )
+    caption = tag("figcaption", title, tag("span", f" ({y_title})", class_="muted"))
+    return tag("figure", caption, drawing, _legend(lines))
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Returns round numbers, evenly spaced, that enclose the range; at least two."""
+    if high <= low:
+        high = low + max(1.0, abs(low))
+    raw = (high - low) / _TICKS
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(index * step, 10) for index in range(first, last + 1)]
+
+
+def _legend(lines: Sequence[Line]) -> Html:
+    items = []
+    for line in lines:
+        stroke = tag("path", d="M0 6H26", class_="dashed" if line.dashed else "")
+        swatch = tag("svg", stroke, viewBox="0 0 26 12", style="width:26px", aria_hidden="true")
+        text = tag("span", f"{line.label}: {line.points[-1][1]:.3f}")
+        box = "display:inline-flex;gap:.4em;align-items:center"
+        items.append(tag("span", swatch, text, class_=f"run-{line.run % 5}", style=box))
+    return tag("div", items, class_="legend")
+
+
+def _n(value: float) -> str:
+    """Writes a coordinate."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _number(value: float) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"

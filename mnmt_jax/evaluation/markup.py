@@ -1,0 +1,71 @@
+"""HTML by functions: whatever is not `Html` already is escaped, and every tag is closed."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mnmt_jax.languages import LANGUAGES
+
+_RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
+_BCP_47 = {"tl": "fil", "sh": "sr-Latn"}
+
+
+class Html(str):
+    """Marks a text as markup that needs no escaping."""
+
+
+Child = str | Html | Sequence[Any]
+"""Text, markup, or a sequence of children."""
+
+
+def tag(name: str, *children: Child, **attributes: str | int) -> Html:
+    """Writes an element.
+
+    Args:
+        name: the element, e.g. "td".
+        *children: text, markup, or sequences of markup.
+        **attributes: `class_` and the like lose their underscore, `aria_label` gets a hyphen; an
+            empty text leaves the attribute out.
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
+        if value != ""
+    )
+    return Html(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Child]) -> Html:
+    """Concatenates children, escaping those that are plain text."""
+    parts = []
+    for child in children:
+        if isinstance(child, Html):
+            parts.append(str(child))
+        elif isinstance(child, str):
+            parts.append(html.escape(child))
+        else:
+            parts.append(join(child))
+    return Html("".join(parts))
+
+
+def language_name(code: str) -> str:
+    """Returns a language's English name, or the code if it is not one of ours."""
+    return LANGUAGES[code].name if code in LANGUAGES else code
+
+
+def text_in(code: str, text: str) -> Html:
+    """Writes a text with the language and direction of writing it is in.
+
+    Args:
+        code: language; "" if unknown.
+        text: what to show; an empty text is shown as "(empty)".
+    """
+    if not text.strip():
+        return tag("span", "(empty)", class_="text muted")
+    known = LANGUAGES.get(code)
+    if known is None:
+        return tag("span", text, class_="text", dir="auto")
+    written = "rtl" if known.script in _RIGHT_TO_LEFT else "ltr"
+    return tag("span", text, class_="text", lang=_BCP_47.get(code, code), dir=written)

@@ -1,0 +1,242 @@
+"""What an evaluation found: per direction, per metric, on average; to and from `scores.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.averages import Averages, average_groups
+from mnmt_jax.languages import Direction
+
+FORMAT = 1
+
+Curve = tuple[tuple[float, float], ...]
+"""Points (step, value) of a training curve."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Describes one number per direction.
+
+    Attributes:
+        key: field of `DirectionResult`.
+        title: for tables.
+        higher_is_better: False for ratios of failures.
+        explanation: one sentence for readers of the report.
+    """
+
+    key: str
+    title: str
+    higher_is_better: bool
+    explanation: str
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("bleu", "BLEU", True, "sacreBLEU with the target language's tokenizer."),
+    Metric("chrf", "chrF++", True, "Character 6-grams and word bigrams."),
+    Metric("exact_match", "Exact", True, "Percent of outputs equal to the reference."),
+    Metric(
+        "off_target_nearest",
+        "Off-target",
+        False,
+        "Percent of outputs nearer to the sentence's rendering in another language.",
+    ),
+    Metric(
+        "off_target_lid",
+        "Off-target (lid.176)",
+        False,
+        "Percent of outputs that fastText's lid.176 takes for another language; on short phrases "
+        "it errs, see its rate on the references.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DirectionResult:
+    """Holds one direction's scores in percent; None where a score was left out.
+
+    Attributes:
+        source: code of the source language.
+        target: code of the target language.
+        supervised: whether the model was trained on the direction; None if unknown.
+        sentences: sentences scored.
+        bleu: sacreBLEU.
+        chrf: chrF++.
+        exact_match: hypotheses equal to their reference.
+        off_target_nearest: by nearest rendering; None where items are not known in all languages.
+        off_target_lid: by lid.176.
+        off_target_lid_reference: what lid.176 says of the references: the floor of the above.
+        empty: number of empty hypotheses.
+        detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
+            "" is none), most frequent first.
+        notes: what was left out and why.
+    """
+
+    source: str
+    target: str
+    supervised: bool | None
+    sentences: int
+    bleu: float | None
+    chrf: float
+    exact_match: float
+    off_target_nearest: float | None
+    off_target_lid: float | None
+    off_target_lid_reference: float | None
+    empty: int = 0
+    detected: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def direction(self) -> Direction:
+        """Source and target."""
+        return self.source, self.target
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Shows one translation.
+
+    Attributes:
+        source: code of the source language.
+        target: code of the target language.
+        index: number of the sentence in the test set, from 0.
+        source_text: what was translated.
+        hypothesis: the model's output.
+        reference: what it should be.
+        detected: language the hypothesis is in, as in `DirectionResult.detected`.
+    """
+
+    source: str
+    target: str
+    index: int
+    source_text: str
+    hypothesis: str
+    reference: str
+    detected: str
+
+    @property
+    def direction(self) -> Direction:
+        """Source and target."""
+        return self.source, self.target
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Holds the evaluation of one run on one task.
+
+    Attributes:
+        name: what to call the run beside others.
+        task: name of the corpus or mixture.
+        layout: the model's row of the table of layouts.
+        step: updates the evaluated parameters have seen; None if unknown.
+        seconds: wall-clock seconds of training, as logged; None if unknown.
+        parameters: number of parameters; None if unknown.
+        directions: results in the order they are shown in.
+        signatures: how each metric was computed: per metric, per target language where it matters.
+        curves: training curves by name: `train` (loss), `supervised` and `zero_shot` (validation).
+        samples: translations to show.
+        config: the run's resolved configuration, by section.
+        decoding: how the translations were made (beam size and the like).
+        notes: what a reader must know: things left out and why.
+    """
+
+    name: str
+    task: str
+    layout: str
+    step: int | None
+    seconds: float | None
+    parameters: int | None
+    directions: tuple[DirectionResult, ...]
+    signatures: Mapping[str, Any] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def supervised(self) -> frozenset[Direction] | None:
+        """Evaluated directions that were trained on; None if that is unknown."""
+        if any(item.supervised is None for item in self.directions):
+            return None
+        return frozenset(item.direction for item in self.directions if item.supervised)
+
+    def values(self, key: str) -> dict[Direction, float | None]:
+        """Returns one metric per direction.
+
+        Args:
+            key: of a `Metric`.
+        """
+        return {item.direction: getattr(item, key) for item in self.directions}
+
+    @functools.cached_property
+    def averages(self) -> Mapping[str, Averages]:
+        """Averages per metric."""
+        keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
+        return {key: average_groups(self.values(key), self.supervised) for key in keys}
+
+    @property
+    def off_target(self) -> Metric:
+        """The off-target metric to lead with: nearest rendering where it was computed."""
+        present = any(item.off_target_nearest is not None for item in self.directions)
+        return METRICS[3] if present else METRICS[4]
+
+
+def write_result(result: RunResult, path: str | Path) -> None:
+    """Writes `scores.json`: everything in the result, and the averages spelt out."""
+    counts = {
+        "directions": len(result.directions),
+        "sentences": sum(item.sentences for item in result.directions),
+    }
+    fields = dataclasses.asdict(result)
+    directions, samples = fields.pop("directions"), fields.pop("samples")
+    averages = {key: dataclasses.asdict(value) for key, value in result.averages.items()}
+    document = {"format": FORMAT, **fields, "counts": counts, "averages": averages}
+    document |= {"directions": directions, "samples": samples}
+    text = json.dumps(document, ensure_ascii=False, indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def read_result(path: str | Path) -> RunResult:
+    """Reads what `write_result` wrote.
+
+    Args:
+        path: of `scores.json` or of the folder it is in.
+
+    Raises:
+        UserError: if the file is missing or of another format.
+    """
+    path = Path(path)
+    path = path / "scores.json" if path.is_dir() else path
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run scripts/evaluate.py") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UserError(f"{path}: not a scores file of format {FORMAT}; run scripts/evaluate.py")
+    for derived in ("format", "counts", "averages"):
+        del document[derived]
+    document["directions"] = tuple(
+        DirectionResult(**{**item, "notes": tuple(item["notes"])})
+        for item in document["directions"]
+    )
+    document["samples"] = tuple(Sample(**item) for item in document["samples"])
+    document["curves"] = {
+        name: tuple((step, value) for step, value in points)
+        for name, points in document["curves"].items()
+    }
+    return RunResult(**{**document, "notes": tuple(document["notes"])})
+
+
+def languages_of(results: Sequence[RunResult]) -> tuple[str, ...]:
+    """Lists the languages of all evaluated directions in their order, English first."""
+    codes = dict.fromkeys(
+        code for result in results for item in result.directions for code in item.direction
+    )
+    return tuple(sorted(codes, key=lambda code: code != "en"))

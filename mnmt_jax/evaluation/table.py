@@ -1,0 +1,193 @@
+"""Results as Markdown: one table to compare runs, one page per evaluation, sample translations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mnmt_jax.evaluation.averages import Average, Averages
+from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.result import METRICS, DirectionResult, Metric, RunResult, Sample
+
+_LEADING = METRICS[:3]
+
+
+def format_score(value: float | None) -> str:
+    """Writes a percentage with one decimal; a value that was left out is a dash."""
+    return "–" if value is None else f"{value:.1f}"
+
+
+def format_count(value: float | None) -> str:
+    """Writes a whole number with thousands separators; an unknown one is a dash."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
+    """Lists the metrics of a summary: quality, and the one off-target ratio that all runs have."""
+    nearest = all(result.off_target.key == "off_target_nearest" for result in results)
+    return (*_LEADING, METRICS[3] if nearest else METRICS[4])
+
+
+def summary_groups(results: Sequence[RunResult]) -> tuple[tuple[str, str], ...]:
+    """Lists the groups of a summary as (field of `Averages`, title).
+
+    These are supervised and zero-shot directions, whichever of them were evaluated; all directions
+    where nobody knows which were trained on.
+    """
+    if any(result.supervised is None for result in results):
+        return (("all", "all"),)
+    groups = (("supervised", "supervised"), ("zero_shot", "zero-shot"))
+    return tuple(
+        (field, title)
+        for field, title in groups
+        if any(group_mean(result, "chrf", field).directions for result in results)
+    )
+
+
+def group_mean(result: RunResult, key: str, field: str) -> Average:
+    """Returns the average of a metric over one of the groups of `Averages` that are one number."""
+    average: Average | None = getattr(result.averages[key], field)
+    return average or Average(None, 0)
+
+
+def comparison_table(results: Sequence[RunResult]) -> str:
+    """Writes a Markdown table with one row per run and group of directions.
+
+    Args:
+        results: evaluations of one task.
+
+    Returns:
+        Lines without a final line break; scores are means over directions, in percent.
+    """
+    metrics = leading_metrics(results)
+    header = ["model", "steps", "seconds", "directions", *(metric.title for metric in metrics)]
+    rows = []
+    for field, title in summary_groups(results):
+        for result in results:
+            means = [group_mean(result, metric.key, field) for metric in metrics]
+            directions = f"{title} ({max(mean.directions for mean in means)})"
+            facts = [format_count(result.step), format_count(result.seconds), directions]
+            scores = [format_score(mean.mean) for mean in means]
+            rows.append([model_label(result), *facts, *scores])
+    return markdown_table(header, rows)
+
+
+def model_label(result: RunResult) -> str:
+    """Names a run and, where its name does not, its layout."""
+    return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
+
+
+def result_page(result: RunResult) -> str:
+    """Writes `table.md`: summary, averages by group, every direction, how it was computed."""
+    lines = [f"# {model_label(result)} on {result.task}", "", comparison_table([result]), ""]
+    lines += ["## Averages", "", _averages_table(result), ""]
+    lines += ["## Directions", "", _directions_table(result.directions), ""]
+    lines += ["## Computed as", ""]
+    for metric, signature in result.signatures.items():
+        parts = signature.items() if isinstance(signature, dict) else [("", signature)]
+        lines += [f"- {metric} {part}: `{text}`".replace(" :", ":") for part, text in parts]
+    lines += [f"- {key}: {value}" for key, value in result.decoding.items()]
+    lines += [f"- {note}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
+    """Shows zero-shot translations of the same sentences by each run, for a terminal.
+
+    Args:
+        results: evaluations of one task.
+        count: sentences to show; they are taken from as many directions as there are.
+    """
+    first = results[0].supervised or frozenset()
+    chosen = _spread([item for item in results[0].samples if item.direction not in first], count)
+    width = max([len(result.name) for result in results] + [len("reference")])
+    blocks = []
+    for sample in chosen:
+        lines = [
+            f"{sample.source} → {sample.target}",
+            f"  {'source':{width}}  {sample.source_text}",
+            f"  {'reference':{width}}  {sample.reference}",
+        ]
+        for result in results:
+            for other in result.samples:
+                if (other.direction, other.index) == (sample.direction, sample.index):
+                    lines.append(f"  {result.name:{width}}  {other.hypothesis}  [{verdict(other)}]")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def verdict(sample: Sample) -> str:
+    """Says in a word or two how a translation did: exact, off-target, or neither."""
+    if is_exact(sample.hypothesis, sample.reference):
+        return "exact"
+    if sample.detected not in ("", sample.target):
+        return f"off-target: {sample.detected}"
+    return "differs" if sample.hypothesis.strip() else "empty"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Writes a Markdown table, columns padded; all but the first are right-aligned."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "| " + " | ".join([first, *rest]) + " |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])])
+
+
+def average_rows(averages: Averages) -> list[tuple[str, Average]]:
+    """Lists the groups that are one number each, with their titles."""
+    rows = [
+        ("all", averages.all),
+        ("supervised", averages.supervised),
+        ("zero-shot", averages.zero_shot),
+        ("en →", averages.from_english),
+        ("→ en", averages.to_english),
+    ]
+    rows += [(f"{family} →", average) for family, average in averages.from_family.items()]
+    rows += [(f"→ {family}", average) for family, average in averages.to_family.items()]
+    repeats = ("English →", "→ English")
+    return [(name, item) for name, item in rows if item is not None and name not in repeats]
+
+
+def _averages_table(result: RunResult) -> str:
+    columns = [average_rows(result.averages[metric.key]) for metric in METRICS]
+    rows = []
+    for cells in zip(*columns, strict=True):
+        count = max(average.directions for _, average in cells)
+        if count:
+            rows.append([cells[0][0], str(count), *(format_score(item.mean) for _, item in cells)])
+    return markdown_table(["group", "directions", *(item.title for item in METRICS)], rows)
+
+
+def _directions_table(directions: Sequence[DirectionResult]) -> str:
+    names = {True: "yes", False: "no", None: "?"}
+    header = ["direction", "trained on", "sentences", *(metric.title for metric in METRICS)]
+    rows = [
+        [
+            f"{item.source} → {item.target}",
+            names[item.supervised],
+            str(item.sentences),
+            *(format_score(getattr(item, metric.key)) for metric in METRICS),
+        ]
+        for item in directions
+    ]
+    return markdown_table(header, rows)
+
+
+def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Takes samples evenly over directions: the first of each, then the second of each."""
+    by_direction: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        by_direction.setdefault(sample.direction, []).append(sample)
+    groups = list(by_direction.values())
+    rounds = max((len(group) for group in groups), default=0)
+    order = [group[turn] for turn in range(rounds) for group in groups if turn < len(group)]
+    if len(groups) > count:  # not five times the same source
+        order = [groups[index * len(groups) // count][0] for index in range(count)]
+    return order[:count]
