@@ -1,0 +1,231 @@
+"""Registers translation tasks and mixtures with seqio. Imports TensorFlow; the core never does.
+
+A task's examples have four features: `inputs` and `targets`, piece ids without tags and eos, and
+`source_lang` and `target_lang`, one index each into the vocabulary's languages. Tags and eos are
+added where batches are laid out, because the instruction is a choice of the run, not of the data.
+Features keep seqio's names `inputs` and `targets`: its evaluators and tools look for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+from mnmt_jax.data.cache import TaskSource
+from mnmt_jax.data.corpora import Corpus
+from mnmt_jax.data.mixtures import task_name
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.metrics import corpus_scores
+from mnmt_jax.languages import Direction
+from mnmt_jax.seqio_vocabulary import LanguageVocabulary, PieceVocabulary
+
+_DIRECTIONS: dict[str, Direction] = {}  # of the tasks registered here
+
+
+def output_features(vocabulary: PieceVocabulary) -> dict[str, seqio.Feature]:
+    """Returns the features every task has."""
+    text = functools.partial(seqio.Feature, vocabulary=vocabulary, add_eos=False)
+    lang = functools.partial(seqio.Feature, vocabulary=LanguageVocabulary(), add_eos=False)
+    return {"inputs": text(), "targets": text(), "source_lang": lang(), "target_lang": lang()}
+
+
+def add_task(
+    name: str,
+    source: seqio.DataSource,
+    *,
+    direction: Direction,
+    vocabulary: PieceVocabulary,
+    keys: tuple[str, str] = ("inputs", "targets"),
+) -> seqio.Task:
+    """Registers one direction of any seqio data source.
+
+    Args:
+        name: the task's name.
+        source: yields examples that hold the two texts, e.g. a `seqio.TfdsDataSource`.
+        direction: source and target language, both with a tag in the vocabulary.
+        vocabulary: turns text into ids.
+        keys: names of the source and target text in the source's examples.
+    """
+    _DIRECTIONS[name] = direction
+    return seqio.TaskRegistry.add(
+        name,
+        source=source,
+        preprocessors=[
+            functools.partial(_take_texts, keys=keys),
+            seqio.preprocessors.tokenize,
+            functools.partial(_add_languages, direction=direction, vocabulary=vocabulary),
+        ],
+        postprocess_fn=_text_of,
+        output_features=output_features(vocabulary),
+        metric_fns=[translation_metrics(direction[1])],
+    )
+
+
+def add_corpus(
+    corpus: Corpus, *, directions: Iterable[Direction], vocabulary: PieceVocabulary
+) -> list[str]:
+    """Registers one task per direction of a text corpus, with all the splits it has.
+
+    Args:
+        corpus: gives the text; files are read once here, to count them.
+        directions: directions to register; with a training split or without.
+        vocabulary: turns text into ids.
+
+    Returns:
+        The tasks' names, `{corpus}_{source}_{target}`.
+
+    Raises:
+        UserError: if the corpus has no split of a direction.
+    """
+    names = []
+    for direction in directions:
+        sizes = {
+            split: corpus.size(split, direction)
+            for split in corpus.splits()
+            if direction in corpus.directions(split)
+        }
+        if not sizes:
+            raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(direction)}")
+        data = seqio.FunctionDataSource(
+            functools.partial(_corpus_dataset, corpus, direction),
+            splits=tuple(sizes),
+            num_input_examples=sizes,
+        )
+        names.append(task_name(corpus.name, direction))
+        add_task(names[-1], data, direction=direction, vocabulary=vocabulary)
+    return names
+
+
+def add_mixture(name: str, tasks: Sequence[str], *, temperature: float) -> seqio.Mixture:
+    """Registers a mixture with rates p_i ~ n_i^(1/T).
+
+    Args:
+        name: the mixture's name.
+        tasks: names of its tasks.
+        temperature: T; 1 is proportional to size.
+
+    Source: registers.md 6.4 (fairseq's temperature sampling).
+    """
+    rate = functools.partial(_temperature_rate, temperature=temperature)
+    return seqio.MixtureRegistry.add(name, list(tasks), default_rate=rate)
+
+
+def translation_metrics(target_lang: str) -> Callable[..., dict[str, float]]:
+    """Returns a seqio metric function: BLEU, chrF++ and exact match, in percent.
+
+    Args:
+        target_lang: chooses BLEU's tokenizer; BLEU is absent if that is not installed.
+    """
+
+    def metrics(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+        scores = corpus_scores(predictions, targets, target_lang)
+        found = {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}
+        return {name: value for name, value in found.items() if value is not None}
+
+    return metrics
+
+
+def task_sources(name: str, splits: Sequence[str]) -> Iterator[TaskSource]:
+    """Yields every task of a registered task or mixture, ready for the token cache.
+
+    Args:
+        name: a task or mixture; the modules that register it have been imported.
+        splits: splits to write, of those a task has.
+
+    Raises:
+        UserError: if the name is not registered, or a task was not registered by this module.
+    """
+    for task in seqio.get_subtasks(_provider(name)):
+        if task.name not in _DIRECTIONS:
+            raise UserError(
+                f"task '{task.name}' has no languages; register it with "
+                "mnmt_jax.seqio_tasks.add_task"
+            )
+        readers = {
+            split: functools.partial(_task_pairs, task, split)
+            for split in splits
+            if split in task.splits
+        }
+        yield TaskSource(task.name, *_DIRECTIONS[task.name], readers)
+
+
+def registered_vocabulary(name: str) -> PieceVocabulary:
+    """Returns the vocabulary of a registered task or mixture.
+
+    Raises:
+        UserError: if the name is not registered or its ids are not of a `PieceVocabulary`.
+    """
+    vocabulary = _provider(name).output_features["targets"].vocabulary
+    if not isinstance(vocabulary, PieceVocabulary):
+        raise UserError(f"'{name}' uses {type(vocabulary).__name__}; use PieceVocabulary")
+    return vocabulary
+
+
+def _provider(name: str) -> seqio.Task | seqio.Mixture:
+    try:
+        return seqio.get_mixture_or_task(name)
+    except ValueError as error:
+        raise UserError(
+            f"'{name}' is no built-in mixture and not registered with seqio; import the module "
+            "that registers it with --module_import"
+        ) from error
+
+
+def _task_pairs(task: seqio.Task, split: str) -> Iterator[tuple[Any, Any]]:
+    dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False)
+    for example in dataset.as_numpy_iterator():
+        yield example["inputs"], example["targets"]
+
+
+def _corpus_dataset(
+    corpus: Corpus,
+    direction: Direction,
+    split: str,
+    shuffle_files: bool = False,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Streams a corpus; seqio shuffles with its own buffer."""
+    del shuffle_files, seed
+
+    def examples() -> Iterator[dict[str, str]]:
+        for source, target in corpus.pairs(split, direction):
+            yield {"inputs": source, "targets": target}
+
+    text = tf.TensorSpec((), tf.string)
+    return tf.data.Dataset.from_generator(
+        examples, output_signature={"inputs": text, "targets": text}
+    )
+
+
+def _take_texts(dataset: tf.data.Dataset, keys: tuple[str, str]) -> tf.data.Dataset:
+    return dataset.map(lambda example: {"inputs": example[keys[0]], "targets": example[keys[1]]})
+
+
+def _add_languages(
+    dataset: tf.data.Dataset, direction: Direction, vocabulary: PieceVocabulary
+) -> tf.data.Dataset:
+    indices = [vocabulary.vocabulary.language_index(code) for code in direction]
+
+    def add(example: dict[str, Any]) -> dict[str, Any]:
+        languages = {
+            name: tf.constant([index], tf.int32)
+            for name, index in zip(("source_lang", "target_lang"), indices, strict=True)
+        }
+        return {**example, **languages}
+
+    return dataset.map(add)
+
+
+def _text_of(output: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> str:
+    """Returns the text to score: the corpus's own for a reference, the decoded for a prediction."""
+    if is_target and example is not None:
+        return example["targets_pretokenized"].decode()
+    return output
+
+
+def _temperature_rate(task: seqio.Task, temperature: float) -> float:
+    return task.num_input_examples("train") ** (1.0 / temperature)

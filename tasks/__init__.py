@@ -1,0 +1,3 @@
+"""seqio tasks and mixtures. Importing this package registers all of them (needs TensorFlow)."""
+
+from tasks import cldr as cldr

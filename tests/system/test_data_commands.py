@@ -1,0 +1,166 @@
+"""scripts/train_vocabulary.py and scripts/cache_tasks.py as a user runs them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mnmt_jax.config import Data
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.vocabulary import Vocabulary
+from tests.unit import made_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+def succeed(script: str, *arguments: object) -> dict:
+    done = run(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def tsv(tmp_path) -> Path:
+    """A TSV training file (gzip) and validation file with one blank cell."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    rows = list(zip(*(made_text.sentences(x, 30) for x in ("en", "de", "fr")), strict=True))
+    text = "en\tde\tfr\n" + "".join("\t".join(row) + "\n" for row in rows)
+    with gzip.open(folder / "train.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write(text)
+    lines = text.splitlines()[:9]
+    (folder / "dev.tsv").write_text("\n".join([*lines, "one\t\tun"]) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_own_text_becomes_batches(tsv, tmp_path):
+    corpus = ["--tsv", tsv / "{split}.tsv", "--splits", "train=train,validation=dev"]
+    corpus += ["--directions", "en-de,de-en", "--name", "mine", "--on_bad_line", "drop"]
+    made = succeed(
+        "train_vocabulary.py", *corpus, "--vocab_size", 48, "--output", tmp_path / "vocabulary"
+    )
+    assert made["size"] == 48 + 3 and made["languages"] == ["en", "de", "fr"]
+    done = run(
+        "cache_tasks.py",
+        *corpus,
+        "--vocabulary",
+        tmp_path / "vocabulary",
+        "--output",
+        tmp_path / "c",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dropped 1 of 9 lines" in done.stderr and "blank 1" in done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["tasks"] == {"train": 2, "validation": 6}
+    cache = TokenCache.open(tmp_path / "c")
+    assert cache.tasks_with("train") == ("mine_en_de", "mine_de_en")
+    assert cache.vocabulary.fingerprint == made["fingerprint"]
+    source, target = cache.pair("mine_de_en", "train", 4)
+    assert cache.vocabulary.decode(source) == made_text.sentence(5, "de")
+    assert cache.vocabulary.decode(target) == made_text.sentence(5, "en")
+    data = Data(rows=4, source_length=32, target_length=32, max_segments=4, chunk_examples=20)
+    batch = next(Pipeline(cache, LAYOUTS["prefix"], data).train())
+    assert (batch["target_segment_ids"] > 0).sum() > 20
+
+
+def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
+    code = (
+        "import sys; sys.argv = ['cache_tasks.py', *sys.argv[1:]]\n"
+        "from scripts import cache_tasks; cache_tasks.main()\n"
+        "heavy = {'tensorflow', 'seqio', 't5x'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    arguments = ["--mixture", "cldr_quickstart", "--directions", "en-cs", "--vocab_size", "1200"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--output", str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    cache = TokenCache.open(tmp_path / "cache")
+    assert cache.tasks_with("train") == ("cldr_quickstart_en_cs",)
+    assert len(cache.tasks_with("validation")) == 12
+    assert cache.split("cldr_quickstart_en_cs", "train").examples == 30_000
+    lengths = cache.lengths("cldr_quickstart_en_cs", "train")
+    assert 3 < np.mean(lengths) < 30
+
+
+def test_an_existing_model_is_adopted(tmp_path):
+    model = tmp_path / "any.model"
+    model.write_bytes(made_text.vocabulary().model)
+    flags = ["--sentencepiece", model, "--languages", "fr,en", "--output", tmp_path / "vocabulary"]
+    assert succeed("train_vocabulary.py", *flags)["size"] == 62
+    assert Vocabulary.load(tmp_path / "vocabulary").tag_id("fr") == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mixture", "nix"], "unknown mixture 'nix'; built in are cldr_quickstart"),
+        ([], "one of the arguments --mixture --parallel --tsv is required"),
+        (["--parallel", "text"], "--parallel needs --languages"),
+        (["--parallel", "no/such", "--languages", "en,de"], "'no/such'"),
+        (["--tsv", "no/{split}.tsv"], "no files match"),
+        (["--mixture", "cldr_quickstart", "--directions", "ende"], "'ende' must be SOURCE-TARGET"),
+        (["--mixture", "cldr_quickstart", "--directions", "en-ja"], "no training text for en-ja"),
+        (["--mixture", "cldr_quickstart", "--vocabulary", "no/such"], "no such file"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, message, tmp_path):
+    if "--vocabulary" not in arguments:
+        made_text.vocabulary().save(tmp_path / "v")
+        arguments = [*arguments, "--vocabulary", str(tmp_path / "v")]
+    done = run("cache_tasks.py", *arguments, "--output", tmp_path / "cache")
+    assert done.returncode == 2 and done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ") and message in last
+    assert "Traceback" not in done.stderr and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("script", ["train_vocabulary.py", "cache_tasks.py"])
+def test_help_imports_nothing_heavy(script):
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{script!r}, '--help']\n"
+        f"try: runpy.run_path('scripts/{script}', run_name='__main__')\n"
+        "except SystemExit as error: assert not error.code\n"
+        "heavy = {'jax', 'grain', 'flax', 'orbax', 'tensorflow', 'numpy', 'babel'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--mixture" in done.stdout
+
+
+def test_the_data_path_needs_no_tensorflow():
+    modules = ["vocabulary", "data.cache", "data.pipeline", "data.mixtures", "data.converter"]
+    code = "import sys\n" + "".join(f"import mnmt_jax.{module}\n" for module in modules)
+    code += "heavy = {'tensorflow', 'seqio', 't5x'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,181 @@
+"""The registered tasks: counts, ids equal to the path without TensorFlow, metrics, the cache."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.corpora import ParallelFiles, get_corpus
+from mnmt_jax.data.mixtures import MIXTURES, language_text
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
+from mnmt_jax.seqio_tasks import add_corpus, add_mixture, registered_vocabulary, task_sources
+from mnmt_jax.seqio_vocabulary import PieceVocabulary
+from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+from scripts import cache_tasks
+from tests.unit import made_text
+
+
+@pytest.fixture(scope="module")
+def cldr(tmp_path_factory):
+    """The registered package, reading a small vocabulary made here."""
+    directory = tmp_path_factory.mktemp("cldr") / "vocabulary"
+    corpus = get_corpus("cldr")
+    text = {
+        code: [line[code] for line in corpus.cldr.sentences("train", 100)]
+        for code in MITRE_LANGUAGES
+    }
+    # Two per cent of the characters have no piece, so unknown characters are met as well.
+    options = SentencePieceOptions(vocab_size=1500, character_coverage=0.98)
+    train_sentencepiece(text, directory, options=options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MNMT_JAX_CLDR_VOCABULARY", str(directory))
+        import tasks
+
+        yield tasks.cldr
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Parallel files of the made text, and the same registered with seqio as `made_tiny`."""
+    folder = tmp_path_factory.mktemp("files")
+    for split, start, count in (("train", 1, 40), ("validation", 100, 9)):
+        for code in made_text.LANGUAGES:
+            lines = made_text.sentences(code, count, start)
+            (folder / f"{split}.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = ParallelFiles("made", str(folder / "{split}.{language}"), made_text.LANGUAGES)
+    vocabulary = PieceVocabulary(made_text.vocabulary)
+    directions = english_centric(made_text.LANGUAGES)
+    names = add_corpus(corpus, directions=directions, vocabulary=vocabulary)
+    add_mixture("made_tiny", names, temperature=5.0)
+    return folder
+
+
+def test_mixtures_have_the_directions_their_names_say(cldr):
+    counts = {
+        name: len(seqio.MixtureRegistry.get(name).tasks) for name in seqio.MixtureRegistry.names()
+    }
+    expected = {
+        "cldr_english_centric": 46,
+        "cldr_english_centric_zero_shot": 506,
+        "cldr_bridge": 194,
+        "cldr_bridge_zero_shot": 358,
+        "cldr_many_to_many": 552,
+    }
+    assert {name: counts[name] for name in expected} == expected
+    bridge = {task.name for task in seqio.MixtureRegistry.get("cldr_bridge").tasks}
+    assert bridge == {f"cldr_{source}_{target}" for source, target in mitre_directions()}
+    assert MIXTURES["cldr_bridge"].directions == mitre_directions()
+
+
+def test_every_task_has_metrics_and_held_out_splits(cldr):
+    names = [name for name in seqio.TaskRegistry.names() if name.startswith("cldr_")]
+    assert len(names) == 552
+    for name in names:
+        task = seqio.TaskRegistry.get(name)
+        assert len(task.metric_fns) == 1
+        assert {"validation", "test"} <= set(task.splits)
+    metrics = seqio.TaskRegistry.get("cldr_ja_zh").metric_fns[0]
+    text = ["2034年11月25日", "3小时前"]
+    assert metrics(text, text) == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
+    assert metrics(text, ["2034年", "3小时前"])["exact_match"] == 50
+
+
+@pytest.mark.parametrize("direction", [("en", "de"), ("de", "ja"), ("vi", "bg"), ("zh", "ko")])
+def test_a_task_yields_the_ids_of_the_path_without_tensorflow(cldr, direction):
+    source, target = direction
+    task = seqio.TaskRegistry.get(f"cldr_{source}_{target}")
+    dataset = task.get_dataset(sequence_length=None, split="validation", shuffle=False)
+    vocabulary = cldr.load_vocabulary()
+    examples = list(dataset.take(60).as_numpy_iterator())
+    pairs = list(get_corpus("cldr").pairs("validation", direction))[:60]
+    assert len(examples) == 60
+    for example, (source_text, target_text) in zip(examples, pairs, strict=True):
+        assert example["inputs"].tolist() == vocabulary.encode(source_text)
+        assert example["targets"].tolist() == vocabulary.encode(target_text)
+        assert example["targets_pretokenized"].decode() == target_text
+        assert vocabulary.languages[example["source_lang"][0]] == source
+        assert vocabulary.languages[example["target_lang"][0]] == target
+
+
+def test_the_tensorflow_vocabulary_decodes_as_the_python_one():
+    vocabulary = made_text.vocabulary()
+    adapter = PieceVocabulary(lambda: vocabulary)
+    assert (adapter.pad_id, adapter.eos_id, adapter.unk_id) == (0, 1, 2)
+    assert adapter.vocab_size == vocabulary.size
+    ids = [vocabulary.tag_id("de"), *vocabulary.encode("drei grün Haus"), 1, 0, 0]
+    assert adapter.decode(ids) == "drei grün Haus"
+    assert adapter.decode_tf(tf.constant(ids)).numpy().decode() == "drei grün Haus"
+    assert adapter.encode_tf(tf.constant("drei grün Haus")).numpy().tolist() == ids[1:-3]
+    assert adapter == PieceVocabulary(made_text.vocabulary)
+    other = Vocabulary(vocabulary.model, ("de", "en", "fr"))
+    assert adapter != PieceVocabulary(lambda: other)
+
+
+def test_mixing_rates_follow_the_temperature(files, tmp_path):
+    for code, count in (("en", 8), ("de", 8)):
+        lines = made_text.sentences(code, count)
+        (tmp_path / f"train.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = ParallelFiles("few", str(tmp_path / "{split}.{language}"), ("en", "de"))
+    vocabulary = PieceVocabulary(made_text.vocabulary)
+    few = add_corpus(corpus, directions=[("en", "de")], vocabulary=vocabulary)
+    mixture = add_mixture("made_and_few", [*few, "made_en_de"], temperature=5.0)
+    rates = {task.name: mixture.get_rate(task) for task in mixture.tasks}
+    assert rates["few_en_de"] / rates["made_en_de"] == pytest.approx((8 / 40) ** 0.2)
+
+
+def run_cache_tasks(arguments: list[str], capsys) -> dict:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cache_tasks.py", *arguments])
+        cache_tasks.main()
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
+    module = ["--mixture", "made_tiny", "--module_import", "tests.system.test_seqio"]
+    summary = run_cache_tasks([*module, "--output", str(tmp_path / "seqio")], capsys)
+    assert summary["tasks"] == {"train": 4, "validation": 4}
+    made_text.vocabulary().save(tmp_path / "vocabulary")
+    plain = ["--parallel", str(files), "--languages", "en,de,fr", "--name", "made"]
+    plain += ["--directions", "english_centric", "--vocabulary", str(tmp_path / "vocabulary")]
+    summary = run_cache_tasks([*plain, "--output", str(tmp_path / "plain")], capsys)
+    assert summary["examples"] == {"train": 4 * 40, "validation": 6 * 9}
+    seqio_cache, cache = (TokenCache.open(tmp_path / name) for name in ("seqio", "plain"))
+    assert set(seqio_cache.tasks) < set(cache.tasks) and len(seqio_cache.tasks) == 4
+    for name, task in seqio_cache.tasks.items():
+        assert task == cache.tasks[name]
+        for split, facts in task.splits.items():
+            everything = np.arange(facts.examples)
+            assert seqio_cache.read(name, split, everything) == cache.read(name, split, everything)
+
+
+def test_unregistered_names_are_refused(files):
+    with pytest.raises(UserError, match="--module_import"):
+        list(task_sources("no_such_mixture", ("train",)))
+    with pytest.raises(UserError, match="--module_import"):
+        registered_vocabulary("no_such_mixture")
+    seqio.TaskRegistry.add(
+        "foreign",
+        source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"]),
+        preprocessors=[],
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+    )
+    with pytest.raises(UserError, match="add_task"):
+        list(task_sources("foreign", ("train",)))
+    with pytest.raises(UserError, match="ByteVocabulary"):
+        registered_vocabulary("foreign")
+
+
+def test_text_for_a_vocabulary_takes_each_pair_once(files):
+    corpus = ParallelFiles("made", str(files / "{split}.{language}"), made_text.LANGUAGES)
+    text = language_text(corpus, english_centric(corpus.languages), limit=1000)
+    assert list(text) == list(corpus.languages)
+    assert {code: len(lines) for code, lines in text.items()} == {"en": 80, "de": 40, "fr": 40}
+    assert set(text["fr"]) == set(made_text.sentences("fr", 40))
+    assert len(language_text(corpus, [("en", "de")], limit=7)["en"]) == 7
