@@ -1,0 +1,96 @@
+"""Reads the authors' numbers: a model of theirs, its inputs, and what their code made of them."""
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mnmt_jax.config import Model
+from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
+from mnmt_jax.layout import Layout
+from mnmt_jax.layouts import get_layout
+from tests.sample_batches import pack
+
+FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", Path(__file__).parent.parent / "golden"))
+FILES = sorted(FOLDER.glob("*.npz"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """One file of the reference, with everything about it read from its fields."""
+
+    values: dict
+    config: Model
+    layout: Layout
+    params: dict
+    batch: dict
+    labels: np.ndarray
+    sources: list
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.params["embedding"])
+
+
+def load_reference(path: Path) -> Reference:
+    with np.load(path) as archive:
+        values = {name: archive[name] for name in archive.files}
+    config = _config(values)
+    layout = get_layout(config.layout, config.stage_layers)
+    state = {
+        name.removeprefix("param/"): v for name, v in values.items() if name.startswith("param/")
+    }
+    sources = _rows(values["source_right_padded"], values["source_lengths"])
+    labels = _rows(values["target_labels"], values["target_lengths"])
+    batch = _batch(values, config, layout, sources, labels)
+    padded = np.zeros_like(batch["target_tokens"])
+    for row, label in enumerate(labels):
+        padded[row, : len(label)] = label
+    return Reference(
+        values, config, layout, read_parameters(state, config, layout), batch, padded, sources
+    )
+
+
+def _config(values) -> Model:
+    shared = dict(
+        embed=int(values["dim"]), mlp=int(values["ffn"]), heads=int(values["heads"]), dropout=0.0
+    )
+    if "register_factor" in values:
+        return Model(
+            layout="register",
+            stage_layers=(int(values["layers"]),),
+            register_factor=float(values["register_factor"]),
+            **shared,
+        )
+    stages = (int(values["stage1_layers"]), int(values["stage2_layers"]))
+    sees_trigger = "_trigger" if int(values["attention_position_bias"]) else ""
+    return Model(
+        layout=("two_stage" if stages[0] else "prefix") + sees_trigger,
+        stage_layers=stages if stages[0] else stages[1:],
+        norm="pre" if values["pre_norm"] else "post",
+        adaption_mlp=int(values["adaption_inner"]) if values["adaption"] else 0,
+        **shared,
+    )
+
+
+def _rows(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
+    return [permute_ids(row[:n]).tolist() for row, n in zip(padded, lengths, strict=True)]
+
+
+def _batch(values, config, layout, sources, labels):
+    """Lays out the rows by the spec: registers copy the tag; MITRE starts from it, the others from eos."""
+    uses_tag = "register_factor" in values
+    examples = []
+    for source, label in zip(sources, labels, strict=True):
+        first = source[0] if uses_tag else 1
+        spans = {
+            "source": source,
+            "register": [source[0]] * math.ceil(len(source) / config.register_factor),
+            "trigger": [first],
+            "target": [first, *label[:-1]],
+        }
+        examples.append([{role: spans[role] for role in layout.embedded_roles()}])
+    lengths = {r: max(len(e[0][r]) for e in examples) for r in layout.embedded_roles()}
+    return pack(examples, lengths)
