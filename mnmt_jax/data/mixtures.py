@@ -1,7 +1,7 @@
 """Which directions of which corpus are trained on, and turning them into cached tasks.
 
-A mixture names its supervised directions. Every other direction that the corpus can validate is
-zero-shot: the cache holds its validation split and no training split.
+A mixture names its supervised directions. Every other direction between their languages that the
+corpus can validate is zero-shot: the cache holds its validation split and no training split.
 """
 
 from __future__ import annotations
@@ -52,9 +52,20 @@ def task_name(corpus: str, direction: Direction) -> str:
 def zero_shot_directions(
     corpus: Corpus, supervised: Iterable[Direction], split: str = "validation"
 ) -> tuple[Direction, ...]:
-    """Returns the directions a split of a corpus has besides the supervised ones."""
+    """Returns a corpus's other directions between languages that are trained on.
+
+    Args:
+        corpus: says which directions the split has.
+        supervised: directions trained on.
+        split: a held-out split.
+    """
     known = set(supervised)
-    return tuple(direction for direction in corpus.directions(split) if direction not in known)
+    languages = {code for direction in known for code in direction}
+    return tuple(
+        direction
+        for direction in corpus.directions(split)
+        if direction not in known and languages.issuperset(direction)
+    )
 
 
 def cache_sources(
@@ -93,7 +104,7 @@ def language_text(
         limit: sentences kept per language at most; the first ones of each direction in turn.
 
     Returns:
-        Text by language, in the order of the corpus's languages.
+        Text by language, for the languages of the directions, in the corpus's order.
     """
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
     supervised = tuple(directions)
@@ -102,7 +113,11 @@ def language_text(
             continue
         for side, code in enumerate(direction):
             streams[code].append(_side(corpus, direction, side))
-    return {code: list(itertools.islice(_in_turn(texts), limit)) for code, texts in streams.items()}
+    return {
+        code: list(itertools.islice(_in_turn(texts), limit))
+        for code, texts in streams.items()
+        if texts
+    }
 
 
 def get_mixture(name: str) -> Mixture:

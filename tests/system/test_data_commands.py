@@ -57,9 +57,9 @@ def test_own_text_becomes_batches(tsv, tmp_path):
     corpus = ["--tsv", tsv / "{split}.tsv", "--splits", "train=train,validation=dev"]
     corpus += ["--directions", "en-de,de-en", "--name", "mine", "--on_bad_line", "drop"]
     made = succeed(
-        "train_vocabulary.py", *corpus, "--vocab_size", 48, "--output", tmp_path / "vocabulary"
+        "train_vocabulary.py", *corpus, "--vocab_size", 40, "--output", tmp_path / "vocabulary"
     )
-    assert made["size"] == 48 + 3 and made["languages"] == ["en", "de", "fr"]
+    assert made["size"] == 40 + 2 and made["languages"] == ["en", "de"]
     done = run(
         "cache_tasks.py",
         *corpus,
@@ -71,7 +71,7 @@ def test_own_text_becomes_batches(tsv, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "dropped 1 of 9 lines" in done.stderr and "blank 1" in done.stderr
     summary = json.loads(done.stdout)
-    assert summary["tasks"] == {"train": 2, "validation": 6}
+    assert summary["tasks"] == {"train": 2, "validation": 2}
     cache = TokenCache.open(tmp_path / "c")
     assert cache.tasks_with("train") == ("mine_en_de", "mine_de_en")
     assert cache.vocabulary.fingerprint == made["fingerprint"]
@@ -101,7 +101,7 @@ def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
     assert done.returncode == 0, done.stderr
     cache = TokenCache.open(tmp_path / "cache")
     assert cache.tasks_with("train") == ("cldr_quickstart_en_cs",)
-    assert len(cache.tasks_with("validation")) == 12
+    assert cache.tasks_with("validation") == ("cldr_quickstart_en_cs", "cldr_quickstart_cs_en")
     assert cache.split("cldr_quickstart_en_cs", "train").examples == 30_000
     lengths = cache.lengths("cldr_quickstart_en_cs", "train")
     assert 3 < np.mean(lengths) < 30
@@ -146,7 +146,7 @@ def test_help_imports_nothing_heavy(script):
         f"sys.argv = [{script!r}, '--help']\n"
         f"try: runpy.run_path('scripts/{script}', run_name='__main__')\n"
         "except SystemExit as error: assert not error.code\n"
-        "heavy = {'jax', 'grain', 'flax', 'orbax', 'tensorflow', 'numpy', 'babel'} & set(sys.modules)\n"
+        "heavy = {'jax', 'grain', 'flax', 'tensorflow', 'numpy', 'babel'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run(
