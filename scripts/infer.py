@@ -82,8 +82,8 @@ def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
 def _warn_of_cut_lines(numbers: list[int], largest: int) -> None:
     shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
     print(
-        f"warning: {len(numbers)} lines had more than {largest} tokens and were cut (line {shown}); "
-        "set larger --gin.Decode.buckets or split them",
+        f"warning: {len(numbers)} lines have more than {largest} tokens with tags and were cut "
+        f"(line {shown}); add a larger bucket to --gin.Decode.buckets or split them",
         file=sys.stderr,
     )
 

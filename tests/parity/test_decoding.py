@@ -1,0 +1,217 @@
+"""Decoding of the real model, every row of the table: cache, search, scores and batches agree."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.cache import reorder
+from mnmt_jax.decoding.generate import generate, growth_steps
+from mnmt_jax.decoding.score import score_labels
+from mnmt_jax.decoding.search import EOS_ID, BeamSearch, Greedy, Request
+from mnmt_jax.layouts import LAYOUTS
+from tests.sample_batches import make, pack, random_pairs, small_config, spans_of
+from tests.slow_search import slow_beam_search
+
+STEP_ATOL = 2e-5
+SCORE_ATOL = 1e-5
+BEAM, FACTOR = 3, 1.5
+LIMITS = (14, 5, 1, 9)
+MAX_STEPS = max(LIMITS) + 1
+LENGTHS = {"source": 12, "register": 6, "trigger": 1, "target": MAX_STEPS}
+
+
+@dataclasses.dataclass
+class Case:
+    """A random model of one layout with four sentences."""
+
+    model: object
+    params: dict
+    layout: object
+    pairs: list
+
+    def batch(self, targets, pairs=None):
+        """One row per sentence, its target inputs given."""
+        pairs = self.pairs if pairs is None else pairs
+        roles = self.layout.embedded_roles()
+        rows = [
+            [spans_of(self.layout, source, target, tag, FACTOR)]
+            for (source, _, tag), target in zip(pairs, targets, strict=True)
+        ]
+        return pack(rows, {role: LENGTHS[role] for role in roles})
+
+    def static_batch(self, pairs=None):
+        pairs = self.pairs if pairs is None else pairs
+        batch = self.batch([[] for _ in pairs], pairs)
+        return {name: array for name, array in batch.items() if not name.startswith("target")}
+
+    @functools.cached_property
+    def logits(self):
+        return jax.jit(lambda batch: self.model.apply({"params": self.params}, batch))
+
+    def log_probs_of(self, row):
+        """Returns the slow path for one sentence: teacher forcing over the whole prefix."""
+
+        def log_probs(tokens):
+            targets = [[] for _ in self.pairs]
+            targets[row] = list(tokens)
+            logits = self.logits(self.batch(targets))[row, len(tokens)]
+            return np.asarray(jax.nn.log_softmax(logits))
+
+        return log_probs
+
+
+@functools.cache
+def _case(name):
+    config = small_config(name, register_factor=FACTOR)
+    pairs = random_pairs(len(LIMITS), seed=5)
+    layout = LAYOUTS[name]
+    batch = pack(
+        [[spans_of(layout, *pair, FACTOR)] for pair in pairs],
+        {role: LENGTHS[role] for role in layout.embedded_roles()},
+    )
+    model, params = make(config, batch, seed=3)
+    # Sharper logits, so that hypotheses differ clearly in score and end at different lengths.
+    params["embedding"] = params["embedding"] * 4
+    return Case(model, params, layout, pairs)
+
+
+def _request(limits=LIMITS, active=None):
+    rows = len(limits)
+    return Request(
+        prefix=jnp.full((rows, 1), EOS_ID, jnp.int32),
+        max_length=jnp.asarray(limits, jnp.int32),
+        active=jnp.ones((rows,), bool) if active is None else jnp.asarray(active),
+        max_steps=MAX_STEPS,
+    )
+
+
+@functools.cache
+def _found(name):
+    case = _case(name)
+    search = BeamSearch(BEAM, reorder)
+    return generate(case.model, case.params, case.static_batch(), _request(), search=search)
+
+
+def _hypotheses(found, row):
+    return [
+        (float(score), ids[:length].tolist())
+        for ids, length, score in zip(
+            found.tokens[row], found.lengths[row], found.scores[row], strict=True
+        )
+        if length
+    ]
+
+
+@pytest.mark.parametrize("name", ["register", "two_stage_trigger", "encoder_decoder"])
+def test_step_is_teacher_forcing_under_reordering(name):
+    """Beams hold different prefixes and change places on the way.
+
+    The kinds of cache; every row is stepped through by the next test and the model's own.
+    """
+    case = _case(name)
+    rng = np.random.default_rng(0)
+    rows, steps = len(case.pairs), 6
+    histories = [[[] for _ in range(BEAM)] for _ in range(rows)]
+    variables = {"params": case.params}
+    prefill = functools.partial(case.model.apply, beam=BEAM, max_steps=steps, method="prefill")
+    cache = jax.jit(prefill)(variables, case.static_batch())
+    step = jax.jit(lambda tokens, cache: case.model.apply(variables, tokens, cache, method="step"))
+    tokens = np.full((rows, BEAM), EOS_ID, np.int32)
+    for _ in range(steps):
+        logits, cache = step(tokens, cache)
+        for beam in range(BEAM):
+            targets = [histories[row][beam] for row in range(rows)]
+            forced = case.logits(case.batch(targets))[:, len(targets[0])]
+            np.testing.assert_allclose(logits[:, beam], forced, atol=STEP_ATOL)
+        parents = rng.integers(0, BEAM, (rows, BEAM))
+        tokens = rng.integers(3, 15, (rows, BEAM)).astype(np.int32)
+        cache = reorder(cache, jnp.asarray(parents))
+        histories = [
+            [[*histories[row][parents[row, b]], int(tokens[row, b])] for b in range(BEAM)]
+            for row in range(rows)
+        ]
+    assert int(cache.index) == steps
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_beam_search_is_the_slow_one_on_teacher_forced_logits(name):
+    case, found = _case(name), _found(name)
+    for row, limit in enumerate(LIMITS):
+        expected = slow_beam_search(case.log_probs_of(row), beam=BEAM, max_length=limit)
+        hypotheses = _hypotheses(found, row)
+        assert [tokens for _, tokens in hypotheses] == [tokens for _, tokens in expected]
+        np.testing.assert_allclose(
+            [score for score, _ in hypotheses], [score for score, _ in expected], atol=SCORE_ATOL
+        )
+    assert found.lengths.max() > 5
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_score_is_the_search_score(name):
+    case, found = _case(name), _found(name)
+    compared = 0
+    for rank in range(BEAM):
+        tokens = [_hypotheses(found, row) for row in range(len(LIMITS))]
+        tokens = [each[rank][1] if rank < len(each) else [] for each in tokens]
+        batch = case.batch([ids[:-1] for ids in tokens])
+        labels = np.zeros_like(batch["target_tokens"])
+        scored = np.zeros(labels.shape, bool)
+        for row, ids in enumerate(tokens):
+            labels[row, : len(ids)] = ids
+            scored[row, : len(ids)] = True
+        scores = score_labels(case.logits(batch), jnp.asarray(labels), jnp.asarray(scored))
+        np.testing.assert_allclose(scores, found.scores[:, rank], atol=SCORE_ATOL)
+        compared += sum(map(bool, tokens))
+    assert compared >= BEAM * (len(LIMITS) - 1)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_mates_and_empty_rows_change_no_bit(name):
+    case, found = _case(name), _found(name)
+    order = [2, 0, 3, 1]
+    search = BeamSearch(BEAM, reorder)
+    batch = case.static_batch([case.pairs[i] for i in order])
+    limits = [LIMITS[i] for i in order]
+    permuted = generate(case.model, case.params, batch, _request(limits), search=search)
+    for place, row in enumerate(order):
+        _assert_same_row(permuted, place, found, row)
+    alone = {key: np.where(np.arange(4)[:, None] == 1, a, 0) for key, a in batch.items()}
+    request = _request(limits, active=[False, True, False, False])
+    _assert_same_row(
+        generate(case.model, case.params, alone, request, search=search), 1, found, order[1]
+    )
+
+
+@pytest.mark.parametrize("name", ["register", "encoder_decoder"])
+def test_growing_the_cache_changes_nothing(name):
+    case, found = _case(name), _found(name)
+    short = 7
+    batch = case.static_batch()
+    assert (batch["source_segment_ids"][:, short:] == 0).all()
+    batch |= {key: a[:, :short] for key, a in batch.items() if key.startswith("source")}
+    assert len(growth_steps(LENGTHS["source"], MAX_STEPS)) == 1
+    assert len(growth_steps(short, MAX_STEPS)) == 2
+    search = BeamSearch(BEAM, reorder)
+    grown = generate(case.model, case.params, batch, _request(), search=search)
+    np.testing.assert_array_equal(found.tokens, grown.tokens)
+    np.testing.assert_allclose(found.scores, grown.scores, atol=SCORE_ATOL)
+    assert found.lengths.max() > growth_steps(short, MAX_STEPS)[0]
+
+
+def test_beam_one_is_greedy():
+    case = _case("prefix")
+    arguments = case.model, case.params, case.static_batch(), _request()
+    one = generate(*arguments, search=BeamSearch(1, reorder))
+    chain = generate(*arguments, search=Greedy())
+    np.testing.assert_array_equal(one.tokens, chain.tokens)
+    np.testing.assert_allclose(one.scores, chain.scores, atol=SCORE_ATOL)
+    assert (one.lengths > 1).all()
+
+
+def _assert_same_row(one, row, other, other_row):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a[row], b[other_row])
