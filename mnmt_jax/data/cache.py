@@ -12,6 +12,7 @@ Tags and eos are absent, so that one cache serves every instruction and layout.
 from __future__ import annotations
 
 import array
+import collections
 import dataclasses
 import json
 import os
@@ -29,6 +30,7 @@ from mnmt_jax.vocabulary import Vocabulary
 FORMAT = 1
 SHARD_EXAMPLES = 1_000_000
 _ENCODE_LINES = 1024
+_OPEN_FILES = 256  # a process may often open only 1024
 # One record per group, so that a single example can be read; small records do not compress.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 _READER_OPTIONS = "readahead_buffer_size:0"
@@ -175,7 +177,7 @@ class TokenCache:
         self.vocabulary = vocabulary
         self.tasks = dict(tasks)
         self._lengths: dict[tuple[str, str], np.ndarray] = {}
-        self._readers: dict[Path, Any] = {}
+        self._readers: collections.OrderedDict[Path, Any] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @classmethod
@@ -256,16 +258,26 @@ class TokenCache:
         return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
 
     def _reader(self, path: Path) -> Any:
-        if path not in self._readers:
-            from array_record.python import array_record_module
+        """Returns an open file; the least recently used ones are closed."""
+        if path in self._readers:
+            self._readers.move_to_end(path)
+            return self._readers[path]
+        from array_record.python import array_record_module
 
-            self._readers[path] = array_record_module.ArrayRecordReader(
-                str(path), options=_READER_OPTIONS
-            )
+        if len(self._readers) == _OPEN_FILES:
+            self._readers.popitem(last=False)[1].close()
+        self._readers[path] = array_record_module.ArrayRecordReader(
+            str(path), options=_READER_OPTIONS
+        )
         return self._readers[path]
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_readers": {}, "_lengths": {}, "_lock": None}
+        return {
+            **self.__dict__,
+            "_readers": collections.OrderedDict(),
+            "_lengths": {},
+            "_lock": None,
+        }
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)

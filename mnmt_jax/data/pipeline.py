@@ -26,6 +26,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout
 
 TRAIN, VALIDATION = "train", "validation"
+_log = logging.getLogger(__name__)
 _LAST_CHUNK = 2**40
 _MAX_EMPTY_CHUNKS = 100
 
@@ -114,7 +115,22 @@ class Pipeline:
         )
 
     def train(self) -> BatchIterator:
-        """Returns the endless training batches of this host, from the start."""
+        """Returns the endless training batches of this host, from the start.
+
+        Warns once of pairs that no row can hold; they are left out.
+        """
+        counts = {name: count for name, count in self.too_long().items() if count}
+        if counts:
+            examples = sum(self._schedule.sizes)
+            _log.warning(
+                "%d of %d training pairs are longer than a row (Data.source_length=%d, "
+                "Data.target_length=%d) and left out, most of them in %s",
+                sum(counts.values()),
+                examples,
+                self._data.source_length,
+                self._data.target_length,
+                max(counts, key=counts.__getitem__),
+            )
         return BatchIterator(self, prefetch=self._data.prefetch)
 
     def validation(
@@ -135,7 +151,12 @@ class Pipeline:
         for number, name in enumerate(names):
             plan = self._validation_plan(names, number, split)
             if plan.dropped.any():
-                logging.warning("%s/%s: %d pairs are too long", name, split, plan.dropped.sum())
+                _log.warning(
+                    "%s %s: %d pairs are longer than a row and left out",
+                    name,
+                    split,
+                    plan.dropped.sum(),
+                )
             for batch in self._load(plan, names, split, 0):
                 yield name, batch
 

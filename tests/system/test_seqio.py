@@ -15,7 +15,13 @@ from mnmt_jax.data.corpora import ParallelFiles, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
-from mnmt_jax.seqio_tasks import add_corpus, add_mixture, registered_vocabulary, task_sources
+from mnmt_jax.seqio_tasks import (
+    add_corpus,
+    add_mixture,
+    add_task,
+    registered_vocabulary,
+    task_sources,
+)
 from mnmt_jax.seqio_vocabulary import PieceVocabulary
 from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
 from scripts import cache_tasks
@@ -153,6 +159,20 @@ def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
         for split, facts in task.splits.items():
             everything = np.arange(facts.examples)
             assert seqio_cache.read(name, split, everything) == cache.read(name, split, everything)
+
+
+def test_any_data_source_becomes_a_task():
+    def dataset(split, shuffle_files):
+        return tf.data.Dataset.from_tensors({"de": "drei Haus", "en": "three house", "id": 7})
+
+    source = seqio.FunctionDataSource(dataset, splits=["test"], num_input_examples={"test": 1})
+    vocabulary = PieceVocabulary(made_text.vocabulary)
+    add_task("any_de_en", source, direction=("de", "en"), vocabulary=vocabulary, keys=("de", "en"))
+    [written] = task_sources("any_de_en", ("train", "test"))
+    assert (written.source_lang, written.target_lang, set(written.splits)) == ("de", "en", {"test"})
+    [(inputs, targets)] = written.splits["test"]()
+    assert made_text.vocabulary().decode(inputs) == "drei Haus"
+    assert made_text.vocabulary().decode(targets) == "three house"
 
 
 def test_unregistered_names_are_refused(files):

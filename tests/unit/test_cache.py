@@ -70,6 +70,15 @@ def test_a_cache_survives_pickling_and_reopening(cache):
         )
 
 
+def test_few_files_are_open_at_a_time(cache, monkeypatch):
+    monkeypatch.setattr("mnmt_jax.data.cache._OPEN_FILES", 2)
+    expected = cache.read("made_en_de", "train", np.arange(25))
+    again = TokenCache.open(cache.directory)
+    for index in (24, 3, 12, 24, 0):
+        assert again.read("made_en_de", "train", np.array([index])) == [expected[index]]
+        assert 1 <= len(again._readers) <= 2
+
+
 def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, cache):
     def broken():
         yield [3], [4]
