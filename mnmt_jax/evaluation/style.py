@@ -106,6 +106,7 @@ pre { overflow-x: auto; margin: 6px 0; }
   section { padding: 14px 12px; border-radius: 8px; }
   h1 { font-size: 1.35rem; }
   .sample { grid-template-columns: minmax(0, 1fr); gap: 6px; }
+  .summary tbody th { white-space: normal; overflow-wrap: anywhere; }
   .heat { font-size: .86rem; }
   .heat th, .heat td { min-width: 3.1em; padding: 0 .2em; }
   dl { grid-template-columns: minmax(0, 1fr); gap: 0; }

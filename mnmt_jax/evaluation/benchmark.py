@@ -1,0 +1,160 @@
+"""The sentences an evaluation is made on: the test split of a corpus, by direction."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mnmt_jax.data.corpora import CORPORA, CldrText, Corpus, get_corpus
+from mnmt_jax.data.mixtures import MIXTURES
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.off_target import NearestRendering
+from mnmt_jax.languages import MITRE_LANGUAGES, Direction
+
+SPLIT = "test"
+WHICH = ("all", "supervised", "zero_shot")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """One direction's test sentences.
+
+    Attributes:
+        sources: what is translated.
+        references: what it should become, in the same order.
+    """
+
+    sources: Sequence[str]
+    references: Sequence[str]
+
+
+class Benchmark:
+    """Gives the test sentences of a corpus.
+
+    Args:
+        task: name to report.
+        corpus: the text.
+        languages: codes to keep to; None keeps all of the corpus.
+        limit: sentences per direction, the first ones; 0 takes all.
+        candidates: further languages that output may be in, for off-target detection.
+
+    Attributes:
+        task: as given.
+        directions: what there is, in the corpus's order.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        corpus: Corpus,
+        *,
+        languages: Collection[str] | None = None,
+        limit: int = 0,
+        candidates: Sequence[str] = (),
+    ) -> None:
+        self.task = task
+        self._corpus = corpus
+        self._limit = limit
+        kept = set(corpus.languages if languages is None else languages)
+        self.directions: tuple[Direction, ...] = tuple(
+            pair for pair in corpus.directions(SPLIT) if kept.issuperset(pair)
+        )
+        if not self.directions:
+            raise UserError(
+                f"task '{task}': no direction has a {SPLIT} split between languages of the model; "
+                f"the corpus has {' '.join(corpus.languages)}, the model {' '.join(sorted(kept))}"
+            )
+        self._candidates = tuple(candidates)
+
+    def texts(self, direction: Direction) -> Texts:
+        """Returns the sentences of a direction.
+
+        Raises:
+            UserError: if there are none.
+        """
+        if isinstance(self._corpus, CldrText):
+            source, target = direction
+            return Texts(self._phrases[source], self._phrases[target])
+        pairs = list(itertools.islice(self._corpus.pairs(SPLIT, direction), self._limit or None))
+        if not pairs:
+            raise UserError(f"task '{self.task}': no {SPLIT} sentences for {'-'.join(direction)}")
+        sources, references = zip(*pairs, strict=True)
+        return Texts(sources, references)
+
+    @functools.cached_property
+    def nearest(self) -> NearestRendering | None:
+        """The exact off-target detector, if every item is known in every language (CLDR)."""
+        if not isinstance(self._corpus, CldrText):
+            return None
+        columns = self._phrases
+        return NearestRendering(
+            [dict(zip(columns, item, strict=True)) for item in zip(*columns.values(), strict=True)]
+        )
+
+    @functools.cached_property
+    def _phrases(self) -> dict[str, list[str]]:
+        """The phrases of a CLDR corpus by language, each rendered once."""
+        assert isinstance(self._corpus, CldrText)
+        size = self._corpus.size(SPLIT, self.directions[0])
+        cldr = self._corpus.cldr
+        meanings = cldr.meanings(SPLIT, min(size, self._limit or size))
+        more = (code for code in self._candidates if code in MITRE_LANGUAGES)
+        codes = dict.fromkeys((*cldr.languages, *more))
+        return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
+
+
+def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
+    """Makes the corpus that a task's name stands for.
+
+    Args:
+        task: name of a mixture or a corpus.
+
+    Returns:
+        The corpus, and the languages the task keeps to.
+
+    Raises:
+        UserError: if there is neither.
+    """
+    if task in MIXTURES:
+        mixture = MIXTURES[task]
+        languages = dict.fromkeys(code for pair in mixture.directions for code in pair)
+        return get_corpus(mixture.corpus), tuple(languages)
+    if task in CORPORA:
+        corpus = get_corpus(task)
+        return corpus, corpus.languages
+    names = ", ".join(dict.fromkeys((*CORPORA, *MIXTURES)))
+    raise UserError(
+        f"--task={task}: no such corpus or mixture; one of {names}; or name files of your own with "
+        "--parallel or --tsv"
+    )
+
+
+def choose_directions(
+    directions: Sequence[Direction], which: str, supervised: Collection[Direction] | None
+) -> tuple[Direction, ...]:
+    """Keeps the directions asked for.
+
+    Args:
+        directions: what there is.
+        which: one of `WHICH`.
+        supervised: directions trained on; None if unknown.
+
+    Raises:
+        UserError: if the choice is unknown, needs what is unknown, or leaves nothing.
+    """
+    if which not in WHICH:
+        raise UserError(f"--directions={which} must be one of {', '.join(WHICH)}")
+    if which == "all":
+        return tuple(directions)
+    if supervised is None:
+        raise UserError(
+            f"--directions={which}: the run does not say what it was trained on (Data.tasks is "
+            "empty and Data.cache is not there); use --directions=all"
+        )
+    wanted = which == "supervised"
+    kept = tuple(pair for pair in directions if (pair in supervised) == wanted)
+    if not kept:
+        raise UserError(f"--directions={which}: the task has no such direction for this run")
+    return kept

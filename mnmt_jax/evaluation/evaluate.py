@@ -1,0 +1,237 @@
+"""Evaluation of a run: every direction translated and scored, results and report written."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config import Config, load_config
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
+from mnmt_jax.evaluation.off_target import lid_signature
+from mnmt_jax.evaluation.report import write_report
+from mnmt_jax.evaluation.result import DirectionResult, RunResult, write_result
+from mnmt_jax.evaluation.scoring import Scored, sampled_directions, score_direction
+from mnmt_jax.evaluation.table import format_score, result_page
+from mnmt_jax.evaluation.training_log import read_training_log
+from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore
+from mnmt_jax.languages import LANGUAGES, Direction
+from mnmt_jax.run_directory import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What is evaluated: a way to translate, and what is known about it.
+
+    Attributes:
+        name: to call it by.
+        translate: makes the translations.
+        config: of its run.
+        decoding: how it translates: checkpoint and search.
+        step: updates its parameters have seen; None if unknown.
+        parameters: their number; None if unknown.
+        supervised: directions it was trained on; None if unknown.
+        metrics_file: `metrics.jsonl` of its training; None if there is none.
+    """
+
+    name: str
+    translate: Translate
+    config: Config
+    decoding: Mapping[str, Any]
+    step: int | None = None
+    parameters: int | None = None
+    supervised: frozenset[Direction] | None = None
+    metrics_file: Path | None = None
+
+
+def load_subject(
+    run: str | Path,
+    step: int | str | None = None,
+    *,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+) -> tuple[Subject, tuple[str, ...]]:
+    """Opens a run directory for evaluation.
+
+    Args:
+        run: the directory; nothing else is needed.
+        step: a checkpoint's step, "best", "average", or None for the newest.
+        gin_files: read after the run's configuration.
+        bindings: `Section.field=value`, read last.
+
+    Returns:
+        The subject, and the languages its model knows.
+
+    Raises:
+        UserError: if the folder is not a run or has no such checkpoint.
+    """
+    import jax
+
+    from mnmt_jax.checkpoint import restore_params
+    from mnmt_jax.translator import Translator
+    from mnmt_jax.vocabulary import Vocabulary
+
+    folder = RunDirectory(Path(run))
+    trained = folder.config()
+    config = load_config([str(folder.config_file), *gin_files], bindings)
+    vocabulary = Vocabulary.load(folder.vocabulary)
+    params, found = restore_params(folder.path, step)
+    translator = Translator(config, vocabulary, params)
+
+    def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
+        source, target = direction
+        translations = translator.translate_nbest(lines, source=source, target=target)
+        return [Output(item.text, item.truncated) for item in translations]
+
+    chosen = f"{step}, " if isinstance(step, str) else ""
+    subject = Subject(
+        name=folder.path.resolve().name,
+        translate=translate,
+        config=config,
+        decoding={"checkpoint": f"{chosen}step {found}", **dataclasses.asdict(config.decode)},
+        step=found,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        supervised=trained_directions(trained),
+        metrics_file=folder.metrics_file,
+    )
+    return subject, vocabulary.languages
+
+
+def trained_directions(config: Config) -> frozenset[Direction] | None:
+    """Reads from a configuration which directions a run was trained on.
+
+    Task names end in `_{source}_{target}`. An empty `Data.tasks` means all tasks of the cache with
+    a training split; then the cache is asked.
+
+    Returns:
+        The directions; None if the tasks are unknown or not named so.
+    """
+    names = tuple(config.data.tasks)
+    if not names:
+        try:
+            names = TokenCache.open(config.data.cache).tasks_with("train")
+        except UserError:
+            return None
+    parts = [name.rsplit("_", 2) for name in names]
+    if not parts or not all(len(part) == 3 and LANGUAGES.keys() >= set(part[1:]) for part in parts):
+        return None
+    return frozenset((source, target) for _, source, target in parts)
+
+
+def evaluate(
+    subject: Subject, benchmark: Benchmark, output: str | Path, *, which: str = "all"
+) -> RunResult:
+    """Translates and scores every direction and writes everything to a folder.
+
+    Args:
+        subject: what is evaluated.
+        benchmark: the sentences.
+        output: folder for `scores.json`, `table.md`, `report.html` and `translations/`; what was
+            translated there before, by the same checkpoint and search, is not translated again.
+        which: "all", "supervised" or "zero_shot" directions.
+
+    Raises:
+        UserError: if there is nothing to evaluate or the folder cannot be written.
+    """
+    directions = choose_directions(benchmark.directions, which, subject.supervised)
+    folder = Path(output)
+    model = dataclasses.asdict(subject.config.model)
+    made_by = {"name": subject.name, "model": model, **subject.decoding}
+    store = TranslationStore(folder / "translations", made_by)
+    if store.stale:
+        _say(f"{folder}: translations by another checkpoint or search are replaced")
+    scored = []
+    for number, direction in enumerate(directions, start=1):
+        texts = benchmark.texts(direction)
+        outputs = store.outputs(direction, texts, subject.translate)
+        scored.append(
+            score_direction(
+                direction,
+                texts,
+                outputs=outputs,
+                benchmark=benchmark,
+                supervised=subject.supervised,
+            )
+        )
+        _say(f"{number}/{len(directions)} {_line(scored[-1].result)}")
+    if store.reused:
+        _say(f"{len(store.reused)} of {len(directions)} directions had been translated before")
+    result = _run_result(subject, benchmark, scored)
+    write_result(result, folder / "scores.json")
+    (folder / "table.md").write_text(result_page(result), encoding="utf-8")
+    write_report(folder / "report.html", [result])
+    return result
+
+
+def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]) -> RunResult:
+    """Puts the directions together with what is known of the run."""
+    results = tuple(item.result for item in scored)
+    shown = sampled_directions([item.direction for item in results], subject.supervised)
+    log = read_training_log(subject.metrics_file, subject.step)
+    return RunResult(
+        name=subject.name,
+        task=benchmark.task,
+        layout=subject.config.model.layout,
+        step=subject.step,
+        seconds=log.seconds,
+        parameters=subject.parameters,
+        directions=results,
+        signatures=_signatures(scored, benchmark),
+        curves=log.curves,
+        samples=tuple(
+            sample for item in scored if item.result.direction in shown for sample in item.samples
+        ),
+        config=dataclasses.asdict(subject.config),
+        decoding=dict(subject.decoding),
+        notes=_notes(results),
+    )
+
+
+def _signatures(scored: Sequence[Scored], benchmark: Benchmark) -> dict[str, Any]:
+    """Says how each metric was computed; for BLEU per group of target languages."""
+    targets: dict[str, dict[str, None]] = {}
+    for item in scored:
+        if item.scores.bleu_signature:
+            targets.setdefault(item.scores.bleu_signature, {})[item.result.target] = None
+    signatures: dict[str, Any] = {
+        "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
+        "chrf": scored[0].scores.chrf_signature,
+        "exact_match": "equal up to surrounding blanks",
+        "off_target_lid": lid_signature(),
+    }
+    if benchmark.nearest:
+        signatures["off_target_nearest"] = benchmark.nearest.signature
+    return signatures
+
+
+def _notes(results: Sequence[DirectionResult]) -> tuple[str, ...]:
+    """Collects what was left out, each reason once with the directions it holds for."""
+    where: dict[str, list[str]] = {}
+    for item in results:
+        for note in item.notes:
+            where.setdefault(note, []).append("-".join(item.direction))
+        if item.empty:
+            where.setdefault("empty hypotheses", []).append("-".join(item.direction))
+    return tuple(
+        f"{note} ({', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''})"
+        for note, names in where.items()
+    )
+
+
+def _line(result: DirectionResult) -> str:
+    """Sums up a direction for the terminal."""
+    nearest = result.off_target_nearest
+    off_target = result.off_target_lid if nearest is None else nearest
+    return (
+        f"{'-'.join(result.direction)}: BLEU {format_score(result.bleu)}, "
+        f"chrF++ {format_score(result.chrf)}, exact {format_score(result.exact_match)}, "
+        f"off-target {format_score(off_target)}"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,100 @@
+"""All scores of one direction, and the translations of it to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mnmt_jax.evaluation.benchmark import Benchmark, Texts
+from mnmt_jax.evaluation.metrics import Scores, corpus_scores
+from mnmt_jax.evaluation.off_target import lid_off_target
+from mnmt_jax.evaluation.result import DirectionResult, Sample
+from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.languages import Direction
+
+SAMPLE_DIRECTIONS = 24
+SAMPLES = 5  # sentences shown per direction
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Holds what there is to say about one direction.
+
+    Attributes:
+        result: the numbers.
+        scores: the quality scores with their signatures.
+        samples: its first translations.
+    """
+
+    result: DirectionResult
+    scores: Scores
+    samples: tuple[Sample, ...]
+
+
+def score_direction(
+    direction: Direction,
+    texts: Texts,
+    *,
+    outputs: Sequence[Output],
+    benchmark: Benchmark,
+    supervised: Collection[Direction] | None,
+) -> Scored:
+    """Scores the translations of one direction.
+
+    Args:
+        direction: source and target.
+        texts: its sentences.
+        outputs: their translations.
+        benchmark: knows whether there is an exact detector.
+        supervised: directions trained on; None if unknown.
+    """
+    source, target = direction
+    hypotheses = [output.text for output in outputs]
+    scores = corpus_scores(hypotheses, texts.references, target)
+    lid = lid_off_target(hypotheses, target)
+    nearest = benchmark.nearest.off_target(hypotheses, target) if benchmark.nearest else None
+    detected = (nearest or lid).detected
+    cut = sum(output.truncated for output in outputs)
+    notes = [scores.note, lid.note, f"{cut} sources were too long and were cut" if cut else ""]
+    result = DirectionResult(
+        source=source,
+        target=target,
+        supervised=None if supervised is None else direction in supervised,
+        sentences=scores.sentences,
+        bleu=scores.bleu,
+        chrf=scores.chrf,
+        exact_match=scores.exact_match,
+        off_target_nearest=nearest.ratio if nearest else None,
+        off_target_lid=lid.ratio,
+        off_target_lid_reference=lid_off_target(texts.references, target).ratio,
+        empty=sum(not text.strip() for text in hypotheses),
+        detected=dict(Counter(detected).most_common()),
+        notes=tuple(note for note in notes if note),
+    )
+    rows = zip(texts.sources, hypotheses, texts.references, detected, strict=True)
+    samples = [Sample(source, target, index, *row) for index, row in enumerate(rows)][:SAMPLES]
+    return Scored(result, scores, tuple(samples))
+
+
+def sampled_directions(
+    directions: Sequence[Direction], supervised: Collection[Direction] | None
+) -> frozenset[Direction]:
+    """Chooses directions to show samples of: a few of all kinds, zero-shot ones first.
+
+    Args:
+        directions: what was evaluated.
+        supervised: directions trained on; None if unknown.
+    """
+    trained = [pair for pair in directions if supervised is not None and pair in supervised]
+    others = [pair for pair in directions if pair not in set(trained)]
+    rest = max(SAMPLE_DIRECTIONS - len(others), SAMPLE_DIRECTIONS // 4 if trained else 0)
+    chosen = _evenly(trained, rest)
+    return frozenset([*chosen, *_evenly(others, SAMPLE_DIRECTIONS - len(chosen))])
+
+
+def _evenly(pairs: Sequence[Direction], count: int) -> list[Direction]:
+    """Takes at most `count` items at even distances."""
+    if len(pairs) <= count:
+        return list(pairs)
+    return [pairs[index * len(pairs) // count] for index in range(count)]

@@ -1,0 +1,119 @@
+"""Translations on disk, one file per direction, so that an evaluation can be continued.
+
+OUTPUT/translations/made_by.json    what they were made with
+OUTPUT/translations/de-fr.jsonl     {"source": ..., "hypothesis": ..., "reference": ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.languages import Direction
+
+
+@dataclass(frozen=True)
+class Output:
+    """One translation.
+
+    Attributes:
+        text: the hypothesis.
+        truncated: the source was too long and its end was not translated.
+    """
+
+    text: str
+    truncated: bool = False
+
+
+Translate = Callable[[Sequence[str], Direction], Sequence[Output]]
+"""Translates the sentences of one direction, in order."""
+
+
+class TranslationStore:
+    """Translates each direction once.
+
+    Args:
+        folder: where the files are.
+        made_by: whatever the translations depend on besides their sources: checkpoint, search.
+            Files that were made by something else are not used.
+
+    Attributes:
+        reused: directions whose files were found complete.
+        stale: the folder holds translations made by something else.
+    """
+
+    def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
+        self.reused: list[Direction] = []
+        self._folder = folder
+        stamp = folder / "made_by.json"
+        # Compared as JSON, which has no tuples.
+        text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+        self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.stale or not stamp.is_file():
+                for old in folder.glob("*.jsonl"):
+                    old.unlink()
+                _replace(stamp, text)
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
+
+    def outputs(self, direction: Direction, texts: Texts, translate: Translate) -> list[Output]:
+        """Returns a direction's translations: from its file if that is complete, else new ones.
+
+        Args:
+            direction: source and target.
+            texts: its sentences; a file of other sentences is not used.
+            translate: makes what is missing.
+
+        Raises:
+            UserError: if `translate` does not return one translation per sentence.
+        """
+        path = self._folder / f"{'-'.join(direction)}.jsonl"
+        found = _read(path, texts)
+        if found is not None:
+            self.reused.append(direction)
+            return found
+        outputs = list(translate(texts.sources, direction))
+        if len(outputs) != len(texts.sources):
+            raise UserError(
+                f"{'-'.join(direction)}: {len(outputs)} translations of {len(texts.sources)} "
+                "sentences; each needs one"
+            )
+        rows = zip(texts.sources, outputs, texts.references, strict=True)
+        _replace(path, "".join(_line(*row) for row in rows))
+        return outputs
+
+
+def _line(source: str, output: Output, reference: str) -> str:
+    row: dict[str, Any] = {"source": source, "hypothesis": output.text, "reference": reference}
+    if output.truncated:
+        row["truncated"] = True
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _read(path: Path, texts: Texts) -> list[Output] | None:
+    """Reads a file; None if it is missing, damaged or of other sentences."""
+    try:
+        # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        rows = [json.loads(line) for line in lines]
+        sentences = [(row["source"], row["reference"]) for row in rows]
+        outputs = [Output(row["hypothesis"], row.get("truncated", False)) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    wanted = list(zip(texts.sources, texts.references, strict=True))
+    return outputs if sentences == wanted else None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file so that it is either complete or absent."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,98 @@
+"""Translates and scores every direction of a task; writes scores.json, table.md and report.html."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.errors import UserError, run_command
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.corpora import Corpus
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--task",
+        required=True,
+        help="corpus or mixture whose test split is translated, e.g. cldr_quickstart; with files "
+        "of your own, a name for them",
+    )
+    parser.add_argument(
+        "--directions",
+        default="all",
+        help="all, supervised (trained on) or zero_shot; default: all",
+    )
+    parser.add_argument("--output", required=True, help="folder; run again, it continues there")
+    parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
+    parser.add_argument("--beam_size", type=int, help="hypotheses per line; default: the run's")
+    parser.add_argument(
+        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
+    )
+    files = parser.add_argument_group("files of your own")
+    files.add_argument(
+        "--parallel", metavar="PATTERN", help="parallel files, e.g. 'data/{split}.{language}'"
+    )
+    files.add_argument("--tsv", metavar="PATTERN", help="TSV files, e.g. 'data/{split}.tsv'")
+    files.add_argument("--languages", metavar="LIST", help="their languages, e.g. en,de,fr")
+    files.add_argument(
+        "--split", default="test", help="their word for the test split; default: test"
+    )
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(_parser())
+    if flags.limit < 0:
+        raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
+    from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.evaluation.evaluate import evaluate, load_subject
+    from mnmt_jax.evaluation.table import comparison_table
+
+    corpus, wanted = _corpus(flags)
+    if flags.beam_size is not None:
+        bindings = [*bindings, f"Decode.beam_size={flags.beam_size}"]
+    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
+    subject, languages = load_subject(flags.run, step, gin_files=gin_files, bindings=bindings)
+    if missing := [code for code in wanted if code not in languages]:
+        print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)
+    benchmark = Benchmark(
+        flags.task,
+        corpus,
+        languages=[code for code in wanted if code in languages],
+        limit=flags.limit,
+        candidates=languages,
+    )
+    result = evaluate(subject, benchmark, flags.output, which=flags.directions)
+    print(comparison_table([result]))
+
+
+def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
+    """Makes the corpus that the flags name, and lists the languages to keep to."""
+    from mnmt_jax.data.corpora import ParallelFiles, TsvFile
+    from mnmt_jax.evaluation.benchmark import find_corpus
+
+    languages = [code.strip() for code in (flags.languages or "").split(",") if code.strip()]
+    splits = {"test": flags.split}
+    if flags.parallel and flags.tsv:
+        raise UserError("--parallel and --tsv: give one of them")
+    corpus: Corpus
+    if flags.parallel:
+        if not languages:
+            raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
+        corpus = ParallelFiles(flags.task, flags.parallel, languages, splits=splits)
+    elif flags.tsv:
+        corpus = TsvFile(flags.task, flags.tsv, languages or None, splits=splits)
+    else:
+        corpus, wanted = find_corpus(flags.task)
+        return corpus, tuple(code for code in wanted if not languages or code in languages)
+    return corpus, corpus.languages
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,248 @@
+"""Evaluation end to end with made translators whose scores are known in advance."""
+
+import json
+
+import pytest
+
+from mnmt_jax.config import load_config
+from mnmt_jax.data.corpora import CldrText, ParallelFiles
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
+from mnmt_jax.evaluation.evaluate import Subject, evaluate, trained_directions
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
+from mnmt_jax.evaluation.training_log import read_training_log
+from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
+
+LANGUAGES = ("en", "de", "fr", "cs")
+SENTENCES = 60
+SUPERVISED = frozenset(english_centric(LANGUAGES))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return CldrText(LANGUAGES, sizes={"test": SENTENCES}, name="phrases")
+
+
+@pytest.fixture
+def benchmark(corpus):
+    return Benchmark("phrases", corpus)
+
+
+def _subject(translate, step=7, **changes):
+    config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
+    facts = {"name": "made", "supervised": SUPERVISED, "parameters": 12, "step": step}
+    facts |= {"decoding": {"checkpoint": f"step {step}", "buckets": (8, 16)}}
+    return Subject(translate=translate, config=config, **{**facts, **changes})
+
+
+class _MadeTranslator:
+    """Looks every sentence up in the corpus; `choose` names the language to answer in."""
+
+    def __init__(self, benchmark, choose):
+        phrases = benchmark._phrases
+        self._index = {
+            code: {text: number for number, text in enumerate(texts)}
+            for code, texts in phrases.items()
+        }
+        self._phrases, self._choose = phrases, choose
+        self.calls = []
+
+    def __call__(self, lines, direction):
+        self.calls.append(direction)
+        answer = self._phrases[self._choose(direction)]
+        return [Output(answer[self._index[direction[0]][line]]) for line in lines]
+
+
+def test_oracle_is_perfect(benchmark, tmp_path):
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    result = evaluate(_subject(translate), benchmark, tmp_path)
+    assert [item.direction for item in result.directions] == list(many_to_many(LANGUAGES))
+    for item in result.directions:
+        assert (item.bleu, item.chrf, item.exact_match) == pytest.approx((100, 100, 100))
+        assert item.off_target_nearest == 0.0 and item.empty == 0
+        assert item.off_target_lid == item.off_target_lid_reference > 0
+        assert item.detected == {item.target: SENTENCES}
+        assert item.supervised == ("en" in item.direction)
+    assert result.averages["bleu"].zero_shot.directions == 6
+    assert len(result.samples) == 12 * SAMPLES
+    assert {(sample.hypothesis == sample.reference) for sample in result.samples} == {True}
+
+
+@pytest.mark.parametrize(
+    "choose,wrong",
+    [
+        (lambda direction: direction[0], lambda direction: True),  # copies the source
+        (lambda direction: "en", lambda direction: direction[1] != "en"),
+    ],
+    ids=["copies", "english"],
+)
+def test_wrong_languages_are_counted_exactly(benchmark, tmp_path, choose, wrong):
+    result = evaluate(_subject(_MadeTranslator(benchmark, choose)), benchmark, tmp_path)
+    phrases = benchmark._phrases
+    checked = 0
+    for item in result.directions:
+        answers = phrases[choose(item.direction)]
+        # Phrases that are the same in both languages are exact, hence not off-target.
+        same = sum(map(str.__eq__, answers, phrases[item.target]))
+        assert item.exact_match == pytest.approx(100 * same / SENTENCES)
+        expected = 100 * (SENTENCES - same) / SENTENCES if wrong(item.direction) else 0
+        assert item.off_target_nearest == pytest.approx(expected)
+        checked += expected > 0
+    assert checked >= 9
+    if choose(("x", "y")) == "en":
+        assert result.averages["off_target_nearest"].to_english.mean == 0.0
+        assert result.averages["off_target_nearest"].zero_shot.mean > 90
+
+
+def test_written_files_and_reading_back(benchmark, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    records = [
+        {"step": 5, "nll": 2.5, "loss": 3.0, "seconds": 9.5},
+        {"step": 7, "nll": 2.0, "seconds": 20.0, "validation": {"supervised": {"nll": 1.5}}},
+        {"step": 9, "nll": None, "seconds": 30.0, "validation": {"zero_shot": {"nll": 2.25}}},
+    ]
+    log.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"step": 1')
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    result = evaluate(_subject(translate, metrics_file=log), benchmark, tmp_path / "out")
+    assert result.seconds == 20.0
+    assert result.curves == {
+        "train": ((5, 2.5), (7, 2.0)),
+        "supervised": ((7, 1.5),),
+        "zero_shot": ((9, 2.25),),
+    }
+    scores = json.loads((tmp_path / "out/scores.json").read_text())
+    assert scores["counts"] == {"directions": 12, "sentences": 12 * SENTENCES}
+    assert scores["step"] == 7 and scores["config"]["model"]["layout"] == "prefix"
+    assert scores["averages"]["bleu"]["from_english"] == {
+        "mean": pytest.approx(100),
+        "directions": 3,
+    }
+    assert scores["averages"]["chrf"]["between_families"]["Slavic"]["Romance"]["directions"] == 1
+    signatures = scores["signatures"]
+    assert "|tok:13a|" in signatures["bleu"]["to de fr cs en"]
+    assert "lid.176.ftz" in signatures["off_target_lid"]
+    assert "languages:en de fr cs" in signatures["off_target_nearest"]
+    back = read_result(tmp_path / "out")
+    assert back.directions == result.directions and back.samples == result.samples
+    assert back.curves == result.curves and back.averages == result.averages
+    table = (tmp_path / "out/table.md").read_text()
+    assert "| de → cs" in table and "100.0" in table
+    report = (tmp_path / "out/report.html").read_text()
+    assert "prefix" in report and report.startswith("<!DOCTYPE html>")
+
+
+def test_complete_translations_are_reused(benchmark, tmp_path):
+    first = _MadeTranslator(benchmark, lambda direction: direction[1])
+    before = evaluate(_subject(first), benchmark, tmp_path)
+    files = {pair: tmp_path / "translations" / f"{pair[0]}-{pair[1]}.jsonl" for pair in first.calls}
+    assert len(files) == 12 and all(path.is_file() for path in files.values())
+    files["en", "de"].unlink()
+    lines = files["de", "fr"].read_text().splitlines(keepends=True)
+    files["de", "fr"].write_text("".join(lines[:-1]))  # one sentence is missing
+    files["fr", "cs"].write_text("".join(lines))  # of another direction
+    files["cs", "en"].write_text(files["cs", "en"].read_text()[:-20])  # damaged
+    again = _MadeTranslator(benchmark, lambda direction: direction[1])
+    after = evaluate(_subject(again), benchmark, tmp_path)
+    assert set(again.calls) == {("en", "de"), ("de", "fr"), ("fr", "cs"), ("cs", "en")}
+    assert after == before
+
+
+def test_translations_of_another_checkpoint_are_replaced(benchmark, tmp_path, capsys):
+    evaluate(_subject(_MadeTranslator(benchmark, lambda pair: "en")), benchmark, tmp_path)
+    later = _MadeTranslator(benchmark, lambda direction: direction[1])
+    result = evaluate(_subject(later, step=8), benchmark, tmp_path)
+    assert len(later.calls) == 12
+    assert result.averages["exact_match"].all.mean == 100.0
+    assert "another checkpoint or search are replaced" in capsys.readouterr().err
+
+
+def test_limit_and_choice_of_directions(corpus, tmp_path):
+    benchmark = Benchmark("phrases", corpus, languages=("de", "fr", "en"), limit=7)
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    result = evaluate(_subject(translate), benchmark, tmp_path, which="zero_shot")
+    assert [item.direction for item in result.directions] == [("de", "fr"), ("fr", "de")]
+    assert {item.sentences for item in result.directions} == {7}
+    texts = benchmark.texts(("de", "fr"))
+    full = [pair for pair, _ in zip(corpus.pairs("test", ("de", "fr")), range(7), strict=False)]
+    assert list(zip(texts.sources, texts.references, strict=True)) == full
+
+
+def test_candidates_widen_the_exact_detector(corpus):
+    benchmark = Benchmark("phrases", corpus, candidates=("en", "ja", "zu"))
+    assert benchmark.nearest.languages == (*LANGUAGES, "ja")
+    assert len(benchmark.directions) == 12
+
+
+def test_choosing_directions():
+    pairs = many_to_many(LANGUAGES)
+    assert choose_directions(pairs, "all", None) == pairs
+    assert set(choose_directions(pairs, "supervised", SUPERVISED)) == SUPERVISED
+    assert len(choose_directions(pairs, "zero_shot", SUPERVISED)) == 6
+    with pytest.raises(UserError, match="does not say what it was trained on"):
+        choose_directions(pairs, "supervised", None)
+    with pytest.raises(UserError, match="must be one of all, supervised, zero_shot"):
+        choose_directions(pairs, "some", SUPERVISED)
+    with pytest.raises(UserError, match="no such direction"):
+        choose_directions(pairs, "zero_shot", set(pairs))
+
+
+def test_trained_directions_come_from_task_names(tmp_path):
+    tasks = "Data.tasks=('my_corpus_en_de', 'my_corpus_de_en', 'other_fr_kab')"
+    config = load_config([], [tasks])
+    assert trained_directions(config) == {("en", "de"), ("de", "en"), ("fr", "kab")}
+    assert trained_directions(load_config([], [f"Data.cache='{tmp_path}/gone'"])) is None
+    assert trained_directions(load_config([], ["Data.tasks=('everything',)"])) is None
+
+
+def test_files_of_ones_own(tmp_path):
+    texts = {"en": ["one", "two", "three"], "de": ["eins", "zwei", "drei"]}
+    for code, lines in texts.items():
+        (tmp_path / f"test2016.{code}").write_text("\n".join(lines) + "\n")
+    corpus = ParallelFiles(
+        "mine", str(tmp_path / "{split}.{language}"), ("en", "de"), splits={"test": "test2016"}
+    )
+    benchmark = Benchmark("mine", corpus, limit=2)
+    assert benchmark.nearest is None
+
+    def translate(lines, direction):
+        return [Output("" if line == "two" else line, line == "one") for line in lines]
+
+    result = evaluate(_subject(translate, supervised=None), benchmark, tmp_path / "out")
+    first = result.directions[0]
+    assert first.direction == ("en", "de") and first.sentences == 2
+    assert first.off_target_nearest is None and first.supervised is None and first.empty == 1
+    assert first.notes == ("1 sources were too long and were cut",)
+    assert result.averages["chrf"].supervised is None
+    assert any("1 sources were too long and were cut (en-de)" == note for note in result.notes)
+
+
+def test_unknown_task_and_missing_languages(corpus):
+    with pytest.raises(UserError, match="no such corpus or mixture; one of cldr"):
+        find_corpus("nothing")
+    found, languages = find_corpus("cldr_quickstart")
+    assert languages == LANGUAGES == found.languages
+    with pytest.raises(UserError, match="no direction has a test split"):
+        Benchmark("phrases", corpus, languages=("en", "ja"))
+
+
+def test_a_translator_that_loses_lines_is_refused(benchmark, tmp_path):
+    with pytest.raises(UserError, match="59 translations of 60 sentences"):
+        evaluate(
+            _subject(lambda lines, _: [Output(line) for line in lines[1:]]), benchmark, tmp_path
+        )
+    assert not list((tmp_path / "translations").glob("*.jsonl"))
+
+
+def test_samples_come_from_few_directions_of_all_kinds():
+    pairs = many_to_many(MITRE_LANGUAGES)
+    supervised = set(english_centric(MITRE_LANGUAGES))
+    chosen = sampled_directions(pairs, supervised)
+    assert len(chosen) == SAMPLE_DIRECTIONS
+    assert 0 < len(chosen & supervised) < len(chosen - supervised)
+    assert sampled_directions(pairs[:5], None) == set(pairs[:5])
+
+
+def test_training_log_of_nothing(tmp_path):
+    assert read_training_log(None).curves == {} == read_training_log(tmp_path / "no").curves

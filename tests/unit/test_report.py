@@ -1,0 +1,284 @@
+"""The report is complete, self-contained and well-formed; the tables say what the results say."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_results import made_result
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.chart import Line, line_chart, ticks
+from mnmt_jax.evaluation.heat_map import scale
+from mnmt_jax.evaluation.markup import Html, tag, text_in
+from mnmt_jax.evaluation.report import report_page, write_report
+from mnmt_jax.evaluation.result import METRICS
+from mnmt_jax.evaluation.table import (
+    comparison_table,
+    format_score,
+    group_mean,
+    markdown_table,
+    result_page,
+    sample_lines,
+    verdict,
+)
+
+FOUR = ("en", "de", "fr", "cs")
+_VOID = {"meta"}
+# Whatever could fetch something or run code.
+_FORBIDDEN = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"}
+
+
+class _Page(HTMLParser):
+    """Checks nesting, and collects elements with their attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict]] = []
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[tuple[str, dict, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append((name, dict(attributes)))
+        if name not in _VOID:
+            self.open.append((name, dict(attributes)))
+
+    def handle_endtag(self, name):
+        assert self.open.pop()[0] == name
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts.append((*self.open[-1], data))
+
+    def all(self, name: str, class_: str = "") -> list[str]:
+        return [
+            text
+            for element, attributes, text in self.texts
+            if element == name and class_ in attributes.get("class", "").split() + [""]
+        ]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [
+        made_result("first", FOUR, seed=1, layout="prefix", zero_shot=47),
+        made_result("register", FOUR, seed=2, zero_shot=64),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(runs):
+    return _Page(report_page(runs))
+
+
+def test_report_is_self_contained(runs, page):
+    names = {name for name, _ in page.elements}
+    assert names >= {"table", "svg", "style", "title"} and not names & _FORBIDDEN
+    for name, attributes in page.elements:
+        assert not {key for key in attributes if key.startswith("on")}, name
+        assert not {"src", "href", "xlink:href", "srcset", "data", "action"} & attributes.keys()
+    text = report_page(runs)
+    assert not re.search(r"url\(|@import|@font-face|https?:|//\w", text)
+    assert text.startswith('<!DOCTYPE html>\n<html lang="en">') and '<meta charset="utf-8">' in text
+    assert 'name="viewport"' in text and "prefers-color-scheme: dark" in text
+
+
+def test_every_score_appears_in_its_cell(runs, page):
+    cells = {
+        (attributes["title"], text)
+        for name, attributes, text in page.texts
+        if name == "td" and "title" in attributes
+    }
+    assert len(cells) > 100
+    kinds = {True: "trained on", False: "zero-shot"}
+    names = {"en": "English", "de": "German", "fr": "French", "cs": "Czech"}
+    checked = 0
+    for run in runs:
+        for metric in METRICS:
+            for (source, target), value in run.values(metric.key).items():
+                kind = kinds[(source, target) in run.supervised]
+                title = f"{names[source]} to {names[target]} ({kind}): {value:.2f}"
+                assert (title, format_score(value)) in cells
+                checked += 1
+    assert checked == 2 * 5 * 12
+
+
+def test_trained_directions_are_outlined(page):
+    outlined = [
+        attributes["title"]
+        for name, attributes in page.elements
+        if name == "td" and "trained" in attributes.get("class", "").split()
+    ]
+    assert len(outlined) == 2 * 5 * 6 and all("(trained on)" in title for title in outlined)
+
+
+def test_summary_marks_the_best_of_several_runs(runs, page):
+    best = page.all("td", "best")
+    better = max(runs, key=lambda run: group_mean(run, "bleu", "zero_shot").mean)
+    assert better.name == "register"
+    assert format_score(group_mean(better, "bleu", "zero_shot").mean) in best
+    assert format_score(group_mean(better, "off_target_nearest", "zero_shot").mean) in best
+    assert page.all("th", "name")[:2] == ["first (prefix)", "register"]
+    alone = _Page(report_page(runs[:1]))
+    assert alone.all("td", "best") == []
+
+
+def test_samples_stand_beside_their_references(runs, page):
+    languages = {
+        (attributes.get("lang"), attributes.get("dir"), text)
+        for _, attributes, text in page.texts
+        if "text" in attributes.get("class", "").split()
+    }
+    for run in runs:
+        for sample in run.samples:
+            assert (sample.source, "ltr", sample.source_text) in languages
+            assert (sample.target, "ltr", sample.reference) in languages
+    marks = page.all("span", "mark")
+    exact = sum(verdict(sample) == "exact" for run in runs for sample in run.samples)
+    off = sum(verdict(sample) == "off-target: en" for run in runs for sample in run.samples)
+    assert marks.count("✓ exact") == exact > 0
+    assert marks.count("✗ off-target: English") == off > 0
+    cards = [item for name, item in page.elements if item.get("class") == "sample"]
+    assert {card["style"] for card in cards} == {"--columns:4"}
+
+
+def test_text_is_escaped(runs):
+    nasty = '<script>alert("x")</script> & more'
+    sample = dataclasses.replace(runs[0].samples[0], hypothesis=nasty)
+    run = dataclasses.replace(runs[0], samples=(sample,), name="a<b>", notes=(nasty,))
+    text = report_page([run])
+    assert "<script" not in text and "a<b>" not in text
+    assert nasty in [content for _, _, content in _Page(text).texts]
+
+
+def test_languages_written_from_the_right_and_unknown_ones():
+    assert str(text_in("ar", "x")) == '<span class="text" lang="ar" dir="rtl">x</span>'
+    assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
+    assert 'lang="fil"' in text_in("tl", "x")
+    assert "(empty)" in text_in("de", " ")
+
+
+def test_left_out_scores_and_unknown_supervision(runs):
+    directions = tuple(
+        dataclasses.replace(item, supervised=None, bleu=None, off_target_nearest=None)
+        for item in runs[0].directions
+    )
+    run = dataclasses.replace(runs[0], directions=directions, curves={}, samples=())
+    page = _Page(report_page([run]))
+    titles = page.all("summary")
+    assert "BLEU" not in titles and "Off-target" not in titles
+    assert "Off-target (lid.176)" in titles
+    assert any("all, 12 directions" in text for text in page.all("th", "group"))
+    assert "–" in page.all("td") and "Training" not in page.all("h2")
+    table = comparison_table([run])
+    assert "all (12)" in table and "Off-target (lid.176)" in table
+
+
+def test_one_score_left_out_is_a_dash():
+    page = _Page(report_page([made_result("run", ("en", "de", "ko"), seed=1, layout="prefix")]))
+    dashes = [
+        attributes["title"]
+        for name, attributes, text in page.texts
+        if name == "td" and text == "–"
+        if "title" in attributes
+    ]
+    assert dashes == ["English to Korean: left out", "German to Korean: left out"]
+
+
+def test_writing_makes_folders_and_refuses_nothing(tmp_path, runs):
+    write_report(tmp_path / "new" / "report.html", runs)
+    assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8") == report_page(runs)
+    with pytest.raises(UserError, match="at least one run"):
+        write_report(tmp_path / "report.html", [])
+
+
+def test_comparison_table(runs):
+    lines = comparison_table(runs).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert rows[0] == "model,steps,seconds,directions,BLEU,chrF++,Exact,Off-target".split(",")
+    assert [row[0] for row in rows[2:]] == ["first (prefix)", "register"] * 2
+    assert [row[3] for row in rows[2:]] == ["supervised (6)"] * 2 + ["zero-shot (6)"] * 2
+    assert rows[2][1:3] == ["3,000", "219"]
+    keys = ("bleu", "chrf", "exact_match", "off_target_nearest")
+    for row, run in zip(rows[4:], runs, strict=True):
+        assert row[4:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
+
+
+def test_result_page_lists_every_direction_and_signature(runs):
+    text = result_page(runs[0])
+    assert sum(line.startswith("| en → ") for line in text.splitlines()) == 3 + 1
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0" in text
+    assert "| Germanic →" in text and "| → Slavic" in text and "English →" not in text
+
+
+def test_sample_lines_take_zero_shot_directions_in_turn(runs):
+    blocks = sample_lines(runs, 5).split("\n\n")
+    assert len(blocks) == 5
+    assert len({block.splitlines()[0] for block in blocks}) == 5
+    for block in blocks:
+        lines = block.splitlines()
+        assert "en" not in lines[0].split()
+        assert [line.split()[0] for line in lines[1:]] == [
+            "source",
+            "reference",
+            "first",
+            "register",
+        ]
+        assert re.search(r"\[(exact|differs|empty|off-target: en)\]$", lines[3])
+
+
+def test_markdown_cells_are_escaped():
+    assert markdown_table(["a", "b"], [["x|y", "1"]]).splitlines() == [
+        "| a    |   b |",
+        "| ---- | --: |",
+        "| x\\|y |   1 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    "values,ends",
+    [
+        ([], (0, 100)),
+        ([0.0], (0, 10)),
+        ([31.0, 44.9], (30, 50)),
+        ([3.0, 44.9], (0, 50)),
+        ([100.0], (100 - 100, 100)),
+        ([97.2, 100.0], (90, 100)),
+        ([40.0, 50.0], (40, 50)),
+    ],
+)
+def test_colour_scale(values, ends):
+    assert scale(values) == ends
+
+
+@pytest.mark.parametrize(
+    "low,high,expected",
+    [(0, 3000, [0, 1000, 2000, 3000]), (0.2, 2.1, [0, 0.5, 1, 1.5, 2, 2.5]), (2, 2, None)],
+)
+def test_ticks_enclose_the_values(low, high, expected):
+    found = ticks(low, high)
+    assert found[0] <= low and found[-1] >= high and len(found) >= 2
+    assert expected is None or found == expected
+
+
+def test_chart_draws_points_where_they_belong():
+    drawing = line_chart(
+        "Loss", [Line("run", ((0, 0.0), (50, 1.0), (100, 2.0)), 0)], x_title="x", y_title="y"
+    )
+    path = re.search(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
+    x0, y0, x1, y1, x2, y2 = map(float, path.groups())
+    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1) and y1 == pytest.approx(
+        (y0 + y2) / 2, abs=0.1
+    )
+    assert x0 < x2 and y0 > y2  # upwards is a smaller y
+    assert "run: 2.000" in drawing
+
+
+def test_markup_escapes_what_is_not_markup():
+    assert tag("p", "a < b", Html("<br>"), [tag("b", "&")], class_='"x"') == (
+        '<p class="&quot;x&quot;">a &lt; b<br><b>&amp;</b></p>'
+    )
