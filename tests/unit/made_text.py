@@ -9,9 +9,9 @@ from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentence
 
 LANGUAGES = ("en", "de", "fr")
 _WORDS = {
-    "en": ("one", "two", "three", "house", "river", "green", "small", "and", "runs", "under"),
-    "de": ("eins", "zwei", "drei", "Haus", "Fluss", "grün", "klein", "und", "läuft", "unter"),
-    "fr": ("un", "deux", "trois", "maison", "rivière", "vert", "petit", "et", "court", "sous"),
+    "en": ("one", "two", "three", "house", "river", "green", "small", "and", "runs", "behind"),
+    "de": ("eins", "zwei", "drei", "Haus", "Fluss", "grün", "klein", "und", "läuft", "hinter"),
+    "fr": ("un", "deux", "trois", "maison", "rivière", "vert", "petit", "et", "court", "derrière"),
 }
 
 
