@@ -21,6 +21,7 @@ from jaxtyping import Array
 from mnmt_jax.cache import Cache, reorder
 from mnmt_jax.config import Decode
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
+from mnmt_jax.errors import UserError
 from mnmt_jax.model import Translator
 
 
@@ -28,16 +29,16 @@ def make_search(decode: Decode) -> Search:
     """Returns the search that a configuration describes.
 
     Raises:
-        ValueError: if a value is out of range.
+        UserError: if a value is out of range.
     """
     if decode.beam_size < 1:
-        raise ValueError(f"Decode.beam_size={decode.beam_size} must be at least 1")
+        raise UserError(f"Decode.beam_size={decode.beam_size} must be at least 1")
     if decode.method == "greedy" or (decode.method == "beam" and decode.beam_size == 1):
         return Greedy(length_penalty=decode.length_penalty)
     if decode.method == "beam":
         return BeamSearch(decode.beam_size, reorder, decode.length_penalty)
     if decode.temperature <= 0 or not 0 < decode.top_p <= 1 or decode.top_k < 0:
-        raise ValueError(
+        raise UserError(
             f"Decode.temperature={decode.temperature}, top_k={decode.top_k}, top_p={decode.top_p}: "
             "need temperature > 0, top_k >= 0 and 0 < top_p <= 1"
         )

@@ -130,9 +130,11 @@ def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> li
         One translation per line, in the same order.
 
     Raises:
-        UserError: if a language has no tag or the model's output is not finite.
+        UserError: if a language has no tag, `decode` cannot be followed, or the model's output is
+            not finite.
     """
     search = make_search(decode)
+    _check(system, decode)
     encoded = _encode(system, [line.text for line in lines])
     room = max(decode.buckets) - system.instruction.source_extra
     translations = [Translation()] * len(lines)
@@ -169,6 +171,7 @@ def score_lines(
     Raises:
         UserError: if a pair does not fit the largest bucket.
     """
+    _check(system, decode)
     vocabulary, instruction = system.vocabulary, system.instruction
     sources = vocabulary.encode_lines([line.text for line in lines])
     targets = vocabulary.encode_lines(references)
@@ -205,6 +208,19 @@ def length_limit(decode: Decode, source_tokens: int) -> int:
     if decode.max_length_per_source <= 0:
         return decode.max_length
     return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
+
+
+def _check(system: System, decode: Decode) -> None:
+    if decode.batch < 1 or decode.max_length < 1:
+        raise UserError(
+            f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
+        )
+    least = 1 + system.instruction.source_extra
+    if min(decode.buckets, default=0) < least:
+        raise UserError(
+            f"Decode.buckets={decode.buckets}: each must be at least {least}, a piece with its "
+            "tag and eos"
+        )
 
 
 def _plan(

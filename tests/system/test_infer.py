@@ -1,0 +1,165 @@
+"""`scripts/infer.py` on a run directory: pipes, files, formats, errors."""
+
+import gzip
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.errors import run_command
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.model import build_model
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.train_state import TrainState, Window
+from mnmt_jax.translator import Translator
+from tests.unit.made_text import sentence, vocabulary
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "scripts" / "infer.py"
+LINES = [sentence(1, "en"), "", "green\u2028house", sentence(2, "en"), "one " * 30]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run directory with random parameters."""
+    folder, vocab = tmp_path_factory.mktemp("runs") / "run", vocabulary()
+    model = Model(layout="prefix", stage_layers=(1,), embed=16, mlp=24, heads=2)
+    decode = Decode(batch=4, max_length=6, buckets=(12,), beam_size=2)
+    config = Config(Data(), model, Optimizer(), Train(), decode, Mesh())
+    network, roles = build_model(model, vocab.size), LAYOUTS["prefix"].embedded_roles()
+    converter = Converter(vocab, INSTRUCTIONS["1"], roles, Lengths(8, 8))
+    example = Example(np.array([5, 6]), np.array([7]), 0, 1)
+    batch = converter.batch(segments_from_rows([[example]]), 1)
+    params = jax.jit(network.init)(jax.random.key(0), batch)["params"]
+    RunDirectory(folder).prepare(config, vocab, has_checkpoint=False)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints.save(TrainState(np.int32(7), params, {}, Window.empty(roles)), {})
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def infer(monkeypatch, capfd):
+    """Runs the command in this process; returns its status, standard output and standard error."""
+    spec = importlib.util.spec_from_file_location("infer", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def call(*arguments: object, stdin: bytes = b""):
+        monkeypatch.setattr(sys, "argv", ["infer.py", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as exit_info:
+            run_command(module.main)
+        sys.stdout.flush()
+        return exit_info.value.code, *capfd.readouterr()
+
+    return call
+
+
+def _languages(run: Path) -> tuple:
+    return "--run", run, "--source", "en", "--target", "de"
+
+
+def test_a_pipe_gives_one_line_per_line(run):
+    """The real thing: a process of its own."""
+    command = [sys.executable, str(SCRIPT), *map(str, _languages(run))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, input="\n".join(LINES).encode(), capture_output=True, env=environment, check=True
+    )
+    output = done.stdout.decode()
+    expected = Translator.load(run).translate(LINES, source="en", target="de")
+    assert output.endswith("\n") and output.removesuffix("\n").split("\n") == expected
+    assert expected[1] == "" and all(expected[i] for i in (0, 2, 3, 4))
+    assert "5 lines in" in done.stderr.decode()
+    assert "warning: 1 lines have more than 12 tokens" in done.stderr.decode()
+    assert "(line 5)" in done.stderr.decode()
+
+
+def test_files_gzip_and_json(run, infer, tmp_path):
+    source, output = tmp_path / "in.gz", tmp_path / "out.jsonl"
+    source.write_bytes(gzip.compress("\r\n".join(["\ufeff" + LINES[0], *LINES[1:]]).encode()))
+    arguments = "--input", source, "--output", output, "--format=jsonl", "--beam_size=3"
+    status, out, _ = infer(*_languages(run), *arguments)
+    assert (status, out) == (0, "")
+    records = [json.loads(line) for line in output.read_text().split("\n")[:-1]]
+    assert [record["source"] for record in records] == LINES
+    assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
+    assert [record["truncated"] for record in records] == [False] * 4 + [True]
+    found = Translator.load(run).translate_nbest(LINES, source="en", target="de", beam_size=3)
+    for record, translation in zip(records, found, strict=True):
+        assert record["translation"] == translation.text
+        assert record["score"] == translation.score
+        nbest = [{"text": h.text, "score": h.score} for h in translation.hypotheses]
+        assert record["nbest"] == nbest and len(nbest) in (0, 3)
+    assert set(tmp_path.iterdir()) == {source, output}
+
+
+def test_bindings_and_step_reach_the_search(run, infer):
+    text = LINES[0].encode()
+    binding = "--gin.Decode.max_length=1"
+    status, out, _ = infer(*_languages(run), binding, "--step=7", stdin=text)
+    assert status == 0 and out.count("\n") == 1
+    short = Translator.load(run, 7, bindings=["Decode.max_length=1"])
+    assert out == short.translate(LINES[:1], source="en", target="de")[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"--target": "german"}, "did you mean de?"),
+        ({"--run": "/nowhere"}, "config.gin: no such file"),
+        ({"--step": "8"}, "no checkpoint 8"),
+        ({"--input": "/nowhere/x"}, "--input=/nowhere/x: No such file"),
+        ({"--output": "/nowhere/x"}, "--output=/nowhere/x: cannot be written"),
+        ({"--gin.Decode.beam": "3"}, "beam"),
+        ({"--gin.Decode.buckets": "(2,)"}, "each must be at least 3"),
+        ({"--beam_size": "0"}, "beam_size=0"),
+        ({"--format": "xml"}, "invalid choice"),
+    ],
+)
+def test_mistakes_are_one_line(run, infer, changed, message):
+    flags = {"--run": run, "--source": "en", "--target": "de"} | changed
+    arguments = [argument for pair in flags.items() for argument in pair]
+    status, out, error = infer(*arguments, stdin=LINES[0].encode())
+    lines = error.strip().split("\n")
+    assert status == 2 and out == "" and message in lines[-1] and lines[-1].startswith("error: ")
+    assert "Traceback" not in error
+
+
+def test_bad_text_names_its_line_and_leaves_no_output(run, infer, tmp_path):
+    output = tmp_path / "out"
+    output.write_text("old\n")
+    status, _, error = infer(*_languages(run), "--output", output, stdin=b"one\ntwo \xff\n")
+    assert status == 2 and "standard input, line 2: not UTF-8 (byte 5)" in error
+    assert output.read_text() == "old\n" and list(tmp_path.iterdir()) == [output]
+
+
+def test_empty_input_gives_empty_output(run, infer):
+    assert infer(*_languages(run))[:2] == (0, "")
+
+
+def test_help_needs_no_jax():
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['infer.py', '--help']\n"
+        f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'jax', 'flax', 'orbax', 'grain', 'tensorflow', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"--beam_size" in done.stdout

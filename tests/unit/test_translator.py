@@ -1,0 +1,196 @@
+"""Text in, text out: order, blanks, lengths, languages, instructions, batches."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.generate import growth_steps
+from mnmt_jax.decoding.translate import length_limit
+from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.model import build_model
+from mnmt_jax.translator import Translator
+from tests.slow_search import slow_beam_search
+from tests.unit.made_text import sentence, vocabulary
+
+SCORE_ATOL = 1e-5
+BUCKETS = (10, 14)
+LINES = [sentence(number, "en") for number in range(1, 8)]
+
+
+@functools.cache
+def _params(layout: str):
+    vocab = vocabulary()
+    model = Model(layout=layout, stage_layers=(2,), embed=16, mlp=24, heads=2)
+    network = build_model(model, vocab.size)
+    roles = LAYOUTS[layout].embedded_roles()
+    converter = Converter(vocab, INSTRUCTIONS["1"], roles, Lengths(8, 8))
+    example = Example(np.array([5, 6]), np.array([7]), 0, 1)
+    batch = converter.batch(segments_from_rows([[example]]), 1)
+    params = jax.jit(network.init)(jax.random.key(0), batch)["params"]
+    return model, jax.tree.map(lambda array: 3 * array, params)
+
+
+@functools.cache
+def _translator(instruction: str = "register", layout: str = "register", **decode) -> Translator:
+    model, params = _params(layout)
+    decode = {"batch": 4, "max_length": 11, "buckets": BUCKETS, "beam_size": 3} | decode
+    config = Config(
+        Data(instruction=instruction), model, Optimizer(), Train(), Decode(**decode), Mesh()
+    )
+    return Translator(config, vocabulary(), params)
+
+
+def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
+    """Searches with teacher forcing through the converter that training uses."""
+    vocab, system = translator.vocabulary, translator._system
+    converter = dataclasses.replace(system.converter(BUCKETS[-1]))
+    forced = system.instruction.target_extra - 1
+    pieces = np.array(vocab.encode(line))
+    languages = vocab.language_index("en"), vocab.language_index(target)
+
+    def log_probs(tokens):
+        segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
+        batch = converter.batch(segments, 1)
+        batch = {name: array for name, array in batch.items() if name not in PER_SEGMENT}
+        logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
+        return np.asarray(jax.nn.log_softmax(logits))
+
+    return slow_beam_search(log_probs, beam=beam, max_length=11)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(model, params, batch):
+    return model.apply({"params": params}, batch)
+
+
+@pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
+@pytest.mark.parametrize("instruction", INSTRUCTIONS)
+def test_translating_feeds_the_model_what_training_does(instruction: str, layout: str):
+    translator = _translator(instruction, layout)
+    found = translator.translate_nbest(LINES[:2], source="en", target="fr")
+    for line, translation in zip(LINES, found, strict=False):
+        expected = _slow(translator, line, 3, "fr")
+        assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
+        np.testing.assert_allclose(
+            [h.score for h in translation.hypotheses], [s for s, _ in expected], atol=SCORE_ATOL
+        )
+        assert translation.text == vocabulary().decode(expected[0][1])
+
+
+def test_order_blank_lines_and_cut_lines():
+    long = " ".join(LINES)
+    lines = ["", *LINES[:3], " \t", long, LINES[3], "\u3000"]
+    found = _translator().translate_nbest(lines, source="en", target="de")
+    blank = [not translation.hypotheses for translation in found]
+    assert blank == [True, False, False, False, True, False, False, True]
+    assert [t.text for t, is_blank in zip(found, blank, strict=True) if is_blank] == [""] * 3
+    assert [translation.truncated for translation in found] == [line == long for line in lines]
+    cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
+    assert found[5] == dataclasses.replace(
+        _translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
+        truncated=True,
+    )
+    for line, translation in zip(lines, found, strict=True):
+        if line in LINES:
+            one = _translator().translate_nbest([line], source="en", target="de")
+            assert one == [translation]
+
+
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+def test_a_line_does_not_depend_on_the_others(method: str):
+    translator = _translator(method=method)
+    together = translator.translate_nbest(LINES, source="en", target="de")
+    assert len({translation.text for translation in together}) > 1
+    for place in (0, 3, 6):
+        others = [LINES[0][::-1]] * place
+        mixed = translator.translate_nbest([*others, LINES[place]], source="en", target="de")
+        assert mixed[place] == together[place]
+
+
+def test_samples_follow_the_seed_and_the_line_number():
+    def sampled(lines, **decode):
+        found = _translator(method="sample", **decode).translate_nbest(
+            lines, source="en", target="de"
+        )
+        return [translation.hypotheses for translation in found]
+
+    first = sampled([LINES[0]] * 2)
+    assert first == sampled([LINES[0]] * 2) and first[0] != first[1]
+    assert sampled([LINES[0]], seed=1)[0] != first[0]
+
+
+def test_languages_may_differ_by_line():
+    translator = _translator()
+    sources, targets = ["en", "de", "en"], ["de", "fr", "fr"]
+    mixed = translator.translate_nbest(LINES[:3], source=sources, target=targets)
+    single = [
+        translator.translate_nbest([line], source=source, target=target)[0]
+        for line, source, target in zip(LINES, sources, targets, strict=False)
+    ]
+    assert mixed == single
+    assert translator.translate(LINES[:3], source="en", target="fr") != [t.text for t in single]
+
+
+def test_score_is_the_search_score():
+    translator, vocab = _translator(), vocabulary()
+    found = translator.translate_nbest(LINES, source="en", target="de")
+    triples = [
+        (line, h)
+        for line, translation in zip(LINES, found, strict=True)
+        for h in translation.hypotheses
+        if [*vocab.encode(h.text), vocab.eos_id] == list(h.tokens)
+    ]
+    assert len(triples) > 3
+    scores = translator.score(
+        [line for line, _ in triples], [h.text for _, h in triples], source="en", target="de"
+    )
+    np.testing.assert_allclose(scores, [h.score for _, h in triples], atol=SCORE_ATOL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source": "en", "target": "german"}, r"--target=german.*did you mean de\?.*en, de, fr"),
+        ({"source": "sw", "target": "de"}, "--source=sw: the model has no such language"),
+        ({"source": ["en"], "target": "de"}, "line 2 has no language"),
+        ({"source": "en", "target": "de", "beam_size": 0}, "beam_size=0 must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        _translator().translate(LINES, **arguments)
+
+
+def test_unknown_language_is_reported_before_any_line_is_read():
+    with pytest.raises(UserError, match="no such language"):
+        _translator().stream(iter(()), source="en", target="zz")
+
+
+def test_a_broken_model_is_reported_with_the_line():
+    whole = _translator()
+    broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._system.params)
+    translator = Translator(whole.config, vocabulary(), broken)
+    with pytest.raises(UserError, match="line 2: the model's output is not a number"):
+        translator.translate(["", LINES[0]], source="en", target="de")
+
+
+def test_scoring_refuses_what_does_not_fit():
+    with pytest.raises(UserError, match="line 2: the pair needs .* add a larger bucket"):
+        _translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
+    with pytest.raises(UserError, match="2 lines but 1 references"):
+        _translator().score(LINES[:2], LINES[:1], source="en", target="de")
+
+
+def test_limits_and_growth():
+    assert length_limit(Decode(max_length=200), 5) == 200
+    assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
+    assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
+    assert growth_steps(16, 201) == [24, 48, 96, 192, 201]
+    assert growth_steps(256, 201) == [201] and growth_steps(16, 25) == [24, 25]
