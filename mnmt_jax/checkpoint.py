@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,17 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
 from mnmt_jax.train_state import TrainState
+
+
+class _Harmless(logging.Filter):
+    """Drops two warnings of Orbax about files that we leave out on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = str(record.msg)
+        return "Metadata file does not exist" not in text and "`tracked_metric`" not in text
+
+
+logging.getLogger("absl").addFilter(_Harmless())
 
 AVERAGE = "average"
 BEST = "best"
@@ -53,7 +66,7 @@ class Checkpoints:
         *,
         keep_last: int = 5,
         keep_best: int = 1,
-        report: Callable[[str], None] = print,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         """Opens the folder, creating it if needed, and removes what an interrupted save left.
 
@@ -61,14 +74,14 @@ class Checkpoints:
             directory: of all steps.
             keep_last: newest steps kept, at least 1.
             keep_best: steps kept besides, by validation loss.
-            report: takes lines for the person watching.
+            report: takes lines for the person watching; None prints them to stderr.
         """
         if keep_last < 1 or keep_best < 0:
             raise UserError(
                 f"Train.keep_last={keep_last}, Train.keep_best={keep_best}: at least 1 and 0 needed"
             )
         self.directory = Path(directory).absolute()
-        self._report = report
+        self._report = report or functools.partial(print, file=sys.stderr)
         self._options = _options(keep_last, keep_best)
         self._manager = self._open()
 

@@ -1,0 +1,110 @@
+"""A cache, a configuration and helpers for tests that train for a few steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.cache import TaskSource, write_cache
+from tests.unit import made_text
+
+SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
+ZERO_SHOT = (("de", "fr"), ("fr", "de"))
+TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
+
+
+def random_pairs(count: int, seed: int):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        source, target = rng.integers(1, 9, 2)
+        yield rng.integers(3, 57, source).tolist(), rng.integers(3, 57, target).tolist()
+
+
+def make_cache(directory: Path) -> Path:
+    def task(seed: int, source: str, target: str, supervised: bool) -> TaskSource:
+        splits = {"validation": lambda: random_pairs(6, 100 + seed)}
+        if supervised:
+            splits["train"] = lambda: random_pairs(40, seed)
+        return TaskSource(f"made_{source}_{target}", source, target, splits)
+
+    tasks = [task(number, *pair, True) for number, pair in enumerate(SUPERVISED)]
+    tasks += [task(50 + number, *pair, False) for number, pair in enumerate(ZERO_SHOT)]
+    write_cache(directory, tasks, vocabulary=made_text.vocabulary())
+    return directory
+
+
+def make_config(cache: Path, **changes) -> Config:
+    """Returns a configuration; `changes` maps a section's name to its changed fields."""
+    sections = {
+        "data": Data(
+            cache=str(cache),
+            rows=8,
+            source_length=16,
+            target_length=16,
+            max_segments=3,
+            chunk_examples=64,
+            validation_examples=4,
+        ),
+        "model": Model(layout="register", stage_layers=(2,), embed=16, mlp=24, heads=2),
+        "optimizer": Optimizer(learning_rate=1e-2, warmup_steps=4),
+        "train": Train(steps=8, log_every=2, eval_every=4, save_every=4, keep_last=2),
+        "decode": Decode(),
+        "mesh": Mesh(),
+    }
+    return Config(
+        **{
+            name: dataclasses.replace(section, **changes.get(name, {}))
+            for name, section in sections.items()
+        }
+    )
+
+
+def records(run: Path) -> list[dict]:
+    """Returns the lines of a run's metrics file, without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in TIMES}
+        for line in lines
+    ]
+
+
+def saved(run: Path, step: int) -> dict[str, np.ndarray]:
+    """Returns everything a checkpoint holds, by path: parameters, moments, sums, data position."""
+    import orbax.checkpoint as ocp
+
+    folder = run.absolute() / "checkpoints" / str(step)
+    arrays = {}
+    for item in ("params", "training"):
+        with ocp.PyTreeCheckpointer() as reader:
+            shapes = reader.metadata(folder / item).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
+            tree = reader.restore(folder / item, restore_args=as_numpy)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            arrays[item + jax.tree_util.keystr(path)] = np.asarray(leaf)
+    extra = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(folder / "extra")
+    arrays["data"] = np.array(sorted(extra["extra"]["data"].items()), dtype=object)
+    return arrays
+
+
+def assert_same_training(found: Path, expected: Path, step: int) -> None:
+    """Compares two runs bit for bit: the checkpoint of a step and the metrics up to it."""
+    left, right = saved(found, step), saved(expected, step)
+    assert left.keys() == right.keys() and len(left) > 50
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+    assert records(found) == records(expected)
+    steps = [record["step"] for record in records(found)]
+    assert steps == sorted(set(steps)) and steps
+
+
+def steps_of(run: Path) -> list[int]:
+    checkpoints = Checkpoints(run / "checkpoints")
+    steps = checkpoints.steps()
+    checkpoints.close()
+    return steps

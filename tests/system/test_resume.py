@@ -1,0 +1,137 @@
+"""A training that was stopped anyhow ends as the one that was not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.config import save_config
+from tests.made_run import assert_same_training, make_cache, make_config, records, steps_of
+
+STEPS = 24
+PATIENCE = 120  # seconds until a child must have done what is waited for
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def gin_file(tmp_path_factory) -> Path:
+    """Saves at every step, so that a moment chosen at random is likely to be inside a save."""
+    folder = tmp_path_factory.mktemp("resume")
+    config = make_config(
+        make_cache(folder / "cache"),
+        train={"steps": STEPS, "log_every": 7, "eval_every": 10, "save_every": 1},
+        optimizer={"accumulate": 2},
+    )
+    save_config(config, folder / "run.gin")
+    return folder / "run.gin"
+
+
+def start(gin_file: Path, workdir: Path, *bindings: str) -> subprocess.Popen:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}", *bindings]
+    return subprocess.Popen(
+        [*command, f"--workdir={workdir}"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(child: subprocess.Popen, status: int) -> str:
+    _, said = child.communicate(timeout=PATIENCE)
+    assert child.returncode == status, said
+    return said
+
+
+def wait_for(condition, child: subprocess.Popen) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert child.poll() is None, child.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def unfinished(run: Path, above: int) -> list[Path]:
+    """Returns the folders of saves in progress."""
+    found = (run / "checkpoints").glob("*tmp*")
+    return [path for path in found if int(path.name.split(".")[0]) > above]
+
+
+def complete(run: Path) -> list[int]:
+    return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def test_stopped_by_sigterm_and_by_kill_inside_a_save(gin_file, tmp_path):
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert "complete" in finish(start(gin_file, straight, f"--gin.Train.save_every={STEPS}"), 0)
+
+    child = start(gin_file, broken)
+    wait_for(lambda: complete(broken) and complete(broken)[-1] >= 3, child)
+    child.send_signal(signal.SIGTERM)
+    said = finish(child, 128 + signal.SIGTERM)
+    stopped_at = complete(broken)[-1]
+    assert f"SIGTERM: {broken} is at step {stopped_at} of {STEPS}" in said
+    assert 3 <= stopped_at < STEPS
+
+    for above in (stopped_at + 1, stopped_at + 5):
+        child = start(gin_file, broken)
+        wait_for(lambda above=above: unfinished(broken, above), child)
+        child.kill()
+        child.communicate()
+        assert unfinished(broken, above), "the save had ended before the kill; nothing was tested"
+        assert above - 1 <= complete(broken)[-1] < STEPS
+
+    assert "complete" in finish(start(gin_file, broken), 0)
+    assert_same_training(broken, straight, STEPS)
+    assert [record["step"] for record in records(broken)] == [7, 10, 14, 20, 21, 24]
+    assert not unfinished(broken, 0)
+
+
+def damage(run: Path, step: int, how: str) -> None:
+    folder = run / "checkpoints" / str(step)
+    data = max((folder / "params").rglob("d/*"), key=lambda path: path.stat().st_size)
+    if how == "missing":
+        shutil.rmtree(folder / "training")
+    elif how == "truncated":
+        data.write_bytes(data.read_bytes()[:100])
+    else:
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
+def test_damaged_newest_checkpoint(how, compiled_once, tmp_path, capfd):
+    """Falls back to the one before, says so, and still ends as the undisturbed run."""
+    from mnmt_jax.train import train
+
+    config, straight = compiled_once
+    run = tmp_path / "run"
+    shutil.copytree(straight, run)
+    damage(run, 8, how)
+    assert train(config, run) is None
+    said = capfd.readouterr().err
+    assert "checkpoint 8 cannot be read" in said
+    assert "checkpoint 8 was moved to" in said and (run / "checkpoints_damaged" / "8").is_dir()
+    assert_same_training(run, straight, 8)
+    assert steps_of(run) == [4, 8]
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    from mnmt_jax.train import train
+
+    folder = tmp_path_factory.mktemp("damage")
+    config = make_config(make_cache(folder / "cache"))
+    assert train(config, folder / "run") is None
+    return config, folder / "run"
