@@ -5,7 +5,6 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_results import made_result
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.chart import Line, line_chart, ticks
@@ -22,6 +21,7 @@ from mnmt_jax.evaluation.table import (
     sample_lines,
     verdict,
 )
+from tests.unit.made_results import made_result
 
 FOUR = ("en", "de", "fr", "cs")
 _VOID = {"meta"}

@@ -1,0 +1,96 @@
+"""`scripts/evaluate.py` on a run directory that `train` made."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.train import train
+from mnmt_jax.translator import Translator
+from tests import made_run
+from tests.unit.made_text import LANGUAGES, sentences
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "scripts" / "evaluate.py"
+SENTENCES = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Holds a run of a few steps and a small parallel test set."""
+    path = tmp_path_factory.mktemp("evaluate")
+    decode = {"batch": 4, "max_length": 6, "buckets": (16,), "method": "greedy"}
+    changes = {"decode": decode, "train": {"steps": 2, "log_every": 1, "eval_every": 2}}
+    config = made_run.make_config(made_run.make_cache(path / "cache"), **changes)
+    assert train(config, path / "tiny") is None
+    for code in LANGUAGES:
+        lines = sentences(code, SENTENCES)
+        (path / f"test.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _run(*arguments: object) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, SCRIPT, *arguments]
+    return subprocess.run(command, capture_output=True, env=environment, text=True)
+
+
+def test_a_run_is_evaluated_and_continued(folder):
+    files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr,cs")
+    # A language that the model does not know.
+    (folder / "test.cs").write_text("x\n" * SENTENCES, encoding="utf-8")
+    where = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
+    done = _run(*where, *files)
+    assert done.returncode == 0, done.stderr
+    assert "not in the model, left out: cs" in done.stderr
+    assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
+    table = done.stdout.splitlines()
+    assert table[0].startswith("| model ") and len(table) == 4
+    assert "supervised (4)" in table[2] and "zero-shot (2)" in table[3]
+
+    result = read_result(folder / "out")
+    assert (result.name, result.layout, result.step) == ("tiny", "register", 2)
+    assert result.parameters > 1000 and result.seconds > 0
+    assert {name: len(curve) for name, curve in result.curves.items()} == {
+        "train": 2,
+        "supervised": 1,
+        "zero_shot": 1,
+    }
+    assert result.decoding["checkpoint"] == "step 2" and result.decoding["method"] == "greedy"
+    direct = Translator.load(folder / "tiny").translate(
+        sentences("de", SENTENCES), source="de", target="fr"
+    )
+    path = folder / "out" / "translations" / "de-fr.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [row["hypothesis"] for row in rows] == direct and any(direct)
+    assert [row["reference"] for row in rows] == sentences("fr", SENTENCES)
+
+    again = _run(*where, *files, "--directions", "zero_shot")
+    assert again.returncode == 0, again.stderr
+    assert "2 of 2 directions had been translated before" in again.stderr
+    assert [item.direction for item in read_result(folder / "out").directions] == [
+        ("de", "fr"),
+        ("fr", "de"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--task", "nothing"], "no such corpus or mixture; one of cldr"),
+        (["--task", "x", "--parallel", "no/{split}.{language}"], "--parallel needs --languages"),
+        (["--task", "cldr", "--limit", "-1"], "--limit=-1 must be positive"),
+        (["--task", "cldr", "--run", "nowhere"], "nowhere/config.gin: no such file"),
+        (["--task", "cldr", "--directions", "best"], "must be one of all, supervised, zero_shot"),
+    ],
+)
+def test_mistakes_are_one_line(folder, tmp_path, arguments, message):
+    done = _run("--run", folder / "tiny", "--output", tmp_path / "out", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
+    assert "Traceback" not in done.stderr
