@@ -9,7 +9,7 @@ import babel
 
 from mnmt_jax.data.cldr.inventory import Inventory, load_inventory, renderer
 from mnmt_jax.data.cldr.renderer import Meaning
-from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, split_of
+from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, lacking, split_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction, language
 
@@ -31,7 +31,8 @@ class CldrCorpus:
         inventory: "small" or "large".
 
     Raises:
-        UserError: if a language is unknown, repeated or not in CLDR, or the inventory is unknown.
+        UserError: if a language is unknown, repeated, or not or hardly in CLDR, or the inventory is
+            unknown.
     """
 
     def __init__(
@@ -44,6 +45,11 @@ class CldrCorpus:
             )
         self.seed = int(seed)
         self.inventory: Inventory = load_inventory(inventory, self.languages)
+        if missing := lacking(self.inventory):
+            raise UserError(
+                f"languages {' '.join(self.languages)}: no {' and no '.join(missing)} that all of "
+                "them have in CLDR, leave out the language CLDR says least of"
+            )
 
     def iter_meanings(self, split: str, direction: Direction | None = None) -> Iterator[Meaning]:
         """Yields meanings of a split without end (train) or until none is new (others).

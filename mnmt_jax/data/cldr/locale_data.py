@@ -27,7 +27,7 @@ Fields = Mapping[str, int]
 Pattern = Callable[[Fields], str]
 """A compiled date pattern: takes fields, gives text."""
 
-_BABEL_NAMES = {"tl": "fil"}
+_BABEL_NAMES = {"tl": "fil", "nb": "no"}
 _SPACES = re.compile(r"\s+")
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u061c\ufeff"))
 _WIDER = {"MMM": "MMMM", "LLL": "LLLL", "EEE": "EEEE", "E": "EEEE", "ccc": "cccc", "QQQ": "QQQQ"}
@@ -39,7 +39,7 @@ def normalize(text: str) -> str:
 
 
 def babel_name(language: str) -> str:
-    """Returns Babel's name of a language's locale ("fil" for "tl", else the code).
+    """Returns Babel's name of a language's locale ("fil" for "tl").
 
     Raises:
         UserError: if Babel has no data for the language.

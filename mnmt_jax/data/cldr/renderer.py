@@ -59,6 +59,8 @@ _DATE_PATTERNS: dict[str, Callable[[LocaleData], str | None]] = {
     "time": lambda data: data.own("time_formats", "short"),
 }
 
+_INNER = ("start", "middle")
+
 _INTERVALS = {
     ("months", False): ("yMMMM", "M"),
     ("months", True): ("yMMMM", "y"),
@@ -86,7 +88,7 @@ class Renderer:
         self._intervals = {
             key: self._locale.interval(*arguments) for key, arguments in _INTERVALS.items()
         }
-        self._date_time = self._locale.own("datetime_formats", "long")
+        self._date_time = self._date_time_pattern()
         self._separators = {style: self._list_separators(style) for style in ("standard", "or")}
         self._marks = _PUNCTUATION.get(language, _DEFAULT_PUNCTUATION)
         self.names = {kind: self._own_names(kind) for kind in NAME_PATHS}
@@ -116,11 +118,12 @@ class Renderer:
         """Names the phrase types the language owns no pattern for."""
         missing = {kind for kind, pattern in self._dates.items() if pattern is None}
         missing |= {kind for (kind, _), halves in self._intervals.items() if halves is None}
-        missing |= {"list" for separators in self._separators.values() if separators is None}
+        lists = {"standard": "list", "or": "or"}
+        missing |= {lists[style] for style, found in self._separators.items() if found is None}
         missing |= {"relative" for unit in RELATIVE_UNITS if self.relative_patterns(unit) is None}
         if {"full", "long"} & missing:
             missing.add("date")
-        if self._date_time is None or {"long", "time"} & missing:
+        if not self._date_time or {"long", "time"} & missing:
             missing.add("datetime")
         return frozenset(missing)
 
@@ -173,11 +176,17 @@ class Renderer:
                 found[code] = normalize(name).strip()
         return found
 
+    def _date_time_pattern(self) -> str:
+        """Returns what joins a date {1} and a time {0}, quotes taken off; empty if not owned."""
+        return normalize(self._locale.own("datetime_formats", "long") or "").replace("'", "")
+
     def _list_separators(self, style: str) -> dict[str, str] | None:
         """Returns what stands between two items: "2", "start", "middle", "end"."""
         separators = {}
         for part in ("2", "start", "middle", "end"):
-            pattern = self._locale.own_or_wordless("list_patterns", style, part)
+            # A comma between further items suits everyone, but "and" must be the language's own.
+            find = self._locale.own_or_wordless if part in _INNER else self._locale.own
+            pattern = find("list_patterns", style, part)
             if pattern is None or not (pattern.startswith("{0}") and pattern.endswith("{1}")):
                 return None
             separators[part] = normalize(pattern[3:-3])
@@ -198,7 +207,7 @@ class Renderer:
     def _datetime(self, year: int, month: int, day: int, hour: int, minute: int) -> str:
         date = self._date("long", year, month, day)
         time = self._pattern("time")({"H": hour, "m": minute})
-        return normalize(self._date_time).replace("{1}", date).replace("{0}", time)
+        return self._date_time.replace("{1}", date).replace("{0}", time)
 
     def _month_day(self, month: int, day: int) -> str:
         return self._pattern("month_day")({"M": month, "d": day})

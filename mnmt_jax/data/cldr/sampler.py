@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mnmt_jax.data.cldr.inventory import Inventory
-from mnmt_jax.data.cldr.renderer import RELATIVE_UNITS, Meaning
+from mnmt_jax.data.cldr.renderer import NAME_PATHS, RELATIVE_UNITS, Meaning
 
 Item = TypeVar("Item")
 Weights = Sequence[tuple[float, Item]]
@@ -69,6 +69,7 @@ _LIST_ITEMS: dict[str, Weights[str]] = {
     ),
 }
 _LIST_SIZES: Weights[int] = ((0.5, 2), (0.35, 3), (0.15, 4))
+_FEWEST = 4
 
 
 def split_of(meaning: Meaning) -> str:
@@ -82,13 +83,43 @@ def split_of(meaning: Meaning) -> str:
     return "train"
 
 
+def _absent(inventory: Inventory) -> set[str]:
+    """Names the phrase types that cannot be drawn: no pattern, or too few atoms for a list."""
+    absent = set(inventory.missing)
+    absent |= {kind for kind in NAME_PATHS if len(inventory.names.get(kind, ())) < _FEWEST}
+    if len(inventory.units) < _FEWEST:
+        absent.add("quantity")
+    if "currency" in absent:
+        absent.add("money")
+    if {"quantity", "money"} & absent:
+        absent.add("amount")
+    if "amount" in absent or not inventory.per_units:
+        absent.add("rate")
+    if "territory" in absent:
+        absent |= {"colon", "note"} if inventory.name == "small" else {"note"}
+    return absent
+
+
+def lacking(inventory: Inventory) -> list[str]:
+    """Names the groups of phrases an inventory has nothing at all for; empty if it can be used."""
+    absent = _absent(inventory)
+    groups = {
+        "points in time": [kind for _, kind in _HEADS[inventory.name]],
+        "names or amounts": [kind for _, kind in _BODIES[inventory.name] if kind != "list"],
+        "names for lists": [kind for _, kind in _LIST_ITEMS[inventory.name]],
+        "names": list(inventory.names),
+        "short heads": ["long", "relative"],
+    }
+    return [group for group, kinds in groups.items() if absent.issuperset(kinds)]
+
+
 class Sampler:
     """Draws meanings from an inventory.
 
     Only `random.Random.random` is used, whose numbers Python promises never to change.
 
     Args:
-        inventory: the atoms; phrase types in its `missing` are not drawn.
+        inventory: the atoms; phrase types it lacks are not drawn, but `lacking` must be empty.
         seed: any string; the same string gives the same meanings.
     """
 
@@ -96,10 +127,12 @@ class Sampler:
         digest = hashlib.sha256(seed.encode()).digest()
         self._random = random.Random(int.from_bytes(digest, "big")).random
         self._inventory = inventory
-        self._compositions = _COMPOSITIONS[inventory.name]
-        self._heads = self._owned(_HEADS[inventory.name])
-        self._bodies = self._owned(_BODIES[inventory.name])
-        self._list_items = _LIST_ITEMS[inventory.name]
+        self._absent = _absent(inventory)
+        self._compositions = self._present(_COMPOSITIONS[inventory.name])
+        self._heads = self._present(_HEADS[inventory.name])
+        self._bodies = self._present(_BODIES[inventory.name])
+        self._list_items = self._present(_LIST_ITEMS[inventory.name])
+        self._names = tuple(kind for kind in inventory.names if kind not in self._absent)
         self._draw: dict[str, Callable[[], Meaning]] = {
             "date": self._date,
             "datetime": lambda: ("datetime", *self._day(), self._below(24), self._below(60)),
@@ -120,7 +153,7 @@ class Sampler:
             "quantity": self._quantity,
             "money": self._money,
             "rate": self._rate,
-            "name": lambda: self._name(self._one_of(tuple(inventory.names))),
+            "name": lambda: self._name(self._one_of(self._names)),
         }
 
     def draw(self) -> Meaning:
@@ -131,17 +164,15 @@ class Sampler:
         if composition == "body":
             return self._body()
         if self._inventory.name == "small":
-            short = ("date", "long", *self._day())
-            head = short if self._random() < 0.5 else self._relative()
-            return (composition, head, self._name("territory"))
+            return (composition, self._short_head(), self._name("territory"))
         if composition == "paren":
             return (composition, self._body(), self._head())
         if composition == "note":
             return (composition, self._name("territory"), self._head(), self._body())
         return (composition, self._head(), self._body())
 
-    def _owned(self, weights: Weights[str]) -> Weights[str]:
-        return [(weight, kind) for weight, kind in weights if kind not in self._inventory.missing]
+    def _present(self, weights: Weights[str]) -> Weights[str]:
+        return [(weight, kind) for weight, kind in weights if kind not in self._absent]
 
     # Numbers.
 
@@ -167,6 +198,13 @@ class Sampler:
 
     def _head(self) -> Meaning:
         return self._draw[self._weighted(self._heads)]()
+
+    def _short_head(self) -> Meaning:
+        date: Meaning = ("date", "long", *self._day())
+        choice = self._random() < 0.5
+        if "relative" in self._absent or (choice and "long" not in self._absent):
+            return date
+        return self._relative()
 
     def _year(self) -> int:
         first, last = self._inventory.years
@@ -229,14 +267,14 @@ class Sampler:
         return ("rate", amount, unit)
 
     def _list(self) -> Meaning:
-        style = "standard" if self._random() < 0.7 else "or"
+        either = self._random() >= 0.7 and "or" not in self._absent
         kind = self._weighted(self._list_items)
         size = self._weighted(_LIST_SIZES)
         items: dict[str, Meaning] = {}
         while len(items) < size:
             item = self._amount() if kind == "amount" else self._name(kind)
             items.setdefault(item[-1], item)
-        return ("list", style, *items.values())
+        return ("list", "or" if either else "standard", *items.values())
 
     def _amount(self) -> Meaning:
         return self._quantity() if self._random() < 0.6 else self._money()
