@@ -8,9 +8,9 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import off_target
 from mnmt_jax.evaluation.off_target import NearestRendering, lid_off_target, lid_signature
 
-GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir alle gedacht hatten."
+GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
-NORWEGIAN = "Været i fjellet var mye bedre i går enn vi alle sammen hadde trodd på forhånd."
+NORWEGIAN = "Jeg vet ikke hva som skjedde, men været i fjellet ble heldigvis bedre etter hvert."
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_lid_takes_line_breaks_and_empty_output():
 
 ITEMS = [
     {"en": "Germany, Greece, or Egypt", "de": "Deutschland, Griechenland oder Ägypten"},
-    {"en": "three hours ago", "de": "vor 3 Stunden"},
+    {"en": "in three hours", "de": "in 3 Stunden"},
     {"en": "Malta", "de": "Malta"},
     {"en": "Thursday, March 5", "de": "Donnerstag, 5. März"},
 ]
