@@ -248,7 +248,8 @@ class Config:
 
 _SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
 _SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
-gin.add_config_file_search_path(str(Path(__file__).resolve().parent.parent))
+_ROOT = Path(__file__).resolve().parent.parent
+gin.add_config_file_search_path(str(_ROOT))
 
 
 def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Config:
@@ -263,6 +264,9 @@ def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Confi
         UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
             something that nothing reads.
     """
+    for path in gin_files:
+        if not Path(path).is_file() and not (_ROOT / path).is_file():
+            raise UserError(f"--gin_file={path}: no such file")
     with gin.unlock_config():
         gin.clear_config()
         try:

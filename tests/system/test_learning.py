@@ -1,0 +1,95 @@
+"""A model of every row of the table learns CLDR phrases from scratch, through the whole path.
+
+Text to cache, cache to batches, training, checkpoint, and text out of the run directory: what comes
+out must be the reference, and it must depend on the language asked for.
+"""
+
+import functools
+
+import jax
+import pytest
+
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.cache import write_cache
+from mnmt_jax.data.corpora import CldrText
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.mixtures import cache_sources, language_text
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.sharding import make_mesh
+from mnmt_jax.train import train
+from mnmt_jax.translator import Translator
+from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
+
+DIRECTIONS = (("en", "de"), ("en", "fr"))
+PHRASES = 16
+EXACT = 0.9
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return CldrText(("en", "de", "fr"), sizes={"train": PHRASES, "validation": 8}, name="phrases")
+
+
+@pytest.fixture(scope="module")
+def cache(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learning")
+    text = language_text(corpus, DIRECTIONS, 1000)
+    options = SentencePieceOptions(vocab_size=100)
+    vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
+    write_cache(
+        folder / "cache", cache_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary
+    )
+    return folder / "cache"
+
+
+def configure(cache, layout: str, instruction: str) -> Config:
+    stages = len(LAYOUTS[layout].stages)
+    return Config(
+        data=Data(
+            cache=str(cache),
+            rows=8,
+            source_length=48,
+            target_length=48,
+            max_segments=6,
+            instruction=instruction,
+            chunk_examples=480,
+        ),
+        model=Model(
+            layout=layout,
+            stage_layers=(2,) if stages == 1 else (1, 2),
+            embed=64,
+            mlp=128,
+            heads=4,
+            dropout=0.0,
+            position_base=100.0,
+        ),
+        optimizer=Optimizer(
+            learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0
+        ),
+        train=Train(steps=400, eval_every=400, save_every=400, log_every=100),
+        decode=Decode(method="greedy", max_length=60, buckets=(48,), batch=PHRASES),
+        mesh=Mesh(data=1),
+    )
+
+
+def exact_share(run, corpus) -> dict[str, float]:
+    translator = Translator.load(run)
+    shares = {}
+    for source, target in DIRECTIONS:
+        sources, references = zip(*corpus.pairs("train", (source, target)), strict=True)
+        found = translator.translate(sources, source=source, target=target)
+        shares[target] = sum(map(str.__eq__, found, references)) / len(references)
+    return shares
+
+
+@pytest.mark.parametrize(
+    ("layout", "instruction"),
+    [(name, "register" if "register" in name else "1") for name in LAYOUTS]
+    + [("prefix", key) for key in INSTRUCTIONS if key not in ("1", "register")],
+)
+def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, monkeypatch):
+    one_device = functools.partial(make_mesh, devices=jax.devices()[:1])
+    monkeypatch.setattr("mnmt_jax.train.make_mesh", one_device)
+    train(configure(cache, layout, instruction), tmp_path)
+    shares = exact_share(tmp_path, corpus)
+    assert min(shares.values()) >= EXACT, shares

@@ -1,0 +1,62 @@
+"""The core stays light: no TensorFlow, seqio or t5x, and commands answer --help at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+FOREIGN = ("tensorflow", "seqio", "t5x")
+HEAVY = (*FOREIGN, "jax", "flax", "orbax", "grain", "sacrebleu", "sentencepiece")
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def core_modules() -> list[str]:
+    paths = [
+        p for p in (ROOT / "mnmt_jax").rglob("*.py") if not p.stem.startswith(("seqio_", "t5x_"))
+    ]
+    names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def test_no_core_module_imports_tensorflow_seqio_or_t5x():
+    modules = core_modules()
+    assert len(modules) > 30
+    imports = "\n".join(f"import {name}" for name in modules)
+    found = run(f"import sys\n{imports}\nprint([m for m in {FOREIGN} if m in sys.modules])")
+    assert found.strip() == "[]"
+
+
+def test_the_package_itself_imports_nothing_heavy():
+    found = run(f"import sys, mnmt_jax\nprint([m for m in {HEAVY} if m in sys.modules])")
+    assert found.strip() == "[]"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_help_imports_nothing_heavy(script):
+    """What makes `--help` fast, shown without a stopwatch: nothing slow is loaded before parsing."""
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{script.name!r}, '--help']\n"
+        "try:\n"
+        f"    runpy.run_path({str(script)!r}, run_name='__main__')\n"
+        "except SystemExit as stop:\n"
+        "    assert not stop.code, stop.code\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stderr.strip().splitlines()[-1] == "[]"
+    assert "usage:" in done.stdout
+
+
+def test_translator_is_exported():
+    assert run("import mnmt_jax; print(mnmt_jax.Translator.__module__)").strip() == (
+        "mnmt_jax.translator"
+    )
