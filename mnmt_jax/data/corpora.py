@@ -283,9 +283,12 @@ class ParallelFiles(_FileCorpus):
         for number, (source, target) in enumerate(itertools.zip_longest(*sides), start=1):
             places = (f"{paths[0]}:{number}", f"{paths[1]}:{number}")
             if source is None or target is None:
-                short, long = paths if source is None else paths[::-1]
-                missing = Flaw("unpaired", f"{short} ends here but {long} goes on")
+                here, there = places if target is None else places[::-1]
+                missing = Flaw(
+                    "unpaired", f"{there.rpartition(':')[0]} has {number - 1} lines only"
+                )
                 source, target = (missing if side is None else side for side in (source, target))
+                places = (here, here)
             yield _Line((source, target), places)
 
 

@@ -1,0 +1,258 @@
+"""Text corpora: one interface, clear errors, counted drops, gzip, streaming."""
+
+import gzip
+import logging
+import tracemalloc
+
+import pytest
+
+from mnmt_jax.data import corpora
+from mnmt_jax.data.cldr import CldrCorpus
+from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
+from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.errors import UserError
+
+DROP = Cleaning(on_bad_line="drop", max_characters=30)
+EN, DE = b"One.\nTwo.\nThree.\n", "Eins.\nZwei.\nDreißig.\n".encode()
+PAIRS = [("One.", "Eins."), ("Two.", "Zwei."), ("Three.", "Dreißig.")]
+
+
+def write(directory, **files):
+    """Writes bytes to files; "train_en" becomes train.en, "train_en_gz" train.en.gz."""
+    for name, content in files.items():
+        name = name.replace("_", ".")
+        data = gzip.compress(content) if name.endswith(".gz") else content
+        (directory / name).write_bytes(data)
+
+
+def parallel(directory, languages=("en", "de"), **options):
+    return ParallelFiles("mine", f"{directory}/{{split}}.{{language}}", languages, **options)
+
+
+def test_parallel_files_give_pairs_in_both_directions(tmp_path):
+    write(tmp_path, train_en=EN, train_de=DE, test_en=b"Only English.\n")
+    corpus = parallel(tmp_path)
+    assert corpus.splits() == ("train",)
+    assert corpus.directions("train") == (("en", "de"), ("de", "en"))
+    assert list(corpus.pairs("train", ("en", "de"))) == PAIRS
+    assert list(corpus.pairs("train", ("de", "en"))) == [(de, en) for en, de in PAIRS]
+    assert corpus.size("train", ("en", "de")) == 3
+    assert not corpus.reports["train", ("en", "de")].dropped
+
+
+def test_gzip_reads_like_plain_text(tmp_path):
+    write(tmp_path, train_en=EN, train_de_gz=DE)
+    assert list(parallel(tmp_path).pairs("train", ("en", "de"))) == PAIRS
+    write(tmp_path, train_tsv_gz=b"en\tde\nOne.\tEins.\n")
+    corpus = TsvFile("mine", f"{tmp_path}/{{split}}.tsv")
+    assert list(corpus.pairs("train", ("de", "en"))) == [("Eins.", "One.")]
+
+
+def test_a_file_both_plain_and_gzipped_is_refused(tmp_path):
+    write(tmp_path, train_en=EN, train_en_gz=EN, train_de=DE)
+    with pytest.raises(UserError, match=r"train\.en: exists plain and as \.gz, remove one"):
+        parallel(tmp_path)
+
+
+def test_a_cut_off_gzip_file_names_the_last_good_line(tmp_path):
+    whole = gzip.compress(b"".join(b"%d is a line\n" % n for n in range(20_000)))
+    write(tmp_path, train_de=b"eine Zeile\n" * 20_000)
+    (tmp_path / "train.en.gz").write_bytes(whole[: len(whole) // 2])
+    seen = 0
+    with pytest.raises(UserError, match=r"train\.en\.gz: unreadable after line \d+ .*copy the"):
+        for _ in parallel(tmp_path).pairs("train", ("en", "de")):
+            seen += 1
+    assert seen > 100
+    (tmp_path / "train.en.gz").write_bytes(b"this is no gzip file\n")
+    with pytest.raises(UserError, match=r"train\.en\.gz: unreadable after line 0"):
+        list(parallel(tmp_path).pairs("train", ("en", "de")))
+
+
+def test_split_words_and_pair_folders(tmp_path):
+    write(tmp_path, val_en=EN, val_de=DE)
+    corpus = parallel(tmp_path, splits={"validation": "val"})
+    assert corpus.splits() == ("validation",)
+    (tmp_path / "de-en").mkdir()
+    write(tmp_path / "de-en", train_en=EN, train_de=DE)
+    pattern = f"{tmp_path}/{{pair}}/{{split}}.{{language}}"
+    corpus = ParallelFiles("mine", pattern, ("en", "de", "fr"))
+    assert corpus.directions("train") == (("en", "de"), ("de", "en"))
+    assert list(corpus.pairs("train", ("en", "de"))) == PAIRS
+
+
+FLAWS = [
+    ("blank", b"One.\n  \nThree.\n", DE, r"train\.en:2: blank line; mend it, or set on_bad_line"),
+    ("blank", EN, b"\nZwei.\nDrei.\n", r"train\.de:1: blank line"),
+    ("bad_utf8", b"One.\nTw\xffo.\nThree.\n", DE, r"train\.en:2: not valid UTF-8"),
+    ("too_long", EN, b"Eins.\nZwei.\n" + b"x" * 31 + b"\n", r"train\.de:3: 31 characters, more"),
+    ("too_long", b"x" * 500 + b"\nTwo.\nThree.\n", DE, r"train\.en:1: more than 122 bytes"),
+    (
+        "unpaired",
+        EN + b"Four.\n",
+        DE,
+        r"train\.en:4: \S*train\.de has 3 lines only",
+    ),
+    (
+        "unpaired",
+        EN,
+        DE + b"Vier.\n",
+        r"train\.de:4: \S*train\.en has 3 lines only",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "english", "german", "message"), FLAWS)
+def test_a_bad_line_is_one_clear_error(tmp_path, reason, english, german, message):
+    write(tmp_path, train_en=english, train_de=german)
+    corpus = parallel(tmp_path, cleaning=Cleaning(max_characters=30))
+    with pytest.raises(UserError, match=message) as error:
+        list(corpus.pairs("train", ("en", "de")))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("reason", "english", "german", "message"), FLAWS)
+def test_a_bad_line_is_dropped_with_its_partner_and_counted(
+    tmp_path, caplog, reason, english, german, message
+):
+    write(tmp_path, train_en=english, train_de=german)
+    corpus = parallel(tmp_path, cleaning=DROP)
+    with caplog.at_level(logging.WARNING):
+        kept = list(corpus.pairs("train", ("en", "de")))
+        list(corpus.pairs("train", ("en", "de")))
+    report = corpus.reports["train", ("en", "de")]
+    assert dict(report.dropped) == {reason: 1}
+    assert report.kept == len(kept) == (3 if reason == "unpaired" else 2)
+    assert all(pair in PAIRS or pair[1] == "Drei." for pair in kept)
+    assert len(caplog.records) == 1  # the second pass does not repeat it
+    assert f"dropped 1 of {len(kept) + 1} lines ({reason} 1; first: " in caplog.text
+
+
+def test_dropping_never_shifts_the_lines(tmp_path):
+    english = [b"line %d" % n for n in range(100)]
+    german = [b"Zeile %d" % n for n in range(100)]
+    english[10], english[20], german[30], german[31] = b"", b"\xff", b"", b"x" * 31
+    write(tmp_path, train_en=b"\n".join(english) + b"\n", train_de=b"\n".join(german))
+    corpus = parallel(tmp_path, cleaning=DROP)
+    pairs = list(corpus.pairs("train", ("en", "de")))
+    numbers = [source.split()[1] for source, _ in pairs]
+    assert numbers == [target.split()[1] for _, target in pairs]
+    assert numbers == [str(n) for n in range(100) if n not in (10, 20, 30, 31)]
+    assert corpus.size("train", ("en", "de")) == 96
+    dropped = corpus.reports["train", ("en", "de")].dropped
+    assert dropped == {"blank": 2, "bad_utf8": 1, "too_long": 1}
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    english = "\ufeffOne\u2028more.\r\nTwo\x0bmore\x85.\r\nThree"
+    write(tmp_path, train_en=english.encode(), train_de=DE)
+    corpus = parallel(tmp_path, cleaning=DROP)
+    assert [source for source, _ in corpus.pairs("train", ("en", "de"))] == [
+        "One\u2028more.",
+        "Two\x0bmore\x85.",
+        "Three",
+    ]
+
+
+def test_reading_keeps_memory_bounded(tmp_path):
+    """A corpus of one endless line and many short ones is never held whole."""
+    with gzip.open(tmp_path / "train.en.gz", "wb", compresslevel=1) as file:
+        for _ in range(30):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\n" + b"a line\n" * 200_000)
+    tracemalloc.start()
+    lines = read_lines(str(tmp_path / "train.en.gz"), 100)
+    first = next(lines)
+    count = sum(1 for _ in lines)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert first.reason == "too_long" and count == 200_000
+    assert peak < 8 << 20
+
+
+def tsv(directory, content, **options):
+    write(directory, train_tsv=content)
+    return TsvFile("mine", f"{directory}/{{split}}.tsv", **options)
+
+
+def test_tsv_columns_by_header_or_by_name(tmp_path):
+    rows = "One.\tEins.\tUn.\nTwo.\tZwei.\tDeux.\n"
+    corpus = tsv(tmp_path, ("en\tde\tfr\n" + rows).encode())
+    assert corpus.languages == ("en", "de", "fr")
+    assert len(corpus.directions("train")) == 6
+    expected = [("Un.", "Eins."), ("Deux.", "Zwei.")]
+    assert list(corpus.pairs("train", ("fr", "de"))) == expected
+    corpus = tsv(tmp_path, rows.encode(), columns=("en", "de", "fr"), languages=("fr", "de"))
+    assert list(corpus.pairs("train", ("fr", "de"))) == expected
+    with pytest.raises(UserError, match="'en' is not among its languages fr de"):
+        corpus.pairs("train", ("en", "de"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"en\tde\nOne.\tEins.\nTwo.\n", r"train\.tsv:3: 1 columns where 2 belong"),
+        (b"en\tde\nOne.\tEins.\tUn.\n", r"train\.tsv:2: 3 columns where 2 belong"),
+        (b"en\tde\nOne.\t\n", r"train\.tsv:2: blank line"),
+        (b"en\tde\n\xff\tEins.\n", r"train\.tsv:2: not valid UTF-8"),
+        (b"One.\tEins.\n", r"train\.tsv:1: unknown language 'One\.'.*the header must name"),
+        (b"", r"train\.tsv:1: the header must name"),
+    ],
+)
+def test_flaws_of_tsv_files(tmp_path, content, message):
+    with pytest.raises(UserError, match=message):
+        list(tsv(tmp_path, content).pairs("train", ("en", "de")))
+
+
+def test_tsv_drops_are_counted(tmp_path):
+    content = b"en\tde\nOne.\tEins.\nTwo.\n\xff\tDrei.\nFour.\tVier.\n"
+    corpus = tsv(tmp_path, content, cleaning=DROP)
+    assert list(corpus.pairs("train", ("en", "de"))) == [("One.", "Eins."), ("Four.", "Vier.")]
+    assert corpus.reports["train", ("en", "de")].dropped == {"columns": 1, "bad_utf8": 1}
+
+
+def test_mistakes_in_patterns_and_requests_are_named(tmp_path):
+    write(tmp_path, train_en=EN, train_de=DE)
+    corpus = parallel(tmp_path, ("en", "de", "fr"))
+    for request, message in [
+        (("test", ("en", "de")), "no split 'test': it has train"),
+        (("train", ("en", "ja")), "'ja' is not among its languages en de fr"),
+        (("train", ("en", "fr")), "no files for train en-fr"),
+        (("train", ("en", "en")), "source and target are the same"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            corpus.pairs(*request)
+    for make, message in [
+        (lambda: ParallelFiles("mine", "x.{language}", ("en", "de")), "must have {language} and"),
+        (lambda: ParallelFiles("mine", "{split}.{language", ("en", "de")), "expected '}'"),
+        (lambda: TsvFile("mine", "{split}.{language}.tsv"), "no other field in braces"),
+        (lambda: TsvFile("mine", f"{tmp_path}/{{split}}.tsv"), "no files match"),
+        (lambda: parallel(tmp_path / "elsewhere"), "no files match .*elsewhere"),
+        (lambda: parallel(tmp_path, ("en",)), "two or more"),
+        (lambda: parallel(tmp_path, ("en", "de"), splits={"dev": "val"}), "'dev' must be one of"),
+        (lambda: Cleaning(on_bad_line="ignore"), "must be 'error' or 'drop'"),
+        (lambda: Cleaning(max_characters=0), "at least 1"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            make()
+
+
+def test_cldr_text_serves_the_embedded_corpus():
+    corpus = CldrText(["en", "de", "cs"], 5, sizes={"train": 20, "test": 10})
+    assert corpus.splits() == ("train", "test")
+    assert len(corpus.directions("train")) == 6
+    pairs = list(corpus.pairs("train", ("de", "cs")))
+    assert pairs == CldrCorpus(["de", "cs"], 5).pairs("train", ("de", "cs"), 20)
+    assert corpus.size("test", ("cs", "en")) == len(list(corpus.pairs("test", ("cs", "en")))) == 10
+    with pytest.raises(UserError, match="no split 'validation'"):
+        corpus.pairs("validation", ("en", "de"))
+
+
+def test_registry(monkeypatch):
+    monkeypatch.setattr(corpora, "CORPORA", dict(corpora.CORPORA))
+    assert len(corpora.get_corpus("cldr").languages) == 24
+    corpora.register_corpus("mine", lambda: CldrText(["en", "de"], name="mine"))
+    assert corpora.get_corpus("mine").languages == ("en", "de")
+    with pytest.raises(UserError, match="'mine' is registered already"):
+        corpora.register_corpus("mine", CldrText)
+    with pytest.raises(UserError, match="unknown corpus 'cldrr': did you mean cldr"):
+        corpora.get_corpus("cldrr")
