@@ -10,7 +10,7 @@ from mnmt_jax.evaluation.off_target import NearestRendering, lid_off_target, lid
 
 GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
-NORWEGIAN = "Jeg vet ikke hva som skjedde, men været i fjellet ble heldigvis bedre etter hvert."
+NORWEGIAN = "Jeg vet ikke hvorfor, men været i fjellet ble heldigvis bedre etter hvert."
 
 
 @pytest.fixture
