@@ -1,0 +1,28 @@
+"""Sets evaluations of several runs side by side: a table, sample translations, one report page."""
+
+from __future__ import annotations
+
+from mnmt_jax.cli import CommandParser
+from mnmt_jax.errors import run_command
+
+
+def main() -> None:
+    """Reads the results, prints the table and the samples, and writes the page."""
+    parser = CommandParser(prog="compare.py", description=__doc__)
+    parser.add_argument("results", nargs="+", help="folders that scripts/evaluate.py wrote")
+    parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
+    parser.add_argument("--samples", type=int, default=5, help="sentences to show (default 5)")
+    flags = parser.parse_args()
+
+    from mnmt_jax.evaluation.report import write_report
+    from mnmt_jax.evaluation.result import read_result
+    from mnmt_jax.evaluation.table import comparison_table, sample_lines
+
+    results = [read_result(folder) for folder in flags.results]
+    write_report(flags.output, results)
+    print(comparison_table(results))
+    print(f"\nZero-shot translations, never trained on in this direction:\n\n{sample_lines(results, flags.samples)}")
+
+
+if __name__ == "__main__":
+    run_command(main)
