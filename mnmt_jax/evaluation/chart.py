@@ -67,9 +67,9 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(tag("text", x_title, x=_n(middle), y=_HEIGHT - 6, text_anchor="middle"))
     for line in lines:
-        path = "M" + "L".join(
-            f"{_n(x)} {_n(y)}" for x, y in (place(*point) for point in line.points)
-        )
+        places = [place(*point) for point in line.points]
+        path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in places)
+        path += "h0" if len(places) == 1 else ""  # a dot, by the round cap
         style = "dashed" if line.dashed else ""
         parts.append(
             tag("path", tag("title", line.label), d=path, class_=f"run-{line.run % 5} {style}")

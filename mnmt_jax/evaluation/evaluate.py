@@ -15,7 +15,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
 from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, write_result
-from mnmt_jax.evaluation.scoring import Scored, sampled_directions, score_direction
+from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
 from mnmt_jax.evaluation.table import format_score, result_page
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore
@@ -155,6 +155,7 @@ def evaluate(
                 outputs=outputs,
                 benchmark=benchmark,
                 supervised=subject.supervised,
+                first_sample=SAMPLES * (number - 1),
             )
         )
         _say(f"{number}/{len(directions)} {_line(scored[-1].result)}")

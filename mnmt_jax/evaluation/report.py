@@ -246,7 +246,7 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         parts.append(_details(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
     if not parts:
         return []
-    told = "The first sentences of some directions, as they come."
+    told = "Taken by their place in the test set, not by quality."
     return [_section("Sample translations", tag("p", told, class_="muted"), parts)]
 
 

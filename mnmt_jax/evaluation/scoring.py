@@ -24,7 +24,7 @@ class Scored:
     Attributes:
         result: the numbers.
         scores: the quality scores with their signatures.
-        samples: its first translations.
+        samples: a few of its translations.
     """
 
     result: DirectionResult
@@ -39,6 +39,7 @@ def score_direction(
     outputs: Sequence[Output],
     benchmark: Benchmark,
     supervised: Collection[Direction] | None,
+    first_sample: int = 0,
 ) -> Scored:
     """Scores the translations of one direction.
 
@@ -48,6 +49,7 @@ def score_direction(
         outputs: their translations.
         benchmark: knows whether there is an exact detector.
         supervised: directions trained on; None if unknown.
+        first_sample: number of the first sentence to show; counted on from the start at the end.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
@@ -72,8 +74,9 @@ def score_direction(
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
     )
-    rows = zip(texts.sources, hypotheses, texts.references, detected, strict=True)
-    samples = [Sample(source, target, index, *row) for index, row in enumerate(rows)][:SAMPLES]
+    rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
+    shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})
+    samples = [Sample(source, target, index, *rows[index]) for index in shown]
     return Scored(result, scores, tuple(samples))
 
 

@@ -78,7 +78,8 @@ abbr { text-decoration: none; }
 .charts svg { width: 100%; height: auto; display: block; }
 .charts text { fill: var(--muted); font-size: 13px; }
 .charts .grid { stroke: var(--line); }
-.charts path { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round; }
+.charts path { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round;
+  stroke-linecap: round; }
 .charts .dashed path, path.dashed { stroke-dasharray: 6 5; }
 figcaption { font-weight: 600; margin-bottom: 4px; }
 .sample { border-top: 1px solid var(--line); padding: 10px 0; display: grid; gap: 8px 18px;

@@ -68,6 +68,12 @@ def test_oracle_is_perfect(benchmark, tmp_path):
     assert result.averages["bleu"].zero_shot.directions == 6
     assert len(result.samples) == 12 * SAMPLES
     assert {(sample.hypothesis == sample.reference) for sample in result.samples} == {True}
+    # Each direction shows other sentences: the first one 0 to 4, the second 5 to 9.
+    assert [sample.index for sample in result.samples] == [*range(SENTENCES)]
+    phrases = benchmark._phrases
+    for sample in result.samples:
+        assert sample.source_text == phrases[sample.source][sample.index]
+        assert sample.reference == phrases[sample.target][sample.index]
 
 
 @pytest.mark.parametrize(

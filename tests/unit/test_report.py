@@ -276,6 +276,8 @@ def test_chart_draws_points_where_they_belong():
     )
     assert x0 < x2 and y0 > y2  # upwards is a smaller y
     assert "run: 2.000" in drawing
+    dot = line_chart("Loss", [Line("run", ((3, 1.0),), 0)], x_title="x", y_title="y")
+    assert re.search(r'd="M[\d.]+ [\d.]+h0"', dot)
 
 
 def test_markup_escapes_what_is_not_markup():
