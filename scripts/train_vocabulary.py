@@ -31,14 +31,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     arguments = parser.parse_args()
 
-    from mnmt_jax.data.corpus_arguments import corpus_and_directions
+    from mnmt_jax.data.corpus_arguments import corpus_and_directions, split_list
     from mnmt_jax.data.mixtures import language_text
     from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
 
     if arguments.sentencepiece:
-        if not arguments.languages:
+        languages = split_list(arguments.languages)
+        if not languages:
             raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
-        languages = [code.strip() for code in arguments.languages.split(",")]
         vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
         vocabulary.save(arguments.output)
     else:

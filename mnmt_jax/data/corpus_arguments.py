@@ -79,7 +79,7 @@ def _file_corpus(arguments: argparse.Namespace) -> Corpus:
     from mnmt_jax.data.corpora import ParallelFiles, TsvFile
     from mnmt_jax.data.text_lines import Cleaning
 
-    languages = _list(arguments.languages)
+    languages = split_list(arguments.languages)
     cleaning = Cleaning(on_bad_line=arguments.on_bad_line)
     splits = _splits(arguments.splits)
     if arguments.tsv:
@@ -103,7 +103,7 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
         make = english_centric if text == "english_centric" else many_to_many
         return make(corpus.languages)
     directions = []
-    for item in _list(text):
+    for item in split_list(text):
         source, dash, target = item.partition("-")
         if not (source and dash and target):
             raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de")
@@ -113,7 +113,7 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
 
 def _splits(text: str) -> dict[str, str]:
     splits = {}
-    for item in _list(text):
+    for item in split_list(text):
         split, equals, word = item.partition("=")
         if not (split and equals and word):
             raise UserError(f"--splits: '{item}' must be SPLIT=WORD, e.g. validation=val")
@@ -121,5 +121,6 @@ def _splits(text: str) -> dict[str, str]:
     return splits
 
 
-def _list(text: str | None) -> list[str]:
+def split_list(text: str | None) -> list[str]:
+    """Returns the items of a list with commas; blanks and empty items vanish."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]

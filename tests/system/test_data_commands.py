@@ -110,7 +110,14 @@ def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
 def test_an_existing_model_is_adopted(tmp_path):
     model = tmp_path / "any.model"
     model.write_bytes(made_text.vocabulary().model)
-    flags = ["--sentencepiece", model, "--languages", "fr,en", "--output", tmp_path / "vocabulary"]
+    flags = [
+        "--sentencepiece",
+        model,
+        "--languages",
+        "fr, en,",
+        "--output",
+        tmp_path / "vocabulary",
+    ]
     assert succeed("train_vocabulary.py", *flags)["size"] == 62
     assert Vocabulary.load(tmp_path / "vocabulary").tag_id("fr") == 60
 
