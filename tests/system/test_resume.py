@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.config import save_config
-from tests.made_run import assert_same_training, make_cache, make_config, records, steps_of
+from tests.made_run import (
+    assert_same_training,
+    compilation_cache,
+    make_cache,
+    make_config,
+    records,
+    steps_of,
+)
 
 STEPS = 24
 PATIENCE = 120  # seconds until a child must have done what is waited for
@@ -111,11 +118,11 @@ def damage(run: Path, step: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
-def test_damaged_newest_checkpoint(how, compiled_once, tmp_path, capfd):
+def test_damaged_newest_checkpoint(how, undisturbed, tmp_path, capfd):
     """Falls back to the one before, says so, and still ends as the undisturbed run."""
     from mnmt_jax.train import train
 
-    config, straight = compiled_once
+    config, straight = undisturbed
     run = tmp_path / "run"
     shutil.copytree(straight, run)
     damage(run, 8, how)
@@ -128,10 +135,11 @@ def test_damaged_newest_checkpoint(how, compiled_once, tmp_path, capfd):
 
 
 @pytest.fixture(scope="module")
-def compiled_once(tmp_path_factory):
+def undisturbed(tmp_path_factory):
     from mnmt_jax.train import train
 
     folder = tmp_path_factory.mktemp("damage")
     config = make_config(make_cache(folder / "cache"))
-    assert train(config, folder / "run") is None
-    return config, folder / "run"
+    with compilation_cache(folder / "compiled"):
+        assert train(config, folder / "run") is None
+        yield config, folder / "run"

@@ -1,0 +1,161 @@
+"""The same update on one device and on eight, however they are arranged."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.checkpoint import Checkpoints, restore_params
+from mnmt_jax.config import Mesh
+from mnmt_jax.learner import Learner
+from mnmt_jax.losses import chunked_token_loss, token_loss
+from mnmt_jax.sharding import make_mesh, place_batch, tree_sharding
+from mnmt_jax.train import train_step
+from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
+from tests.made_run import make_config
+from tests.sample_batches import random_pairs, unpacked
+
+VOCAB = 18  # even, so that `tensor` can split it
+LOSS_RTOL = 1e-6
+MOMENT_ATOL = 1e-7
+PARAMETER_ATOL = 2e-6
+MESHES = {
+    "1x1x1": Mesh(data=1),
+    "8x1x1": Mesh(data=8),
+    "2x2x2": Mesh(data=2, fsdp=2, tensor=2),
+}
+
+
+def mesh_of(name: str) -> jax.sharding.Mesh:
+    return make_mesh(MESHES[name], jax.devices()[: 1 if name == "1x1x1" else 8])
+
+
+def make_learner(tmp_path_factory, mesh) -> Learner:
+    config = make_config(tmp_path_factory.getbasetemp())
+    model = dataclasses.replace(config.model, layout="register", stage_layers=(1,))
+    train = dataclasses.replace(config.train, loss_chunk=8)
+    optimizer = dataclasses.replace(
+        config.optimizer, initial_learning_rate=1e-3, accumulate=2, eps=1e-3
+    )
+    config = dataclasses.replace(config, model=model, optimizer=optimizer, train=train)
+    return dataclasses.replace(Learner.from_config(config, VOCAB, mesh), chunk=16)
+
+
+def make_batch(learner: Learner) -> dict[str, np.ndarray]:
+    batch = unpacked(learner.model.layout, random_pairs(16))
+    segments = batch["target_segment_ids"]
+    labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
+    batch["target_labels"] = labels.astype(np.int32)
+    return {name: array.reshape(2, 8, -1) for name, array in batch.items()}
+
+
+@pytest.fixture(scope="module")
+def updates(tmp_path_factory):
+    """State, metrics and first state after one update on each mesh, dropout on."""
+    results = {}
+    for name in MESHES:
+        mesh = mesh_of(name)
+        learner = make_learner(tmp_path_factory, mesh)
+        assert learner.model.config.dropout > 0
+        batch = make_batch(learner)
+        one = {key: array[0] for key, array in batch.items()}
+        init = make_init(learner.model, learner.optimizer, one, seed=3)
+        state = create_state(init, mesh)
+        step = jax.jit(
+            lambda *arguments, learner=learner: train_step(learner, *arguments),
+            out_shardings=(shardings_of(abstract_state(init, mesh)), None),
+        )
+        after, metrics = step(state, place_batch(batch, mesh, leading=1))
+        results[name] = (state, after, jax.device_get(metrics), init)
+    return results
+
+
+@pytest.mark.parametrize("name", ["8x1x1", "2x2x2"])
+def test_update_equals_that_of_one_device(name, updates):
+    first, expected, expected_metrics, _ = updates["1x1x1"]
+    begun, found, metrics, _ = updates[name]
+    assert len(found.params["embedding"].sharding.device_set) == 8
+
+    def compare(left, right, atol):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(
+                np.asarray(a), np.asarray(b), atol=atol, rtol=1e-5
+            ),
+            left,
+            right,
+        )
+
+    compare(begun.params, first.params, 0)
+    for key, value in expected_metrics.items():
+        np.testing.assert_allclose(metrics[key], value, rtol=1e-5, err_msg=key)
+    np.testing.assert_allclose(metrics["loss"], expected_metrics["loss"], rtol=LOSS_RTOL)
+    moments = expected.opt_state.first_moment  # a tenth of the gradient
+    assert max(float(jnp.abs(m).max()) for m in jax.tree.leaves(moments)) > 1e-3
+    compare(found.opt_state.first_moment, moments, MOMENT_ATOL)
+    compare(found.params, expected.params, PARAMETER_ATOL)
+    for path, change in jax.tree_util.tree_leaves_with_path(
+        jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), expected.params, first.params)
+    ):
+        # A bias on all keys moves no softmax, so it has no gradient.
+        is_key_bias = jax.tree_util.keystr(path).endswith("['key']['bias']")
+        assert is_key_bias or change > 10 * PARAMETER_ATOL, path
+
+
+def test_parameters_and_moments_are_split_as_the_table_says(updates):
+    _, state, _, _ = updates["2x2x2"]
+    for tree in (state.params, state.opt_state.first_moment):
+        assert tree["embedding"].addressable_shards[0].data.shape == (VOCAB // 2, 8)
+        kernel = tree["layer_0"]["attention"]["query"]["kernel"]
+        assert kernel.addressable_shards[0].data.shape == (8, 1, 8)
+
+
+def test_loss_over_a_split_vocabulary():
+    mesh = mesh_of("2x2x2")
+    rng = np.random.default_rng(0)
+    features = jnp.asarray(rng.normal(size=(8, 4, 16)), jnp.float32)
+    table = jnp.asarray(rng.normal(size=(VOCAB, 16)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, VOCAB, (8, 4)), jnp.int32)
+    valid = jnp.asarray(rng.random((8, 4)) < 0.8)
+
+    def chunked(f, t, la, v):
+        return chunked_token_loss(f, t, la, v, label_smoothing=0.1, chunk=16).smoothed
+
+    def plain(f, t, la, v):
+        return token_loss(jnp.einsum("btm,vm->btv", f, t), la, v, 0.1).smoothed
+
+    split = jax.device_put(table, tree_sharding(mesh, {"embedding": table})["embedding"])
+    rows = place_batch({"f": features, "la": labels, "v": valid}, mesh)
+    found, gradients = jax.jit(jax.value_and_grad(chunked, (0, 1)))(
+        rows["f"], split, rows["la"], rows["v"]
+    )
+    expected, expected_gradients = jax.value_and_grad(plain, (0, 1))(features, table, labels, valid)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for a, b in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-6)
+
+
+def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):
+    _, state, _, _ = updates["8x1x1"]
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(state, {"data": {}})
+    checkpoints.wait()
+    _, other, _, init = updates["2x2x2"]
+    restored = checkpoints.restore(abstract_state(init, mesh_of("2x2x2")))
+    checkpoints.close()
+    assert restored is not None
+    for found, expected, like in zip(
+        *(jax.tree.leaves(tree) for tree in (restored.state, state, other)), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+        assert found.sharding.is_equivalent_to(like.sharding, found.ndim)
+    for mesh in (None, mesh_of("2x2x2")):
+        params, step = restore_params(tmp_path, mesh=mesh)
+        assert step == 1
+        np.testing.assert_array_equal(
+            np.asarray(params["embedding"]), np.asarray(state.params["embedding"])
+        )
+        assert len(params["embedding"].sharding.device_set) == (8 if mesh else 1)

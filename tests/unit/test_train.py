@@ -1,0 +1,316 @@
+"""The update and the loop: sums, accumulation, stopping, errors, and what the files hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from mnmt_jax import train as train_module
+from mnmt_jax.checkpoint import average_checkpoints, best_steps, newest_steps, restore_params
+from mnmt_jax.config import load_config, save_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.losses import token_loss
+from mnmt_jax.sharding import make_mesh
+from mnmt_jax.train import Session, train, train_step
+from mnmt_jax.train_state import create_state, make_init
+from tests.made_run import (
+    assert_same_training,
+    compilation_cache,
+    make_cache,
+    make_config,
+    records,
+    steps_of,
+)
+from tests.sample_batches import VOCAB, random_pairs, unpacked
+
+GRADIENT_ATOL = 1e-6
+STEP = jax.jit(train_step, static_argnums=0)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    with compilation_cache(folder / "compiled"):
+        yield make_cache(folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def straight(cache, tmp_path_factory):
+    """A run of eight updates that nothing disturbed."""
+    run = tmp_path_factory.mktemp("straight") / "run"
+    assert train(make_config(cache), run) is None
+    return run
+
+
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory):
+    """A learner without dropout that steps by its gradient, its state, and six sentence pairs."""
+    config = make_config(tmp_path_factory.getbasetemp())
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    learner = Learner.from_config(config, VOCAB, mesh)
+    learner = dataclasses.replace(learner, optimizer=optax.sgd(1.0))
+    batch = unpacked(learner.model.layout, random_pairs(6))
+    segments = batch["target_segment_ids"]
+    labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
+    batch["target_labels"] = labels.astype(np.int32)
+    assert 0 < (segments == 0).sum() < segments.size
+    init = make_init(learner.model, learner.optimizer, batch, seed=0)
+    return learner, create_state(init, mesh), batch
+
+
+def stack(*batches):
+    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
+    learner, state, batch = learning
+    smoothed, sums = jax.jit(lambda p: batch_loss(learner, p, batch))(state.params)
+    logits = jax.jit(learner.model.apply)({"params": state.params}, batch)
+    plain = token_loss(
+        logits,
+        jnp.asarray(batch["target_labels"]),
+        jnp.asarray(batch["target_segment_ids"] > 0),
+        0.1,
+    )
+    np.testing.assert_allclose(sums, plain, rtol=1e-5)
+    assert float(smoothed) == float(sums.smoothed)
+
+
+def test_gradient_is_the_sum_over_tokens_divided_once(learning):
+    """Unequal micro-batches update as the one batch they make, not as the mean of their means."""
+    learner, state, batch = learning
+    rows = np.arange(6)
+    first, second = (
+        batch | {"target_segment_ids": np.where(keep[:, None], batch["target_segment_ids"], 0)}
+        for keep in (rows < 1, rows >= 1)
+    )
+    whole, metrics = STEP(learner, state, stack(batch))
+    parts, metrics_of_parts = STEP(learner, state, stack(first, second))
+    change = jax.tree.map(lambda a, b: a - b, whole.params, state.params)
+    assert float(optax.global_norm(change)) > 0.1
+    expected = jax.jit(jax.grad(lambda p: batch_loss(learner, p, batch)[0]))(state.params)
+    tokens = float((batch["target_segment_ids"] > 0).sum())
+    for found in (whole, parts):
+        jax.tree.map(
+            lambda p, q, g: np.testing.assert_allclose(q - p, -g / tokens, atol=GRADIENT_ATOL),
+            state.params,
+            found.params,
+            expected,
+        )
+    assert float(metrics["loss"]) == pytest.approx(float(metrics_of_parts["loss"]), rel=1e-5)
+    assert int(parts.step) == int(parts.window.updates) == 1
+
+
+def test_rows_of_padding_change_nothing(learning):
+    learner, state, batch = learning
+    padded = {name: np.pad(array, ((0, 2), (0, 0))) for name, array in batch.items()}
+    expected, _ = STEP(learner, state, stack(batch))
+    found, _ = STEP(learner, state, stack(padded))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found.params, expected.params
+    )
+    np.testing.assert_allclose(found.window.losses, expected.window.losses, rtol=1e-6)
+
+
+def test_a_run_leaves_what_others_need(straight, cache):
+    assert load_config([str(straight / "config.gin")]) == make_config(cache)
+    assert {p.name for p in (straight / "vocabulary").iterdir()} >= {"spm.model", "languages.txt"}
+    assert steps_of(straight) == [4, 8]
+    assert list((straight / "tensorboard").iterdir())
+    lines = records(straight)
+    assert [line["step"] for line in lines] == [2, 4, 6, 8]
+    for line in lines:
+        assert line["loss"] > 0 and line["gradient_norm"] > 0
+        assert set(line["padding_share"]) == {"source", "target"}
+        assert all(0 < share < 1 for share in line["padding_share"].values())
+    # Peak 1e-2 after 4 updates; the second update uses count 1, the eighth count 7.
+    assert lines[0]["learning_rate"] == pytest.approx(1e-2 / 4)
+    assert lines[-1]["learning_rate"] == pytest.approx(1e-2 * (4 / 7) ** 0.5)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    timed = json.loads((straight / "metrics.jsonl").read_text().splitlines()[-1])
+    assert timed["tokens_per_second"]["target"] > 0 and timed["mfu"] is None
+
+
+def test_validation_measures_supervised_and_zero_shot_tasks(straight):
+    validation = [line["validation"] for line in records(straight) if "validation" in line]
+    assert len(validation) == 2
+    for result in validation:
+        assert len(result["tasks"]) == 6
+        zero_shot = [result["tasks"][f"made_{pair}"]["loss"] for pair in ("de_fr", "fr_de")]
+        assert result["zero_shot"]["loss"] == pytest.approx(np.mean(zero_shot))
+        supervised = [
+            result["tasks"][f"made_{pair}"]["nll"] for pair in ("en_de", "de_en", "en_fr", "fr_en")
+        ]
+        assert result["supervised"]["nll"] == pytest.approx(np.mean(supervised))
+
+
+def stop_after(monkeypatch, step, action):
+    """Calls `action` at the end of the update with this number."""
+    advance = Session.advance
+
+    def advance_and_act(self):
+        advance(self)
+        if self.step == step:
+            action()
+
+    monkeypatch.setattr(Session, "advance", advance_and_act)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3, lambda: signal.raise_signal(number))
+        assert train(make_config(cache), run) == number.name
+    assert f"{number.name}: {run} is at step 3 of 8; the same command continues" in (
+        capfd.readouterr().err
+    )
+    assert steps_of(run) == [3]
+    assert train(make_config(cache), run) is None
+    assert_same_training(run, straight, 8)
+
+
+def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
+    before = (straight / "metrics.jsonl").read_bytes()
+    assert train(make_config(cache), straight) is None
+    assert "complete" in capfd.readouterr().err
+    assert (straight / "metrics.jsonl").read_bytes() == before
+    assert steps_of(straight) == [4, 8]
+
+
+def test_another_configuration_is_refused_by_field(cache, straight):
+    config = make_config(cache, optimizer={"learning_rate": 0.5}, data={"temperature": 1.0})
+    with pytest.raises(UserError) as error:
+        train(config, straight)
+    assert "Data.temperature was 5.0, now 1.0" in str(error.value)
+    assert "Optimizer.learning_rate was 0.01, now 0.5" in str(error.value)
+    assert "--workdir" in str(error.value)
+    assert load_config([str(straight / "config.gin")]) == make_config(cache)
+
+
+def test_another_vocabulary_is_refused(cache, straight, tmp_path):
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(straight, run)
+    languages = (run / "vocabulary" / "languages.txt").read_text().split()
+    from mnmt_jax.vocabulary import Vocabulary
+
+    other = Vocabulary.from_sentencepiece(run / "vocabulary" / "spm.model", languages[::-1])
+    shutil.rmtree(run / "vocabulary")
+    other.save(run / "vocabulary")
+    with pytest.raises(UserError, match="differs from the vocabulary"):
+        train(make_config(cache), run)
+
+
+def test_training_longer_equals_training_long(cache, straight, tmp_path):
+    run = tmp_path / "run"
+    assert train(make_config(cache, train={"steps": 4}), run) is None
+    assert train(make_config(cache), run) is None
+    assert_same_training(run, straight, 8)
+
+
+def test_cosine_cannot_be_prolonged(cache, tmp_path):
+    optimizer = {"schedule": "cosine", "warmup_steps": 1}
+    before = make_config(cache, optimizer=optimizer, train={"steps": 4})
+    after = make_config(cache, optimizer=optimizer)
+    from mnmt_jax.run_directory import changed_fields
+
+    assert changed_fields(before, after) == ["Train.steps was 4, now 8"]
+    assert changed_fields(make_config(cache, train={"steps": 4}), make_config(cache)) == []
+
+
+@pytest.mark.parametrize("save_every", [2, 8])
+def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, monkeypatch):
+    """The parameters break after update 4, so update 5 is the first bad one."""
+    advance = Session.advance
+
+    def advance_and_break(self):
+        advance(self)
+        if self.step == 4:
+            broken = jax.tree.map(lambda p: p * jnp.nan, self.state.params)
+            self.state = dataclasses.replace(self.state, params=broken)
+
+    monkeypatch.setattr(Session, "advance", advance_and_break)
+    config = make_config(cache, train={"save_every": save_every, "eval_every": 8, "log_every": 8})
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, tasks=("made_en_de",))
+    )
+    if save_every == 2:  # saved before it broke, after update 2
+        patched = train_module.Session.save
+        monkeypatch.setattr(Session, "save", lambda self: patched(self) if self.step != 4 else None)
+    with pytest.raises(
+        UserError, match="step 5: .*not finite; tasks of the batch: made_en_de"
+    ) as error:
+        train(config, tmp_path / "run")
+    good = str(tmp_path / "run" / "checkpoints" / "2") if save_every == 2 else "none"
+    assert f"last good checkpoint: {good};" in str(error.value)
+    assert steps_of(tmp_path / "run") == ([2] if save_every == 2 else [])
+
+
+def test_parameters_are_read_from_the_run_alone(straight):
+    newest, step = restore_params(straight)
+    assert step == 8 and newest["embedding"].dtype == jnp.float32
+    older, step = restore_params(straight, 4)
+    assert step == 4 and not np.array_equal(older["embedding"], newest["embedding"])
+    losses = {
+        line["step"]: line["validation"]["supervised"]["loss"] for line in records(straight)[1::2]
+    }
+    best, step = restore_params(straight, "best")
+    assert step == min(losses, key=losses.get)
+    with pytest.raises(UserError, match="no checkpoint 5; there are \\[4, 8\\]"):
+        restore_params(straight, 5)
+
+
+def test_average(straight):
+    with pytest.raises(UserError, match="average_checkpoints.py"):
+        restore_params(straight, "average")
+    assert newest_steps(straight, 5) == [4, 8] and len(best_steps(straight, 1)) == 1
+    average_checkpoints(straight, [8, 4])
+    mean, step = restore_params(straight, "average")
+    assert step == 8
+    (first, _), (second, _) = restore_params(straight, 4), restore_params(straight, 8)
+    jax.tree.map(lambda m, a, b: np.testing.assert_array_equal(m, (a + b) / 2), mean, first, second)
+    with pytest.raises(UserError, match="no checkpoint 7"):
+        average_checkpoints(straight, [7, 8])
+
+
+def test_no_run_no_parameters(tmp_path):
+    with pytest.raises(UserError, match="no complete checkpoint"):
+        restore_params(tmp_path)
+
+
+def test_kept_checkpoints_are_the_last_and_the_best(cache, tmp_path, monkeypatch):
+    losses = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
+    monkeypatch.setattr(
+        train_module,
+        "validate",
+        lambda *_: {"supervised": {"loss": losses[sessions[0].step]}, "tasks": {}},
+    )
+    sessions = []
+    advance = Session.advance
+
+    def advance_and_remember(self):
+        sessions[:] = [self]
+        advance(self)
+
+    monkeypatch.setattr(Session, "advance", advance_and_remember)
+    every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
+    run = tmp_path / "run"
+    assert train(make_config(cache, train=every), run) is None
+    assert steps_of(run) == [2, 4, 5, 6]
+    assert best_steps(run, 2) == [2, 4]
+
+
+def test_config_file_round_trip(cache, tmp_path):
+    save_config(make_config(cache), tmp_path / "run.gin")
+    assert load_config([str(tmp_path / "run.gin")]) == make_config(cache)
