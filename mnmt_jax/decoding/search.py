@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 PAD_ID, EOS_ID = 0, 1
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
+AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
 
 
@@ -39,9 +41,9 @@ class Request:
         max_steps: generated tokens at most of any sentence, with eos.
     """
 
-    prefix: Int[Array, "batch prefix"]
-    max_length: Int[Array, " batch"]
-    active: Bool[Array, " batch"]
+    prefix: Int[AnyArray, "batch prefix"]
+    max_length: Int[AnyArray, " batch"]
+    active: Bool[AnyArray, " batch"]
     rngs: Array | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
 
@@ -60,11 +62,12 @@ class Hypotheses:
         scores: float32 [batch, beam], nats / length ** length_penalty; -inf where there is none.
     """
 
-    tokens: Int[Array, "batch beam steps"]
-    lengths: Int[Array, "batch beam"]
-    scores: Float[Array, "batch beam"]
+    tokens: Int[AnyArray, "batch beam steps"]
+    lengths: Int[AnyArray, "batch beam"]
+    scores: Float[AnyArray, "batch beam"]
 
 
+@runtime_checkable
 class Search(Protocol):
     """A way to search: how it starts, goes on and ends."""
 
@@ -170,7 +173,7 @@ class BeamSearch:
             live_scores=empty.at[:, 0].set(0.0),
             finished=Hypotheses(tokens, jnp.zeros((batch, beam), jnp.int32), empty),
             finished_count=jnp.zeros((batch,), jnp.int32),
-            done=~request.active,
+            done=jnp.asarray(~request.active),
             cache=cache,
         )
 
@@ -244,7 +247,7 @@ def _ranked(
 
 
 def _mask_logits(
-    logits: Float[Array, "batch beam vocab"], step: Array, max_length: Array
+    logits: Float[Array, "batch beam vocab"], step: Array, max_length: AnyArray
 ) -> Float[Array, "batch beam vocab"]:
     """Sets to -inf: pad, NaN, eos at the first step, all but eos at the last."""
     token = jnp.arange(logits.shape[-1])[None, None]

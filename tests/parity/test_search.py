@@ -115,11 +115,12 @@ def test_forced_tokens_are_neither_scored_nor_counted():
 
 
 def test_inactive_rows_find_nothing_and_do_not_prolong_the_search():
-    tables = make_tables(4, 2, VOCAB, eos=2.0)
-    tables[1, :, EOS] = -50.0
-    request = make_request([30, 30]).replace(active=jnp.asarray([True, False]))
+    tables = make_tables(4, 3, VOCAB, eos=2.0)
+    tables[1, :, EOS], tables[2, :, EOS] = -50.0, 50.0
+    request = make_request([30] * 3).replace(active=jnp.asarray([True, False, False]))
     found = _beam(tables, request, 3)
-    assert _listed(found, 1) == [] and (np.asarray(found.scores[1]) == -np.inf).all()
+    for row in (1, 2):
+        assert _listed(found, row) == [] and (np.asarray(found.scores[row]) == -np.inf).all()
     assert len(_listed(found, 0)) == 3
 
 
