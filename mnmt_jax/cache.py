@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 class KeyValue:
     """Keys and values of one layer, `[..., length, heads, head_dim]`."""
 
-    keys: Float[Array, "..."]
-    values: Float[Array, "..."]
+    keys: Float[Array, ...]
+    values: Float[Array, ...]
 
 
 Shared = tuple[Array, Array, Bool[Array, "batch k"]]
@@ -54,6 +56,6 @@ def reorder(cache: Cache, beam_indices: Int[Array, "batch beam"]) -> Cache:
 
     def gather(layer: LayerCache) -> LayerCache:
         growing = jax.tree.map(lambda a: jnp.take_along_axis(a, indices, axis=1), layer.growing_kv)
-        return layer.replace(growing_kv=growing)
+        return dataclasses.replace(layer, growing_kv=growing)
 
-    return cache.replace(layers=tuple(gather(layer) for layer in cache.layers))
+    return dataclasses.replace(cache, layers=tuple(gather(layer) for layer in cache.layers))

@@ -1,8 +1,9 @@
 """Types of the role layout: which kinds of position a model has and which see which.
 
-A *role* is what a position is (source, register, trigger, target). A *stage* is a run of layers with
-one table: a row per query role, a letter per key role. A *layout* is a list of stages. Structure is
-static and lives here, in plain Python; which positions hold real tokens is data (`segment_ids`).
+A *role* is what a position is (source, register, trigger, target). A *stage* is a run of layers
+with one table: a row per query role, a letter per key role. A *layout* is a list of stages.
+Structure is static and lives here, in plain Python; which positions hold real tokens is data
+(`segment_ids`).
 
 Everything a model needs to know about its variant follows from the layout: the attention mask, the
 keys each role's queries meet, and what the decode cache must hold.
@@ -29,8 +30,9 @@ class Stage:
     Attributes:
         roles: spans present in these layers, in order.
         sees: one string per query role, one letter (`Sees`) per key role, e.g. `("f.", "fc")`.
-        memory: cross-attention edges `(reader, read)`: the reader role attends, with projections and
-            a softmax of its own, to the read role's states at the end of the stage that last held it.
+        memory: cross-attention edges `(reader, read)`: the reader role attends, with projections
+            and a softmax of its own, to the read role's states at the end of the stage that last
+            held it.
         layers: number of layers; 0 in the rows of the table, set by `Layout.with_layers`.
     """
 
@@ -63,11 +65,11 @@ class Layout:
     """A model's structure: its stages and the one role that predicts and grows.
 
     Raises:
-        ValueError: at construction, if a rule of the design is broken: (1) CAUSAL stands only on the
-            diagonal; (2) no role but `generated` sees `generated`, which is why prefilled keys stay
-            valid while decoding; (3) every role sees itself, so no real query has an empty row;
-            (4) a role is carried from the stage before or embedded where it first appears, and never
-            returns once gone; a memory edge reads a role of an earlier stage.
+        ValueError: at construction, if a rule of the design is broken: (1) CAUSAL stands only on
+            the diagonal; (2) no role but `generated` sees `generated`, which is why prefilled keys
+            stay valid while decoding; (3) every role sees itself, so no real query has an empty
+            row; (4) a role is carried from the stage before or embedded where it first appears, and
+            never returns once gone; a memory edge reads a role of an earlier stage.
     """
 
     name: str
@@ -112,8 +114,8 @@ class Layout:
         """Returns, per layer over all stages, the roles whose states after it reach the output.
 
         Other roles' queries and feed-forward layers are dead work there; the compiler removes them,
-        because spans are separate arrays. This list is what the tests hold the compiler to, and what
-        `mnmt_jax.flops` counts.
+        because spans are separate arrays. This list is what the tests hold the compiler to, and
+        what `mnmt_jax.flops` counts.
         """
         live: list[frozenset[str]] = []
         needed = frozenset([self.generated])

@@ -1,12 +1,12 @@
 """The one table of variants. Adding a variant is one row here, one drawn mask, one gin file.
 
-Letters: `f` sees all, `c` sees its own past and itself, `.` sees nothing. A row reads "this role, as a
-query, sees of (each role in order)". Nothing outside this file compares a layout's name.
+Letters: `f` sees all, `c` sees its own past and itself, `.` sees nothing. A row reads "this role,
+as a query, sees of (each role in order)". Nothing outside this file compares a layout's name.
 
 The `trigger` role is the first input token of the target once more, as a static role of length one:
-PhasedDecoder's published runs let the source see it (`--attention-position-bias 1`). Its state equals
-that of target position 0 in every layer, because both see the source and themselves, so the copy
-gives the source what the reference gives it while no static role depends on what is generated.
+PhasedDecoder's published runs let the source see it (`--attention-position-bias 1`). Its state
+equals that of target position 0 in every layer, because both see the source and themselves, so the
+copy gives the source what the reference gives it while no static role depends on what is generated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from mnmt_jax.layout import Layout, Stage
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
 
 _ROWS = (
-    # Plain decoder-only, lower triangle over source and target (Gao et al. 2022; TDO paper, App. D).
+    # Plain decoder-only, lower triangle over source and target (Gao et al. 2022; TDO paper, App.
+    # D).
     Layout("causal", (Stage((SOURCE, TARGET), ("c.", "fc")),)),
     # Prefix decoder-only (TDO paper, App. D, Figure 9).
     Layout("prefix", (Stage((SOURCE, TARGET), ("f.", "fc")),)),
@@ -24,7 +25,8 @@ _ROWS = (
     Layout("prefix_trigger", (Stage((SOURCE, TRIGGER, TARGET), ("ff.", "ff.", "f.c")),)),
     # Registers (MITRE paper, section 3.2): the target reads the registers, never the source.
     Layout("register", (Stage((SOURCE, REGISTER, TARGET), ("f..", "ff.", ".fc")),)),
-    # Ablation "register yes, mask no" (MITRE paper, Table 5; that the source sees registers is ours).
+    # Ablation "register yes, mask no" (MITRE paper, Table 5; that the source sees registers is
+    # ours).
     Layout("register_open", (Stage((SOURCE, REGISTER, TARGET), ("ff.", "ff.", "ffc")),)),
     # Two-stage decoder-only (TDO paper, section 4.1, App. D).
     Layout("two_stage", (Stage((SOURCE,), ("f",)), Stage((SOURCE, TARGET), ("f.", "fc")))),
@@ -43,7 +45,8 @@ _ROWS = (
         "encoder_decoder",
         (Stage((SOURCE,), ("f",)), Stage((TARGET,), ("c",), memory=((TARGET, SOURCE),))),
     ),
-    # Registers in the encoder (MITRE paper, App. J): cross-attention reads registers alone. Our reading.
+    # Registers in the encoder (MITRE paper, App. J): cross-attention reads registers alone. Our
+    # reading.
     Layout(
         "encoder_decoder_register",
         (

@@ -1,10 +1,11 @@
-"""The translation model: any layout of the table, with exactly `logits`, `prefill` and `step` to use.
+"""The translation model: any layout of the table, used through `logits`, `prefill` and `step`.
 
 `features` is `logits` before the tied output projection, for losses that never hold all logits.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -39,8 +40,8 @@ def build_model(config: Model, vocab_size: int) -> Translator:
     """
     if config.vocab_size not in (0, vocab_size):
         raise ValueError(
-            f"Model.vocab_size={config.vocab_size} but the vocabulary has {vocab_size} entries; use "
-            "the vocabulary the model was made for, or Model.vocab_size=0"
+            f"Model.vocab_size={config.vocab_size} but the vocabulary has {vocab_size} entries; "
+            "use the vocabulary the model was made for, or Model.vocab_size=0"
         )
     return Translator(config, get_layout(config.layout, config.stage_layers), vocab_size)
 
@@ -54,7 +55,8 @@ class Translator(nn.Module):
         vocab_size: rows of the one embedding shared by all spans and the output projection.
 
     Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; `stage_{i}_norm`
-    at the end of each stage when norms come first; `adaption_input`, `adaption_output` if configured.
+    at the end of each stage when norms come first; `adaption_input`, `adaption_output` if
+    configured.
     """
 
     config: Model
@@ -148,14 +150,14 @@ class Translator(nn.Module):
         layers = []
         for block, layer in zip(self.layer[first:], cache.layers, strict=True):
             states, growing = block.step(states, layer, cache.index)
-            layers.append(layer.replace(growing_kv=growing))
+            layers.append(dataclasses.replace(layer, growing_kv=growing))
         logits = self._project(self._finish(states, True))
         return logits, Cache(tuple(layers), cache.index + 1)
 
     def _run(
         self, batch: Batch, stages: tuple[Stage, ...], deterministic: bool
     ) -> tuple[Spans, Spans, list[dict[str, KeyValue]]]:
-        """Runs all stages; returns the last spans, the ended ones, and each layer's keys and values."""
+        """Returns the last spans, those that ended before, and each layer's keys and values."""
         segment_ids = _segment_ids(batch)
         attention = IMPLEMENTATIONS[self.config.attention]
         spans: Spans = {}

@@ -1,7 +1,7 @@
 """Flax modules that own parameters: attention, feed-forward, adaption, and the block they form.
 
-Structure, biases and initialisation are fairseq's (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform with
-gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
+Structure, biases and initialisation are fairseq's (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
+with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _linear(features: int, fan_in: int, dtype: Any) -> nn.Dense:
 
 
 class Attention(nn.Module):
-    """Projections of multi-head attention, with biases; the softmax is a pure function elsewhere."""
+    """Projections of multi-head attention, with biases; the softmax is in `attention/`."""
 
     config: Model
 
@@ -139,7 +139,7 @@ class Adaption(FeedForward):
 
 
 class Block(nn.Module):
-    """One layer over all spans of a stage: self-attention, memory attention if any, feed-forward."""
+    """One layer over all spans: self-attention, memory attention if any, feed-forward."""
 
     config: Model
     has_memory: bool = False
@@ -195,7 +195,8 @@ class Block(nn.Module):
             index: steps already taken.
 
         Returns:
-            The new states and the layer's growing keys and values with this step written at `index`.
+            The new states and the layer's growing keys and values with this step written at
+            `index`.
         """
         new = self._enter(self.attention_norm, states)
         queries, own = self.attention.project_queries(new), self.attention.project_keys_values(new)

@@ -21,7 +21,8 @@ def main() -> None:
     results = [read_result(folder) for folder in flags.results]
     write_report(flags.output, results)
     print(comparison_table(results))
-    print(f"\nZero-shot translations, never trained on in this direction:\n\n{sample_lines(results, flags.samples)}")
+    print("\nZero-shot translations, in directions never trained on:\n")
+    print(sample_lines(results, flags.samples))
 
 
 if __name__ == "__main__":

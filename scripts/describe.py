@@ -1,4 +1,4 @@
-"""Prints what a configuration amounts to, as JSON: parameters, FLOPs per target token, K/V bytes."""
+"""Prints a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
 
 from __future__ import annotations
 

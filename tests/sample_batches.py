@@ -1,4 +1,4 @@
-"""Batches and parameters that tests share, written without the data pipeline they test elsewhere."""
+"""Batches and parameters that tests share, made without the project's own data pipeline."""
 
 import math
 
@@ -25,7 +25,7 @@ def small_config(name: str, **changes) -> Model:
 
 
 def spans_of(layout: Layout, source: list[int], target: list[int], tag: int, factor: float = 1.0):
-    """One sentence pair's tokens per role: tag-first source, tag copies as registers, eos trigger."""
+    """One pair's tokens per role: tag-first source, tag copies as registers, eos trigger."""
     source_row = [tag, *source, 1]
     target_row = [1, *target]
     spans = {"source": source_row, "target": target_row}

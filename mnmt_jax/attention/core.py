@@ -57,13 +57,13 @@ def pair_mask(
     """Returns which keys of one role the queries of another (or the same) may see.
 
     A key is visible when it belongs to the query's segment and, for CAUSAL, stands at or before the
-    query. Inside a segment the order in the span is the order of positions, so the lower triangle of
-    the span is exact for packed rows too.
+    query. Inside a segment the order in the span is the order of positions, so the lower triangle
+    of the span is exact for packed rows too.
     """
     same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
     visible = same & (query_segment_ids[:, :, None] != 0)
     if sees is Sees.CAUSAL:
-        visible &= jnp.tri(*visible.shape[1:], dtype=bool)[None]
+        visible &= jnp.tri(visible.shape[1], visible.shape[2], dtype=bool)[None]
     elif sees is Sees.NONE:
         visible = jnp.zeros_like(visible)
     return visible[:, None]
@@ -80,8 +80,8 @@ def attend_beams(
         queries: one per beam, scaled.
         shared: keys and values [batch, k, heads, head_dim] that all beams of a sentence read, and
             which of them are real; or None.
-        own: keys and values [batch, beam, steps, heads, head_dim] of each beam, and which steps have
-            been taken; or None.
+        own: keys and values [batch, beam, steps, heads, head_dim] of each beam, and which steps
+            have been taken; or None.
     """
     logits, masks = [], []
     if shared is not None:

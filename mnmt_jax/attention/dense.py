@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from mnmt_jax.attention.core import Dropout, attend as attend_masked, pair_mask
+from mnmt_jax.attention.core import Dropout, pair_mask
+from mnmt_jax.attention.core import attend as attend_masked
 from mnmt_jax.layout import Stage
 
 Spans = Mapping[str, Array]
@@ -17,8 +18,8 @@ Spans = Mapping[str, Array]
 def dense_mask(stage: Stage, segment_ids: Spans) -> Bool[Array, "batch 1 q k"]:
     """Builds the mask over the concatenated spans of a stage.
 
-    For the register layout with two source tokens, one register and three target tokens of which the
-    last is padding (the picture the tests read, `tests/golden/masks/register.txt`):
+    For the register layout with two source tokens, one register and three target tokens of which
+    the last is padding (the picture the tests read, `tests/golden/masks/register.txt`):
 
               S S R T T T
         S     1 1 . . . .

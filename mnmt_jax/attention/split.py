@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mnmt_jax.attention.core import Dropout, attend as attend_masked, pair_mask
+from mnmt_jax.attention.core import Dropout, pair_mask
+from mnmt_jax.attention.core import attend as attend_masked
 from mnmt_jax.layout import Stage
 
 Spans = Mapping[str, Array]

@@ -80,7 +80,7 @@ def _rows(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 
 
 def _batch(values, config, layout, sources, labels):
-    """Lays out the rows by the spec: registers copy the tag; MITRE starts from it, the others from eos."""
+    """Lays out rows by the specs: registers copy the tag, MITRE starts from it, others from eos."""
     uses_tag = "register_factor" in values
     examples = []
     for source, label in zip(sources, labels, strict=True):

@@ -1,4 +1,4 @@
-"""What must hold for every row of the table: paths agree, nothing leaks, packing changes nothing."""
+"""What must hold for every row of the table: paths agree, nothing leaks, packing is free."""
 
 import dataclasses
 import functools

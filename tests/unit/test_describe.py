@@ -12,7 +12,7 @@ from mnmt_jax.config import Model, load_config
 from mnmt_jax.describe import count_parameters, describe, parameter_shapes
 from mnmt_jax.flops import Sentence, cache_bytes, forward_flops
 from mnmt_jax.layouts import LAYOUTS
-from tests.sample_batches import VOCAB, make, small_config, spans_of, pack
+from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -40,7 +40,7 @@ def test_the_package_itself_imports_nothing_heavy():
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_help_imports_nothing_heavy(script):
-    """What makes `--help` fast, shown without a stopwatch: nothing slow is loaded before parsing."""
+    """What makes `--help` fast, shown without a stopwatch: nothing slow is loaded first."""
     code = (
         "import runpy, sys\n"
         f"sys.argv = [{script.name!r}, '--help']\n"

@@ -15,7 +15,7 @@ ROLE_OF_LETTER = {"S": "source", "R": "register", "G": "trigger", "T": "target"}
 
 
 def read_picture(block: str):
-    """Parses one picture into (row labels, column labels, {row: 0/1 list}) ; blank rows are left out."""
+    """Parses a picture into row labels, column labels and {row: cells}, without blank rows."""
     lines = block.splitlines()
     columns = lines[0].split()
     rows, cells = [], {}

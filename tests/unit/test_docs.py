@@ -1,0 +1,29 @@
+"""Links in the documentation lead where they say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(?:#L(\d+))?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_local_links_exist(page):
+    for _, target, _ in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target} does not exist"
+
+
+def test_the_walk_names_what_stands_on_its_lines():
+    page = ROOT / "docs" / "walk.md"
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if link[2]]
+    assert len(links) > 15
+    for label, target, number in links:
+        name = label.strip("`")
+        lines = (page.parent / target).resolve().read_text(encoding="utf-8").splitlines()
+        defines = re.compile(rf"\s*(?:def|class) {name}\b|{name}\b.* = ")
+        places = [place for place, line in enumerate(lines, 1) if defines.match(line)]
+        assert int(number) in places, f"`{name}` stands on line {places} of {target}, not {number}"
