@@ -13,10 +13,7 @@ from typing import Any, TextIO
 
 import jax
 
-from mnmt_jax.config import Model
 from mnmt_jax.errors import UserError
-from mnmt_jax.layout import Layout
-from mnmt_jax.layouts import SOURCE
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.validation import SUPERVISED, ZERO_SHOT
 
@@ -146,7 +143,7 @@ class Reporter:
 
         Args:
             tokens: positions with a token per update and role.
-            flops: needed per update, from `training_flops`.
+            flops: needed per update, counted by `mnmt_jax.flops`.
             devices: of the mesh.
 
         Returns:
@@ -214,35 +211,6 @@ def _make_bar(first_step: int, total_steps: int) -> Any:
 def peak_flops(device_kind: str) -> float | None:
     """Returns a device's dense bfloat16 peak in FLOP/s, or None if it is not in the table."""
     return next((peak for kind, peak in _PEAK_FLOPS if device_kind.startswith(kind)), None)
-
-
-def training_flops(
-    config: Model, layout: Layout, vocab_size: int, tokens: Mapping[str, float]
-) -> float:
-    """Counts the floating-point operations that training on some tokens needs.
-
-    Counted are the products with parameters, 2 operations each, three times (forward, gradient of
-    activations, gradient of parameters). Attention weights, norms and recomputation are not, nor is
-    anything spent on padding, so a utilisation computed from this is a lower bound but for work of
-    the last layers that the compiler may leave out.
-
-    Args:
-        config: sizes.
-        layout: tells which role passes which layers.
-        vocab_size: rows of the output projection.
-        tokens: positions that hold a token, per role of the layout.
-    """
-    square = config.embed * config.embed
-    forward = tokens[layout.generated] * config.embed * vocab_size
-    for stage in layout.stages:
-        for role in stage.roles:
-            forward += tokens[role] * stage.layers * (4 * square + 2 * config.embed * config.mlp)
-        for reader, read in stage.memory:
-            forward += (tokens[reader] + tokens[read]) * stage.layers * 2 * square
-    if config.adaption_mlp:
-        adapted = tokens[SOURCE] + tokens[layout.generated]
-        forward += adapted * 2 * config.embed * config.adaption_mlp
-    return 3 * 2 * forward
 
 
 def _truncated(path: Path, after_step: int) -> TextIO:

@@ -22,9 +22,11 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import segments_from_rows
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.errors import UserError
+from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
 from mnmt_jax.losses import LossSums
-from mnmt_jax.metrics import Record, Reporter, training_flops
+from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import make_mesh, place_batch, replicated
 from mnmt_jax.stopping import StopRequests
@@ -110,8 +112,14 @@ def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array,
         role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
         for role, count in window.present.items()
     }
-    losses = LossSums(*(total + one for total, one in zip(window.losses, sums, strict=True)))
-    return Window(window.updates + 1, losses, present, first_bad)
+    starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
+    return Window(
+        updates=window.updates + 1,
+        losses=LossSums(*(total + one for total, one in zip(window.losses, sums, strict=True))),
+        examples=window.examples + starts.sum(dtype=jnp.float32),
+        present=present,
+        first_bad=first_bad,
+    )
 
 
 def train(config: Config, workdir: str | Path) -> str | None:
@@ -255,8 +263,7 @@ class Session:
         latest, window = jax.device_get(self._latest), self._checked_window()
         self.state = dataclasses.replace(self.state, window=self._empty_window())
         tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
-        model = self._learner.model
-        flops = training_flops(model.config, model.layout, model.vocab_size, tokens)
+        flops = self._flops(tokens, float(window.examples) / int(window.updates))
         return {
             "loss": float(window.losses.smoothed / window.losses.tokens),
             "nll": float(window.losses.nll / window.losses.tokens),
@@ -265,6 +272,12 @@ class Session:
             "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
             **self.reporter.speed(tokens, flops, self._mesh.devices.flatten().tolist()),
         }
+
+    def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
+        """Counts the operations an update needs: those of its mean sentence pair, so many times."""
+        model, many = self._learner.model, max(examples, 1.0)
+        mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)  # type: ignore[arg-type]
+        return many * train_flops(model.config, model.layout, model.vocab_size, mean)
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""

@@ -27,12 +27,14 @@ class Window:
     Attributes:
         updates: how many.
         losses: sums over their tokens.
+        examples: sentence pairs.
         present: per role, positions that hold a token.
         first_bad: number of the first update whose loss or gradient was not finite, or `NEVER`.
     """
 
     updates: Int[Array, ""]
     losses: LossSums
+    examples: Float[Array, ""]
     present: dict[str, Float[Array, ""]]
     first_bad: Int[Array, ""]
 
@@ -43,6 +45,7 @@ class Window:
         return cls(
             jnp.zeros((), jnp.int32),
             LossSums(zero(), zero(), zero()),
+            zero(),
             {role: zero() for role in roles},
             jnp.full((), NEVER, jnp.int32),
         )

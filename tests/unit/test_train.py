@@ -73,7 +73,7 @@ def stack(*batches):
 
 def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
     learner, state, batch = learning
-    smoothed, sums = jax.jit(lambda p: batch_loss(learner, p, batch))(state.params)
+    smoothed, sums = jax.jit(lambda p, b: batch_loss(learner, p, b))(state.params, batch)
     logits = jax.jit(learner.model.apply)({"params": state.params}, batch)
     plain = token_loss(
         logits,
@@ -97,7 +97,7 @@ def test_gradient_is_the_sum_over_tokens_divided_once(learning):
     parts, metrics_of_parts = STEP(learner, state, stack(first, second))
     change = jax.tree.map(lambda a, b: a - b, whole.params, state.params)
     assert float(optax.global_norm(change)) > 0.1
-    expected = jax.jit(jax.grad(lambda p: batch_loss(learner, p, batch)[0]))(state.params)
+    expected = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))(state.params, batch)
     tokens = float((batch["target_segment_ids"] > 0).sum())
     for found in (whole, parts):
         jax.tree.map(

@@ -1,0 +1,103 @@
+"""What a run writes and says: the file, the speed, the remaining time."""
+
+from __future__ import annotations
+
+import json
+import types
+
+import jax.numpy as jnp
+import pytest
+
+from mnmt_jax import metrics
+from mnmt_jax.errors import UserError
+from mnmt_jax.metrics import MetricsFile, Reporter, peak_flops
+from mnmt_jax.run_directory import RunDirectory
+
+STEPS = 10
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only when a test says so."""
+    now = types.SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now.seconds)
+    return now
+
+
+def device(kind):
+    return types.SimpleNamespace(device_kind=kind)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_file_keeps_lines_up_to_the_restored_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = "".join(f'{{"step": {step}}}\n' for step in (2, 4, 6))
+    path.write_text(whole + '{"step": 8, "lo')
+    file = MetricsFile(path, after_step=4)
+    file.write({"step": 6, "loss": float("nan"), "validation": {"loss": 1.5}})
+    assert read(path) == [
+        {"step": 2},
+        {"step": 4},
+        {"step": 6, "loss": None, "validation": {"loss": 1.5}},
+    ]
+    file.close()
+    MetricsFile(path, after_step=0).close()
+    assert path.read_text() == ""
+
+
+def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path):
+    with pytest.raises(UserError, match="cannot be written"):
+        MetricsFile(tmp_path / "absent" / "metrics.jsonl", after_step=0)
+
+
+def test_speed_leaves_compilation_and_pauses_out(tmp_path, clock):
+    reporter = Reporter(RunDirectory(tmp_path), 0, STEPS, seconds=7.0)
+    clock.seconds += 30  # compiling
+    reporter.advance(jnp.zeros(()))
+    for _ in range(4):
+        clock.seconds += 0.5
+        reporter.advance(None)
+    with reporter.paused():
+        clock.seconds += 20
+    speed = reporter.speed({"target": 100.0}, 3e12, [device("NVIDIA H200")] * 2)
+    assert speed["steps_per_second"] == pytest.approx(2.0)
+    assert speed["tokens_per_second"] == {"target": pytest.approx(200.0)}
+    assert speed["mfu"] == pytest.approx(2.0 * 3e12 / (2 * 989e12))
+    assert speed["seconds"] == pytest.approx(7 + 30 + 2 + 20)
+    unknown = reporter.speed({"target": 100.0}, 3e12, [device("cpu")])
+    assert unknown["steps_per_second"] is unknown["mfu"] is None
+    reporter.close()
+
+
+def test_lines_off_a_terminal_tell_the_time_left(tmp_path, clock, capfd):
+    reporter = Reporter(RunDirectory(tmp_path), 0, 3600 * 2 + 5)
+    for _ in range(5):
+        reporter.advance(jnp.zeros(()))
+    clock.seconds += 4
+    record = {"step": 5, "loss": 2.5, "nll": 2.0}
+    record |= reporter.speed({"target": 10.0}, 1.0, [device("cpu")])
+    reporter.write(record | {"validation": {"zero_shot": {"loss": 3.25}}})
+    reporter.close()
+    assert capfd.readouterr().err == (
+        "step 5/7205: loss 2.5000, nll 2.0000, 10 target tokens/s, zero-shot loss 3.2500, "
+        "2:00:00 left\n"
+    )
+    assert read(tmp_path / "metrics.jsonl")[0]["step"] == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5p", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks(kind, peak):
+    assert peak_flops(kind) == peak
