@@ -238,7 +238,11 @@ class Translator(nn.Module):
 
 def _segment_ids(batch: Batch) -> dict[str, Array]:
     suffix = "_segment_ids"
-    return {name.removesuffix(suffix): ids for name, ids in batch.items() if name.endswith(suffix)}
+    return {
+        name.removesuffix(suffix): jnp.asarray(ids)
+        for name, ids in batch.items()
+        if name.endswith(suffix)
+    }
 
 
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:

@@ -6,6 +6,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+# Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
+PURE = ("mnmt_jax.attention", "mnmt_jax.decoding.search", "mnmt_jax.losses")
+install_import_hook(PURE, "beartype.beartype")
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

@@ -1,6 +1,7 @@
 """Our model against the authors' own implementations: logits, losses, gradients, beam search."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -51,8 +52,8 @@ def unpermute(logits):
 
 def losses_of(model, params, reference):
     logits = model.apply({"params": params}, reference.batch)
-    valid = reference.batch["target_segment_ids"] != 0
-    return token_loss(logits, reference.labels, valid, LABEL_SMOOTHING)
+    valid = jnp.asarray(reference.batch["target_segment_ids"] != 0)
+    return token_loss(logits, jnp.asarray(reference.labels), valid, LABEL_SMOOTHING)
 
 
 def test_loss_and_gradients(reference, model):

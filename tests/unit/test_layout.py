@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,12 +30,12 @@ def read_picture(block: str):
     return rows, columns, cells
 
 
-def segment_ids_of(labels: list[str]) -> dict[str, np.ndarray]:
+def segment_ids_of(labels: list[str]) -> dict[str, jax.Array]:
     """Turns labels such as S1 S1 S2 S0 into role -> [1, length] segment ids."""
     spans: dict[str, list[int]] = {}
     for label in labels:
         spans.setdefault(ROLE_OF_LETTER[label[0]], []).append(int(label[1:]))
-    return {role: np.array([ids], np.int32) for role, ids in spans.items()}
+    return {role: jnp.array([ids], jnp.int32) for role, ids in spans.items()}
 
 
 def test_every_row_has_a_picture():
