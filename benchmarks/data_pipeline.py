@@ -18,7 +18,7 @@ import numpy as np
 
 from mnmt_jax.config import Data
 from mnmt_jax.data.cache import TaskSource, write_cache
-from mnmt_jax.data.pipeline import Pipeline, padding_share
+from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
 from mnmt_jax.errors import run_command
 from mnmt_jax.languages import MITRE_LANGUAGES, mitre_directions
 from mnmt_jax.layouts import LAYOUTS
@@ -53,14 +53,13 @@ def main() -> None:
             source_length=arguments.length,
             target_length=arguments.length,
             max_segments=16,
-            prefetch=0,
         )
         pipeline = Pipeline(cache, LAYOUTS["register"], data)
         print(json.dumps(_measure(pipeline, arguments.batches), indent=2))
 
 
 def _measure(pipeline: Pipeline, batches: int) -> dict[str, object]:
-    iterator = pipeline.train()
+    iterator = BatchIterator(pipeline, threads=0)
     next(iterator)  # imports Grain and opens the files
     cpu, wall, tokens = time.process_time(), time.perf_counter(), 0
     for _ in range(batches):

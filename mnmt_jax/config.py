@@ -36,7 +36,6 @@ class Data:
         chunk_examples: examples planned (shuffled, packed) at a time.
         validation_examples: sentence pairs per validation task.
         seed: seed of order and mixing.
-        prefetch: batches prepared ahead.
     """
 
     cache: str = ""
@@ -51,7 +50,6 @@ class Data:
     chunk_examples: int = 16384
     validation_examples: int = 200
     seed: int = 1
-    prefetch: int = 4
 
 
 @gin.configurable
@@ -167,7 +165,7 @@ class Train:
         save_every: updates between checkpoints.
         keep_last: newest checkpoints kept.
         keep_best: checkpoints kept besides, by supervised validation loss.
-        loss_chunk: tokens whose logits exist at one time.
+        loss_chunk: tokens whose logits exist at one time, per shard of the batch.
     """
 
     steps: int = 100_000

@@ -21,10 +21,10 @@ from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
 class Sentence:
     """Lengths of one sentence pair's spans, in tokens; `of` gives any role's."""
 
-    source: int
-    target: int
+    source: float
+    target: float
 
-    def of(self, role: str, config: Model) -> int:
+    def of(self, role: str, config: Model) -> float:
         """Returns the length of a role's span."""
         if role == SOURCE:
             return self.source
@@ -33,10 +33,10 @@ class Sentence:
         return 1 if role == TRIGGER else self.target
 
 
-def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> int:
+def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
     """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing."""
     lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
-    total = 2 * lengths[layout.generated] * config.embed * vocab_size
+    total: float = 2 * lengths[layout.generated] * config.embed * vocab_size
     layers = [stage for stage in layout.stages for _ in range(stage.layers)]
     for stage, live in zip(layers, layout.live_roles(), strict=True):
         total += _layer_flops(config, stage, live, lengths)
@@ -46,19 +46,19 @@ def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sent
     return total
 
 
-def train_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> int:
+def train_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
     """Counts forward and backward: every matrix product has two in its gradient."""
     return 3 * forward_flops(config, layout, vocab_size, sentence)
 
 
-def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, int]:
+def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, float]:
     """Counts the bytes of keys and values that decoding one sentence holds.
 
     Returns:
         `static` and `memory`, held once per sentence, `growing`, held per beam, and their `total`.
     """
     per_position = 2 * config.embed * (2 if config.dtype == "bfloat16" else 4)
-    counts = {"static": 0, "memory": 0, "growing": 0}
+    counts: dict[str, float] = {"static": 0, "memory": 0, "growing": 0}
     for stage in layout.stages:
         if layout.generated not in stage.roles:
             continue
@@ -72,12 +72,12 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
 
 
 def _layer_flops(
-    config: Model, stage: Stage, live: frozenset[str], lengths: Mapping[str, int]
-) -> int:
+    config: Model, stage: Stage, live: frozenset[str], lengths: Mapping[str, float]
+) -> float:
     embed, mlp = config.embed, config.mlp
     queries = [role for role in stage.roles if role in live]
     keys = {key for role in queries for key in stage.key_roles(role)}
-    total = sum(4 * lengths[role] * embed * embed for role in keys)
+    total: float = sum(4 * lengths[role] * embed * embed for role in keys)
     for role in queries:
         length = lengths[role]
         seen = sum(lengths[key] for key in stage.key_roles(role))

@@ -22,7 +22,6 @@ from mnmt_jax.vocabulary import Vocabulary
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
 _MAY_CHANGE = (
     "data.cache",
-    "data.prefetch",
     "data.zero_shot",
     "model.attention",
     "model.remat",

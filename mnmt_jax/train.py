@@ -20,7 +20,7 @@ from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import segments_from_rows
-from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.pipeline import TRAIN, Pipeline
 from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.layouts import SOURCE, TARGET
@@ -171,9 +171,10 @@ class Session:
 
     def __init__(self, config: Config, run: RunDirectory) -> None:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
+        cache = TokenCache.open(config.data.cache)
+        config = _with_tasks(config, cache)
         self.config, self.run = config, run
         self._mesh = make_mesh(config.mesh)
-        cache = TokenCache.open(config.data.cache)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self._mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner)
         self._tasks = validation_tasks(config.data, self._pipeline)
@@ -276,7 +277,7 @@ class Session:
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
         model, many = self._learner.model, max(examples, 1.0)
-        mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)  # type: ignore[arg-type]
+        mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
         return many * train_flops(model.config, model.layout, model.vocab_size, mean)
 
     def validate(self) -> Record:
@@ -323,6 +324,12 @@ class Session:
             f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
         )
+
+
+def _with_tasks(config: Config, cache: TokenCache) -> Config:
+    """Spells the training tasks out, so that the run directory alone tells what is zero-shot."""
+    tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
 
 
 def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipeline:

@@ -131,7 +131,7 @@ class Pipeline:
                 self._data.target_length,
                 max(counts, key=counts.__getitem__),
             )
-        return BatchIterator(self, prefetch=self._data.prefetch)
+        return BatchIterator(self)
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
@@ -274,16 +274,16 @@ class BatchIterator:
     While the batches of a chunk are used, a background thread (Grain) prepares the next chunk.
     """
 
-    def __init__(self, pipeline: Pipeline, *, prefetch: int, threads: int = 1) -> None:
+    def __init__(self, pipeline: Pipeline, *, threads: int = 1) -> None:
         """Starts at the first batch.
 
         Args:
             pipeline: plans and loads chunks.
-            prefetch: 0 prepares nothing ahead, anything else the next chunk.
-            threads: chunks in preparation at a time; does not change the order.
+            threads: chunks in preparation at a time; 0 prepares nothing ahead. The order does not
+                depend on it.
         """
         self.pipeline = pipeline
-        self._threads = threads if prefetch else 0
+        self._threads = threads
         self._chunk, self._batch = 0, 0
         self._chunks: Iterator[list[Batch]] | None = None
         self._ready: list[Batch] = []

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config import Config, load_config
-from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
 from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import write_report
@@ -104,18 +102,12 @@ def load_subject(
 def trained_directions(config: Config) -> frozenset[Direction] | None:
     """Reads from a configuration which directions a run was trained on.
 
-    Task names end in `_{source}_{target}`. An empty `Data.tasks` means all tasks of the cache with
-    a training split; then the cache is asked.
+    Task names end in `_{source}_{target}`; a run's configuration spells its tasks out.
 
     Returns:
         The directions; None if the tasks are unknown or not named so.
     """
     names = tuple(config.data.tasks)
-    if not names:
-        try:
-            names = TokenCache.open(config.data.cache).tasks_with("train")
-        except UserError:
-            return None
     parts = [name.rsplit("_", 2) for name in names]
     if not parts or not all(len(part) == 3 and LANGUAGES.keys() >= set(part[1:]) for part in parts):
         return None

@@ -61,7 +61,6 @@ def settings_of_run(**changes) -> Data:
         temperature=2.0,
         chunk_examples=64,
         seed=3,
-        prefetch=0,
     )
     return Data(**(defaults | changes))
 
@@ -315,11 +314,11 @@ def test_hosts_share_one_global_order(cache, process_count):
     assert whole.get_state()["chunk"] >= 1
 
 
-@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (4, 3)])
-def test_threads_do_not_change_the_order(cache, prefetch, threads):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_do_not_change_the_order(cache, threads):
     pipeline = Pipeline(cache, LAYOUTS["register"], settings_of_run())
-    plain = BatchIterator(pipeline, prefetch=0)
-    threaded = BatchIterator(pipeline, prefetch=prefetch, threads=threads)
+    plain = BatchIterator(pipeline, threads=0)
+    threaded = BatchIterator(pipeline, threads=threads)
     for _ in range(15):
         assert_batches_equal(next(plain), next(threaded))
         assert plain.get_state() == threaded.get_state()

@@ -22,6 +22,7 @@ from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import Session, train, train_step
 from mnmt_jax.train_state import create_state, make_init
 from tests.made_run import (
+    SUPERVISED,
     assert_same_training,
     compilation_cache,
     make_cache,
@@ -122,7 +123,9 @@ def test_rows_of_padding_change_nothing(learning):
 
 
 def test_a_run_leaves_what_others_need(straight, cache):
-    assert load_config([str(straight / "config.gin")]) == make_config(cache)
+    tasks = tuple(f"made_{source}_{target}" for source, target in SUPERVISED)
+    expected = make_config(cache, data={"tasks": tasks})
+    assert load_config([str(straight / "config.gin")]) == expected
     assert {p.name for p in (straight / "vocabulary").iterdir()} >= {"spm.model", "languages.txt"}
     assert steps_of(straight) == [4, 8]
     assert list((straight / "tensorboard").iterdir())
@@ -194,7 +197,9 @@ def test_another_configuration_is_refused_by_field(cache, straight):
     assert "Data.temperature was 5.0, now 1.0" in str(error.value)
     assert "Optimizer.learning_rate was 0.01, now 0.5" in str(error.value)
     assert "--workdir" in str(error.value)
-    assert load_config([str(straight / "config.gin")]) == make_config(cache)
+    tasks = tuple(f"made_{source}_{target}" for source, target in SUPERVISED)
+    expected = make_config(cache, data={"tasks": tasks})
+    assert load_config([str(straight / "config.gin")]) == expected
 
 
 def test_another_vocabulary_is_refused(cache, straight, tmp_path):
