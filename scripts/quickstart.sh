@@ -3,17 +3,19 @@
 # and leaves DIR/report/report.html. Run again after an interruption, it continues.
 #   bash scripts/quickstart.sh [DIR]      (default: runs/quickstart)
 set -euo pipefail
+here=$PWD
 cd "$(dirname "$0")/.."
 directory=${1:-runs/quickstart}
+if [ $# -gt 0 ] && [ "${directory#/}" = "$directory" ]; then directory=$here/$directory; fi
 . scripts/environment.sh
 prepare_environment ""
-export JAX_PLATFORMS=${JAX_PLATFORMS:-}
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}  # two small models: a CPU is enough
 started=$SECONDS
 
 cache=$directory/cache
 if [ ! -e "$cache" ]; then
     "$python" scripts/cache_tasks.py --mixture cldr_quickstart --vocab_size 1500 --output "$cache" \
-        > "/dev/null"
+        > /dev/null
 fi
 
 models=(prefix register)
