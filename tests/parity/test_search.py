@@ -52,13 +52,13 @@ def _assert_same(found: list, expected: list) -> None:
     )
 
 
-@pytest.mark.parametrize("beam", [1, 2, 4, 5])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 0.6])
+@pytest.mark.parametrize("beam", [1, 2, 5])
+@pytest.mark.parametrize("length_penalty", [1.0, 0.6])
 @pytest.mark.parametrize("eos", [-2.0, 0.0, 3.0])
 def test_beam_search_is_the_slow_transcription(beam: int, length_penalty: float, eos: float):
     request = make_request([1, 2, 5, 8, 11, 11])
     seen_lengths = set()
-    for seed in range(8):
+    for seed in range(6):
         tables = make_tables(seed, BATCH, VOCAB, eos=eos)
         found = _beam(tables, request, beam, length_penalty)
         for row in range(BATCH):
@@ -81,7 +81,7 @@ def test_an_eos_below_the_first_beam_is_dropped():
     assert [tokens for _, tokens in found] == [[3, 3, 3, EOS]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_beam_one_is_greedy(seed: int):
     tables = make_tables(seed, BATCH, VOCAB, eos=1.0)
     request = make_request([1, 3, 6, 10, 10, 10])
