@@ -6,20 +6,23 @@ properties or are computed where they are used, never keys.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gin
 
+from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Data:
+class Data(Checked):
     """What a run reads and how rows are laid out.
 
     Attributes:
@@ -54,7 +57,7 @@ class Data:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Model:
+class Model(Checked):
     """Sizes and structure of a model. Dimensions live here and nowhere else.
 
     Attributes:
@@ -94,21 +97,16 @@ class Model:
     remat: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the values that no layer would check with a better message."""
-        object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
+        """Checks every field, and that the widths fit each other."""
+        super().__post_init__()
         if self.embed % self.heads:
-            raise ValueError(
+            raise UserError(
                 f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
             )
         if self.embed % 2:
-            raise ValueError(
+            raise UserError(
                 f"Model.embed={self.embed} must be even: positions are sines and cosines"
             )
-        _one_of("Model.norm", self.norm, ("pre", "post"))
-        _one_of("Model.dtype", self.dtype, ("float32", "bfloat16"))
-        _one_of("Model.attention", self.attention, ("split", "dense"))
-        if self.register_factor <= 0:
-            raise ValueError(f"Model.register_factor={self.register_factor} must be positive")
 
     @property
     def head_dim(self) -> int:
@@ -118,7 +116,7 @@ class Model:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Checked):
     """Adam as fairseq computes it, its schedule, and the loss it minimises.
 
     Attributes:
@@ -148,13 +146,18 @@ class Optimizer:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Checks the schedule's name."""
-        _one_of("Optimizer.schedule", self.schedule, ("inverse_sqrt", "cosine", "constant"))
+        """Checks every field, and that the schedule has the warm-up it needs."""
+        super().__post_init__()
+        if self.schedule == "inverse_sqrt" and not self.warmup_steps:
+            raise UserError(
+                "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1; "
+                "or set Optimizer.schedule='constant'"
+            )
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Checked):
     """Length of a run and what happens on the way.
 
     Attributes:
@@ -164,7 +167,8 @@ class Train:
         eval_every: updates between validations.
         save_every: updates between checkpoints.
         keep_last: newest checkpoints kept.
-        keep_best: checkpoints kept besides, by supervised validation loss.
+        keep_best: checkpoints kept besides, the best by supervised validation loss among those
+            validated at their step; 0 keeps none.
         loss_chunk: tokens whose logits exist at one time, per shard of the batch.
     """
 
@@ -177,10 +181,21 @@ class Train:
     keep_best: int = 1
     loss_chunk: int = 4096
 
+    def __post_init__(self) -> None:
+        """Checks every field, and that the best checkpoint can be known."""
+        super().__post_init__()
+        unaligned = self.save_every % self.eval_every and self.eval_every % self.save_every
+        if self.keep_best and unaligned:
+            raise UserError(
+                f"Train.eval_every={self.eval_every} and Train.save_every={self.save_every}: one "
+                "must be a multiple of the other, or few checkpoints have a loss to be best by; "
+                "change one, or set Train.keep_best=0"
+            )
+
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Decode:
+class Decode(Checked):
     """How translations are searched.
 
     Attributes:
@@ -211,14 +226,15 @@ class Decode:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the method's name."""
-        object.__setattr__(self, "buckets", tuple(self.buckets))
-        _one_of("Decode.method", self.method, ("beam", "greedy", "sample"))
+        """Checks every field, and that there is a bucket."""
+        super().__post_init__()
+        if not self.buckets:
+            raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Mesh:
+class Mesh(Checked):
     """Shape of the device mesh. Its product is the number of devices.
 
     Attributes:
@@ -265,16 +281,31 @@ def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Confi
     for path in gin_files:
         if not Path(path).is_file() and not (_ROOT / path).is_file():
             raise UserError(f"--gin_file={path}: no such file")
-    with gin.unlock_config():
-        gin.clear_config()
+    with _own_gin_state():
         try:
             gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
             sections = {name: section() for name, section in _SECTIONS.items()}
         except (ValueError, TypeError, OSError, SyntaxError, NameError) as error:
             raise UserError(_one_line(error)) from error
         _check_all_consumed()
-        gin.clear_config()
     return Config(**sections)
+
+
+@contextlib.contextmanager
+def _own_gin_state() -> Iterator[None]:
+    """Empties gin's global state and puts back what was there: notebooks and t5x use gin too."""
+    state = gin.config  # no public accessor of these exists
+    kept = [state._CONFIG, state._SINGLETONS, state._IMPORTS, state._OPERATIVE_CONFIG]
+    before = [copy.copy(part) for part in kept]
+    was_locked = gin.config_is_locked()
+    gin.clear_config()
+    try:
+        yield
+    finally:
+        gin.clear_config()
+        for part, content in zip(kept, before, strict=True):
+            part.update(content)
+        state._set_config_is_locked(was_locked)
 
 
 def save_config(config: Config, path: str | Path) -> None:
@@ -301,11 +332,6 @@ def _check_all_consumed() -> None:
             raise UserError(
                 f"gin binding '{full}.{next(iter(fields))}' is never read; check its name"
             )
-
-
-def _one_of(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field}='{value}' must be one of {', '.join(choices)}")
 
 
 def _one_line(error: Exception) -> str:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from mnmt_jax.errors import UserError
+
 
 class Sees(enum.Enum):
     """What a query role sees of a key role: nothing, everything, or its own past and itself."""
@@ -86,10 +88,10 @@ class Layout:
         """Returns the layout with `stage_layers[i]` layers in stage i.
 
         Raises:
-            ValueError: if the number of entries differs from the number of stages or one is < 1.
+            UserError: if the number of entries differs from the number of stages or one is < 1.
         """
         if len(stage_layers) != len(self.stages) or min(stage_layers, default=0) < 1:
-            raise ValueError(
+            raise UserError(
                 f"Model.stage_layers={tuple(stage_layers)}: layout '{self.name}' needs "
                 f"{len(self.stages)} entries, each at least 1"
             )

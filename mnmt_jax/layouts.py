@@ -11,6 +11,7 @@ copy gives the source what the reference gives it while no static role depends o
 
 from __future__ import annotations
 
+from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Stage
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
@@ -67,8 +68,8 @@ def get_layout(name: str, stage_layers: tuple[int, ...]) -> Layout:
         stage_layers: number of layers of each stage.
 
     Raises:
-        ValueError: if the name is unknown or `stage_layers` does not fit the row.
+        UserError: if the name is unknown or `stage_layers` does not fit the row.
     """
     if name not in LAYOUTS:
-        raise ValueError(f"Model.layout='{name}' is unknown; choose one of {', '.join(LAYOUTS)}")
+        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(LAYOUTS)}")
     return LAYOUTS[name].with_layers(stage_layers)

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mnmt_jax.errors import UserError
+
 
 class LossSums(NamedTuple):
     """Sums over the valid tokens of a batch, float32.
@@ -86,10 +88,10 @@ def chunked_token_loss(
         The three sums in float32.
 
     Raises:
-        ValueError: if `chunk` is not positive.
+        UserError: if `chunk` is not positive.
     """
     if chunk < 1:
-        raise ValueError(f"Train.loss_chunk={chunk} must be at least 1")
+        raise UserError(f"Train.loss_chunk={chunk} must be at least 1")
     states, labels, valid = _split(
         features.reshape(-1, features.shape[-1]), labels.reshape(-1), valid.reshape(-1), chunk
     )

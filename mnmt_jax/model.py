@@ -19,6 +19,7 @@ from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.cache import Cache, KeyValue, LayerCache, Shared
 from mnmt_jax.config import Model
+from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
 from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, sinusoid
@@ -35,11 +36,11 @@ def build_model(config: Model, vocab_size: int) -> Translator:
         vocab_size: rows of the embedding, from the vocabulary.
 
     Raises:
-        ValueError: if the layout is unknown or its stages do not fit `config.stage_layers`, or the
+        UserError: if the layout is unknown or its stages do not fit `config.stage_layers`, or the
             configuration expects another vocabulary size.
     """
     if config.vocab_size not in (0, vocab_size):
-        raise ValueError(
+        raise UserError(
             f"Model.vocab_size={config.vocab_size} but the vocabulary has {vocab_size} entries; "
             "use the vocabulary the model was made for, or Model.vocab_size=0"
         )
@@ -80,7 +81,7 @@ class Translator(nn.Module):
                 setattr(self, f"stage_{number}_norm", layer_norm(config))
         if config.adaption_mlp:
             if SOURCE not in self.layout.stages[-1].roles:
-                raise ValueError(
+                raise UserError(
                     f"Model.adaption_mlp={config.adaption_mlp}: layout '{self.layout.name}' has no "
                     "source beside the target; set Model.adaption_mlp=0"
                 )

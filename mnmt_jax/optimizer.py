@@ -16,6 +16,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config import Optimizer
+from mnmt_jax.errors import UserError
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -48,18 +49,13 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
         `initial_learning_rate` whenever there is a warm-up. float32.
 
     Raises:
-        ValueError: if the warm-up does not fit the schedule.
+        UserError: if the warm-up does not fit the schedule.
 
     Source: MITRE spec 6.3, fairseq's `inverse_sqrt` and `cosine`.
     """
     peak, first, warmup = config.learning_rate, config.initial_learning_rate, config.warmup_steps
-    if warmup < 0 or (config.schedule == "inverse_sqrt" and warmup < 1):
-        raise ValueError(
-            f"Optimizer.warmup_steps={warmup}: schedule '{config.schedule}' needs at least "
-            f"{int(config.schedule == 'inverse_sqrt')}"
-        )
     if config.schedule == "cosine" and total_steps <= warmup:
-        raise ValueError(
+        raise UserError(
             f"Train.steps={total_steps} must exceed Optimizer.warmup_steps={warmup} for schedule "
             "'cosine'"
         )

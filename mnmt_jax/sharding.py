@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from mnmt_jax.config import Mesh as MeshConfig
+from mnmt_jax.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
 
@@ -61,18 +62,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         devices: None takes all.
 
     Raises:
-        ValueError: if the sizes do not multiply to the number of devices.
+        UserError: if the sizes do not multiply to the number of devices.
     """
     found = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     text = ", ".join(f"Mesh.{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
-        raise ValueError(f"{text}: sizes must be positive, and one of them may be -1")
+        raise UserError(f"{text}: sizes must be positive, and one of them may be -1")
     if -1 in sizes:
         known = math.prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = max(len(found) // known, 1)
     if math.prod(sizes) != len(found):
-        raise ValueError(f"{text} must multiply to the {len(found)} devices present")
+        raise UserError(f"{text} must multiply to the {len(found)} devices present")
     auto = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=auto, devices=found)
 
@@ -124,7 +125,8 @@ def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:
             a parameter's path at its end.
 
     Raises:
-        ValueError: for an unknown parameter, or one whose axis its mesh axis does not divide.
+        ValueError: for an unknown parameter.
+        UserError: for a parameter whose axis its mesh axis does not divide.
     """
 
     def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -148,7 +150,7 @@ def _fitting_spec(
         if size % parts == 0:
             continue
         if axis not in _MAY_STAY_WHOLE:
-            raise ValueError(
+            raise UserError(
                 f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
                 f"change Mesh.{RULES[axis][0]} to a divisor"
             )
@@ -187,11 +189,11 @@ def place_batch(
         leading: as in `batch_sharding`.
 
     Raises:
-        ValueError: if the rows cannot be split evenly.
+        UserError: if the rows cannot be split evenly.
     """
     rows = next(iter(batch.values())).shape[leading] * jax.process_count()
     if rows % batch_shards(mesh):
-        raise ValueError(
+        raise UserError(
             f"Data.rows={rows} must be a multiple of Mesh.data x Mesh.fsdp = {batch_shards(mesh)}"
         )
     sharding = batch_sharding(mesh, leading)

@@ -295,17 +295,17 @@ def split_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.nda
         All source pieces and all target pieces, int32, one example after the other.
 
     Raises:
-        ValueError: if a record and its lengths disagree: the cache is damaged.
+        UserError: if a record and its lengths disagree: the cache is damaged.
     """
     tokens = np.frombuffer(b"".join(records), "<i4")
     counts = np.empty((len(records), 3), np.int64)
     counts[:, 0] = 1
     counts[:, 1:] = lengths
     if counts.sum() != tokens.size:
-        raise ValueError("token cache is damaged: records and lengths disagree; make it again")
+        raise UserError("token cache is damaged: records and lengths disagree; make it again")
     kind = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(records)), counts.reshape(-1))
     if not np.array_equal(tokens[kind == 0], counts[:, 1]):
-        raise ValueError("token cache is damaged: records and lengths disagree; make it again")
+        raise UserError("token cache is damaged: records and lengths disagree; make it again")
     return tokens[kind == 1], tokens[kind == 2]
 
 

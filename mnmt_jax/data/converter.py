@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
@@ -46,7 +47,7 @@ class Lengths:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value < 1:
-                raise ValueError(f"{field.name}={value} must be at least 1")
+                raise UserError(f"a row's {field.name}={value} must be at least 1")
 
     def registers(self, register_factor: float) -> int:
         """Returns the tokens of the register span: room for any packing of the source span.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.order import mix64, permute, text_key
+from mnmt_jax.errors import UserError
 
 _RATE_UNITS = 2**32  # rates become integers, so that no rounding of a float decides an order
 
@@ -29,7 +30,7 @@ def temperature_rates(sizes: Sequence[int], temperature: float) -> list[float]:
     Source: MITRE's and PhasedDecoder's scripts (fairseq `--sampling-method temperature`).
     """
     if temperature <= 0:
-        raise ValueError(f"temperature={temperature} must be positive; 1 is proportional to size")
+        raise UserError(f"temperature={temperature} must be positive; 1 is proportional to size")
     total = sum(sizes)
     raw = [math.pow(size / total, 1 / temperature) for size in sizes]
     return [value / sum(raw) for value in raw]

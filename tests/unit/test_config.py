@@ -1,8 +1,10 @@
 """gin fills six dataclasses; what nobody reads is refused in one line."""
 
 import dataclasses
+import typing
 from pathlib import Path
 
+import gin
 import pytest
 
 from mnmt_jax.config import (
@@ -15,10 +17,12 @@ from mnmt_jax.config import (
     load_config,
     save_config,
 )
+from mnmt_jax.config_checks import CHOICES, RANGES
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
 
 ROOT = Path(__file__).parent.parent.parent
+SECTIONS = (Data, Model, Optimizer, Train, Decode, Mesh)
 
 
 @pytest.fixture
@@ -52,6 +56,26 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Model.heads=5", "Model.heads=5"),
         ("Optimizer.schedule='linear'", "inverse_sqrt, cosine, constant"),
         ("Model.embed=%NOWHERE", "NOWHERE"),
+        ("Train.steps='x'", "Train.steps='x' must be an integer"),
+        ("Train.steps=1e5", "Train.steps=100000.0 must be an integer"),
+        ("Train.log_every=0", "Train.log_every=0 must be at least 1"),
+        ("Train.log_every=True", "Train.log_every=True must be an integer"),
+        ("Data.rows=0", "Data.rows=0 must be at least 1"),
+        ("Data.temperature=0", "Data.temperature=0.0 must be above 0"),
+        ("Data.tasks='a'", "Data.tasks='a' must be a tuple, such as ('a',)"),
+        ("Data.cache=7", "Data.cache=7 must be a string in quotes"),
+        ("Optimizer.accumulate=0", "Optimizer.accumulate=0 must be at least 1"),
+        ("Optimizer.learning_rate=-1.0", "must be at least 0"),
+        ("Optimizer.b2=1.0", "Optimizer.b2=1.0 must be at least 0 and below 1"),
+        ("Optimizer.warmup_steps=0", "'inverse_sqrt' needs at least 1"),
+        ("Model.dropout=1.0", "Model.dropout=1.0 must be at least 0 and below 1"),
+        ("Model.stage_layers=(2, 0)", "Model.stage_layers=(2, 0) must be at least 1"),
+        ("Model.remat=1", "Model.remat=1 must be True or False"),
+        ("Model.embed=63", "Model.embed=63 must be a multiple"),
+        ("Decode.buckets=()", "Decode.buckets=()"),
+        ("Decode.top_p=0", "Decode.top_p=0.0 must be above 0 and at most 1"),
+        ("Mesh.data=-2", "Mesh.data=-2 must be at least -1"),
+        ("Train.save_every=300", "Train.eval_every=1000 and Train.save_every=300: one must be"),
     ],
 )
 def test_mistakes_are_one_clear_line(gin_file, binding, message):
@@ -73,9 +97,53 @@ def test_a_failed_load_leaves_nothing_behind(gin_file):
     assert load_config([]).model == Model()
 
 
+def test_values_take_their_declared_types():
+    config = load_config([], ["Data.temperature=5", "Decode.buckets=[4, 8]", "Train.seed=3"])
+    assert isinstance(config.data.temperature, float) and config.decode.buckets == (4, 8)
+    assert dataclasses.replace(config.data, temperature=2).temperature == 2.0
+
+
+def test_every_number_has_a_range_and_every_rule_a_field():
+    numbers, fields = set(), set()
+    for section in SECTIONS:
+        for name, kind in typing.get_type_hints(section).items():
+            fields.add(f"{section.__name__}.{name}")
+            if kind in (int, float, tuple[int, ...]):
+                numbers.add(f"{section.__name__}.{name}")
+    assert len(numbers) > 40
+    assert set(RANGES) == numbers
+    assert set(CHOICES) <= fields - numbers
+
+
+def test_best_checkpoints_need_losses_at_their_steps():
+    """Every validation is saved or every save is validated, unless no best is kept."""
+    for aligned in (dict(eval_every=5, save_every=10), dict(eval_every=10, save_every=5)):
+        assert Train(**aligned).keep_best == 1
+    assert Train(eval_every=4, save_every=6, keep_best=0).save_every == 6
+    with pytest.raises(UserError, match="Train.eval_every=4 and Train.save_every=6"):
+        Train(eval_every=4, save_every=6)
+
+
+@pytest.mark.parametrize("bindings", [["Data.rows=9"], ["Data.rows=0"], ["UNUSED=3"]])
+def test_a_host_process_keeps_its_gin_state(bindings):
+    """A notebook or t5x configures itself by gin too; loading ours must not wipe that."""
+    gin.parse_config("Data.rows = 7")
+    gin.finalize()
+    try:
+        if bindings == ["Data.rows=9"]:
+            assert load_config([], bindings).data.rows == 9
+        else:
+            with pytest.raises(UserError):
+                load_config([], bindings)
+        assert gin.query_parameter("Data.rows") == 7
+        assert gin.config_is_locked()
+        assert load_config([]).data.rows == 64  # the default, not the host's 7
+    finally:
+        gin.clear_config()
+
+
 def test_there_are_few_keys():
-    sections = (Data, Model, Optimizer, Train, Decode, Mesh)
-    assert 40 < sum(len(dataclasses.fields(section)) for section in sections) <= 64
+    assert 40 < sum(len(dataclasses.fields(section)) for section in SECTIONS) <= 64
 
 
 SHIPPED = sorted((ROOT / "gin_configs").rglob("*.gin"))

@@ -1,0 +1,50 @@
+"""A mistake in the configuration ends a command with status 2 and one line that names the field."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.config import save_config
+from tests.made_run import make_cache, make_config
+
+ROOT = Path(__file__).resolve().parents[2]
+DESCRIBE, TRAIN = "describe.py", "train.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A configuration that trains, so that what is refused is the binding under test."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    save_config(make_config(make_cache(folder / "cache")), folder / "run.gin")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("script", "binding", "named"),
+    [
+        (DESCRIBE, "Model.layout='prefixes'", "Model.layout='prefixes' is unknown"),
+        (DESCRIBE, "Model.stage_layers=(1, 2)", "Model.stage_layers=(1, 2)"),
+        (TRAIN, "Train.log_every=0", "Train.log_every=0"),
+        (TRAIN, "Model.vocab_size=5", "Model.vocab_size=5"),
+        (TRAIN, "Mesh.data=5", "Mesh.data=5, Mesh.fsdp=1, Mesh.tensor=1 must multiply"),
+    ],
+)
+def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
+    command = [sys.executable, ROOT / "scripts" / script, f"--gin_file={folder / 'run.gin'}"]
+    own = ["--vocab_size=60"] if script == DESCRIBE else [f"--workdir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [*command, *own, f"--gin.{binding}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
+    assert named in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
