@@ -2,6 +2,7 @@
 
 RUN/config.gin     resolved configuration
 RUN/vocabulary/    copy of the cache's vocabulary
+RUN/tasks.json     languages of each training task
 RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, if scripts/average_checkpoints.py made them
 RUN/metrics.jsonl  one line per logged step
@@ -12,11 +13,14 @@ RUN/report/        evaluation
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from mnmt_jax.config import Config, load_config, save_config
 from mnmt_jax.errors import UserError
+from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
@@ -58,6 +62,11 @@ class RunDirectory:
         return self.path / "vocabulary"
 
     @property
+    def tasks_file(self) -> Path:
+        """The file of the training tasks' languages."""
+        return self.path / "tasks.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder that Orbax manages."""
         return self.path / "checkpoints"
@@ -91,6 +100,36 @@ class RunDirectory:
         if not self.config_file.is_file():
             raise UserError(f"{self.config_file}: no such file; --run must name a training run")
         return load_config([str(self.config_file)])
+
+    def trained_directions(self) -> frozenset[Direction] | None:
+        """Reads which directions the run was trained on; None if the run does not say.
+
+        Raises:
+            UserError: if the file is there but cannot be understood.
+        """
+        if not self.tasks_file.is_file():
+            return None
+        try:
+            tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
+            return frozenset((task["source_lang"], task["target_lang"]) for task in tasks.values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.tasks_file}: cannot be read ({error}); run the training command once more"
+            ) from error
+
+    def write_tasks(self, directions: Mapping[str, Direction]) -> None:
+        """Writes the languages of each training task.
+
+        Args:
+            directions: source and target language by task name.
+        """
+        facts = {
+            name: {"source_lang": source, "target_lang": target}
+            for name, (source, target) in directions.items()
+        }
+        partial = self.path / f".tasks.json.partial-{os.getpid()}"
+        partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.tasks_file)
 
     def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
         """Writes the configuration and the vocabulary, or checks that they continue the run.

@@ -206,6 +206,8 @@ class Session:
         self.run.prepare(
             self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
         )
+        tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
+        self.run.write_tasks({n: (task.source_lang, task.target_lang) for n, task in tasks.items()})
         restored = self._checkpoints.restore(like)
         extra = restored.extra if restored else {}
         self.state = restored.state if restored else create_state(init, self._mesh)

@@ -15,6 +15,10 @@ from mnmt_jax.languages import MITRE_LANGUAGES, Direction
 
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
+UNKNOWN_TRAINING = (
+    "the run does not say which directions it was trained on (no tasks.json: it was imported, or "
+    "made by an older version), so none is called supervised or zero-shot"
+)
 
 
 @dataclass(frozen=True)
@@ -150,8 +154,8 @@ def choose_directions(
         return tuple(directions)
     if supervised is None:
         raise UserError(
-            f"--directions={which}: the run does not say what it was trained on (Data.tasks is "
-            "empty and Data.cache is not there); use --directions=all"
+            f"--directions={which}: {UNKNOWN_TRAINING}; use --directions=all, or run the training "
+            "command once more, which writes the file"
         )
     wanted = which == "supervised"
     kept = tuple(pair for pair in directions if (pair in supervised) == wanted)

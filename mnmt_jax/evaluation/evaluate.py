@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config import Config, load_config
-from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
+from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, write_result
@@ -17,7 +17,7 @@ from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, sco
 from mnmt_jax.evaluation.table import format_score, result_page
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore
-from mnmt_jax.languages import LANGUAGES, Direction
+from mnmt_jax.languages import Direction
 from mnmt_jax.run_directory import RunDirectory
 
 
@@ -74,7 +74,7 @@ def load_subject(
     from mnmt_jax.vocabulary import Vocabulary
 
     folder = RunDirectory(Path(run))
-    trained = folder.config()
+    folder.config()  # reports a folder that is no run
     config = load_config([str(folder.config_file), *gin_files], bindings)
     vocabulary = Vocabulary.load(folder.vocabulary)
     params, found = restore_params(folder.path, step)
@@ -93,25 +93,10 @@ def load_subject(
         decoding={"checkpoint": f"{chosen}step {found}", **dataclasses.asdict(config.decode)},
         step=found,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
-        supervised=trained_directions(trained),
+        supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
     )
     return subject, vocabulary.languages
-
-
-def trained_directions(config: Config) -> frozenset[Direction] | None:
-    """Reads from a configuration which directions a run was trained on.
-
-    Task names end in `_{source}_{target}`; a run's configuration spells its tasks out.
-
-    Returns:
-        The directions; None if the tasks are unknown or not named so.
-    """
-    names = tuple(config.data.tasks)
-    parts = [name.rsplit("_", 2) for name in names]
-    if not parts or not all(len(part) == 3 and LANGUAGES.keys() >= set(part[1:]) for part in parts):
-        return None
-    return frozenset((source, target) for _, source, target in parts)
 
 
 def evaluate(
@@ -130,6 +115,8 @@ def evaluate(
         UserError: if there is nothing to evaluate or the folder cannot be written.
     """
     directions = choose_directions(benchmark.directions, which, subject.supervised)
+    if subject.supervised is None:
+        _say(UNKNOWN_TRAINING)
     folder = Path(output)
     model = dataclasses.asdict(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.decoding}
@@ -165,6 +152,9 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
     results = tuple(item.result for item in scored)
     shown = sampled_directions([item.direction for item in results], subject.supervised)
     log = read_training_log(subject.metrics_file, subject.step)
+    notes = _notes(results)
+    if subject.supervised is None:
+        notes = (UNKNOWN_TRAINING, *notes)
     return RunResult(
         name=subject.name,
         task=benchmark.task,
@@ -180,7 +170,7 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
         ),
         config=dataclasses.asdict(subject.config),
         decoding=dict(subject.decoding),
-        notes=_notes(results),
+        notes=notes,
     )
 
 

@@ -8,15 +8,30 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from tests import made_run
-from tests.unit.made_text import LANGUAGES, sentences
+from tests.unit.made_text import LANGUAGES, sentences, vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "evaluate.py"
 SENTENCES = 6
+SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"))
+
+
+def _cache(directory: Path) -> Path:
+    """Writes a cache whose task names say nothing true about their directions."""
+
+    def task(number: int, direction: tuple[str, str], *splits: str) -> TaskSource:
+        readers = {name: lambda: made_run.random_pairs(20, number) for name in splits}
+        return TaskSource(f"made_{direction[1]}_{direction[0]}", *direction, readers)
+
+    tasks = [task(n, pair, "train", "validation") for n, pair in enumerate(SUPERVISED)]
+    tasks.append(task(9, ("fr", "en"), "validation"))
+    write_cache(directory, tasks, vocabulary=vocabulary())
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +40,8 @@ def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("evaluate")
     decode = {"batch": 4, "max_length": 6, "buckets": (16,), "method": "greedy"}
     changes = {"decode": decode, "train": {"steps": 2, "log_every": 1, "eval_every": 2}}
-    config = made_run.make_config(made_run.make_cache(path / "cache"), **changes)
+    changes |= {"model": {"layout": "register"}}
+    config = made_run.make_config(_cache(path / "cache"), **changes)
     assert train(config, path / "tiny") is None
     for code in LANGUAGES:
         lines = sentences(code, SENTENCES)
@@ -50,10 +66,11 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
     table = done.stdout.splitlines()
     assert table[0].startswith("| model ") and len(table) == 4
-    assert "supervised (4)" in table[2] and "zero-shot (2)" in table[3]
+    assert "supervised (3)" in table[2] and "zero-shot (3)" in table[3]
 
     result = read_result(folder / "out")
     assert (result.name, result.layout, result.step) == ("tiny", "register", 2)
+    assert result.supervised == set(SUPERVISED)
     assert result.parameters > 1000 and result.seconds > 0
     assert {name: len(curve) for name, curve in result.curves.items()} == {
         "train": 2,
@@ -71,9 +88,10 @@ def test_a_run_is_evaluated_and_continued(folder):
 
     again = _run(*where, *files, "--directions", "zero_shot")
     assert again.returncode == 0, again.stderr
-    assert "2 of 2 directions had been translated before" in again.stderr
+    assert "3 of 3 directions had been translated before" in again.stderr
     assert [item.direction for item in read_result(folder / "out").directions] == [
         ("de", "fr"),
+        ("fr", "en"),
         ("fr", "de"),
     ]
 

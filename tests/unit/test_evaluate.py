@@ -8,12 +8,13 @@ from mnmt_jax.config import load_config
 from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
-from mnmt_jax.evaluation.evaluate import Subject, evaluate, trained_directions
+from mnmt_jax.evaluation.evaluate import Subject, evaluate
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
+from mnmt_jax.run_directory import RunDirectory
 
 LANGUAGES = ("en", "de", "fr", "cs")
 SENTENCES = 60
@@ -186,7 +187,7 @@ def test_choosing_directions():
     assert choose_directions(pairs, "all", None) == pairs
     assert set(choose_directions(pairs, "supervised", SUPERVISED)) == SUPERVISED
     assert len(choose_directions(pairs, "zero_shot", SUPERVISED)) == 6
-    with pytest.raises(UserError, match="does not say what it was trained on"):
+    with pytest.raises(UserError, match="does not say which directions"):
         choose_directions(pairs, "supervised", None)
     with pytest.raises(UserError, match="must be one of all, supervised, zero_shot"):
         choose_directions(pairs, "some", SUPERVISED)
@@ -194,12 +195,15 @@ def test_choosing_directions():
         choose_directions(pairs, "zero_shot", set(pairs))
 
 
-def test_trained_directions_come_from_task_names(tmp_path):
-    tasks = "Data.tasks=('my_corpus_en_de', 'my_corpus_de_en', 'other_fr_kab')"
-    config = load_config([], [tasks])
-    assert trained_directions(config) == {("en", "de"), ("de", "en"), ("fr", "kab")}
-    assert trained_directions(load_config([], [f"Data.cache='{tmp_path}/gone'"])) is None
-    assert trained_directions(load_config([], ["Data.tasks=('everything',)"])) is None
+def test_trained_directions_come_from_the_run_not_from_names(tmp_path):
+    run = RunDirectory(tmp_path)
+    assert run.trained_directions() is None
+    run.write_tasks({"wmt_de_en": ("en", "de"), "everything": ("fr", "kab")})
+    assert run.trained_directions() == {("en", "de"), ("fr", "kab")}
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.json"]
+    run.tasks_file.write_text('["wmt_de_en"]')
+    with pytest.raises(UserError, match="tasks.json: cannot be read"):
+        run.trained_directions()
 
 
 def test_files_of_ones_own(tmp_path):
@@ -221,6 +225,7 @@ def test_files_of_ones_own(tmp_path):
     assert first.off_target_nearest is None and first.supervised is None and first.empty == 1
     assert first.notes == ("1 sources were too long and were cut",)
     assert result.averages["chrf"].supervised is None
+    assert "does not say which directions it was trained on" in result.notes[0]
     assert any("1 sources were too long and were cut (en-de)" == note for note in result.notes)
 
 
