@@ -98,7 +98,7 @@ class Checkpoints:
             loss: validation loss at this step, for choosing the best; None if not measured here.
         """
         step, rest = int(state.step), dataclasses.replace(state, params={})
-        prints = {"params": _fingerprint(state.params), "training": _fingerprint(rest)}
+        prints = {"params": tree_fingerprint(state.params), "training": tree_fingerprint(rest)}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             training=ocp.args.StandardSave(rest),
@@ -163,7 +163,7 @@ class Checkpoints:
         )
         prints = items.extra["fingerprints"]
         for name, tree in (("params", items.params), ("training", items.training)):
-            if _fingerprint(tree) != prints[name]:
+            if tree_fingerprint(tree) != prints[name]:
                 raise ValueError(f"'{name}' differs from what was saved")
         return Restored(
             dataclasses.replace(items.training, params=items.params), items.extra["extra"]
@@ -268,6 +268,15 @@ def available_steps(directory: str | Path) -> list[int]:
     return sorted(ocp.utils.checkpoint_steps(directory.absolute()))
 
 
+def tree_fingerprint(tree: Any) -> int:
+    """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    return int(_hash_leaves(leaves))
+
+
 def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
     def loss(metrics: Mapping[str, float]) -> float:
         return metrics[_LOSS]
@@ -320,7 +329,7 @@ def _read_numpy(folder: Path, fingerprint: int) -> Any:
             params = reader.restore(folder, restore_args=arguments)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
-    if _fingerprint(params) != fingerprint:
+    if tree_fingerprint(params) != fingerprint:
         raise UserError(f"{folder} is damaged: its content differs from what was saved")
     return params
 
@@ -331,7 +340,7 @@ def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
     partial.mkdir()
     with ocp.PyTreeCheckpointer() as writer:
         writer.save(partial / "params", params)
-    facts = {"steps": steps, "step": steps[-1], "fingerprint": _fingerprint(params)}
+    facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
     (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
@@ -341,15 +350,6 @@ def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
     if mesh is None:
         return jax.device_put(params, jax.devices()[0])
     return jax.device_put(params, tree_sharding(mesh, params))
-
-
-def _fingerprint(tree: Any) -> int:
-    """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
-    leaves = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    return int(_hash_leaves(leaves))
 
 
 @functools.partial(jax.jit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.config import Config, Decode, load_config
 from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.generate import with_beam_size
 from mnmt_jax.decoding.translate import (
     Line,
     System,
@@ -98,7 +98,8 @@ class Translator:
             lines: one sentence each.
             source: language code of all lines, or one per line.
             target: language code wanted, or one per line.
-            beam_size: hypotheses searched; None takes the configuration's.
+            beam_size: hypotheses searched: 1 is greedy, more are a beam; None takes the
+                configuration's method and size.
 
         Returns:
             One translation per line, in order. A line's translation does not depend on the others.
@@ -129,9 +130,7 @@ class Translator:
         beam_size: int | None = None,
     ) -> Iterator[Translation]:
         """Translates as `translate_nbest` does, `WINDOW` lines in memory at a time."""
-        decode = self.config.decode
-        if beam_size is not None:
-            decode = dataclasses.replace(decode, beam_size=beam_size)
+        decode = with_beam_size(self.config.decode, beam_size)
         return self._windows(self._lines(lines, source, target), decode)
 
     def score(

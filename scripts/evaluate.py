@@ -29,7 +29,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", required=True, help="folder; run again, it continues there")
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
-    parser.add_argument("--beam_size", type=int, help="hypotheses per line; default: the run's")
+    parser.add_argument(
+        "--beam_size",
+        type=int,
+        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+    )
     parser.add_argument(
         "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
     )
@@ -55,10 +59,10 @@ def main() -> None:
     from mnmt_jax.evaluation.table import comparison_table
 
     corpus, wanted = _corpus(flags)
-    if flags.beam_size is not None:
-        bindings = [*bindings, f"Decode.beam_size={flags.beam_size}"]
     step = int(flags.step) if (flags.step or "").isdigit() else flags.step
-    subject, languages = load_subject(flags.run, step, gin_files=gin_files, bindings=bindings)
+    subject, languages = load_subject(
+        flags.run, step, gin_files=gin_files, bindings=bindings, beam_size=flags.beam_size
+    )
     if missing := [code for code in wanted if code not in languages]:
         print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)
     benchmark = Benchmark(

@@ -28,7 +28,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", help="written when complete, gzip if it ends in .gz; default: standard output"
     )
-    parser.add_argument("--beam_size", type=int, help="hypotheses per line; default: the run's")
+    parser.add_argument(
+        "--beam_size",
+        type=int,
+        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+    )
     parser.add_argument(
         "--format",
         choices=("text", "jsonl"),
@@ -46,12 +50,12 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(_parser())
     from mnmt_jax.translator import Translator
 
-    if flags.beam_size is not None:
-        bindings = [*bindings, f"Decode.beam_size={flags.beam_size}"]
     step = int(flags.step) if (flags.step or "").isdigit() else flags.step
     translator = Translator.load(flags.run, step, gin_files=gin_files, bindings=bindings)
     for_output, for_model = itertools.tee(read_lines(flags.input))
-    translations = translator.stream(for_model, source=flags.source, target=flags.target)
+    translations = translator.stream(
+        for_model, source=flags.source, target=flags.target, beam_size=flags.beam_size
+    )
     cut = []
     with open_output(flags.output) as file:
         pairs = zip(_progress(translations), for_output, strict=False)

@@ -51,6 +51,33 @@ def make_search(decode: Decode) -> Search:
     )
 
 
+def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
+    """Returns a configuration that searches so many hypotheses, as asked for explicitly.
+
+    Args:
+        decode: of the run.
+        beam_size: more than 1 selects beam search where the run is greedy; 1 selects greedy search
+            where it uses a beam; sampling draws so many. None changes nothing.
+    """
+    if beam_size is None:
+        return decode
+    method = decode.method
+    if method != "sample":
+        method = "beam" if beam_size > 1 else "greedy"
+    return dataclasses.replace(decode, method=method, beam_size=beam_size)
+
+
+def describe_search(decode: Decode) -> dict[str, Any]:
+    """Returns the fields of a configuration that the search obeys, as it obeys them."""
+    search = make_search(decode)
+    fields = dataclasses.asdict(decode) | {"beam_size": search.beam}
+    if decode.method != "sample":
+        fields["method"] = "greedy" if search.beam == 1 else "beam"
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            del fields[name]
+    return fields
+
+
 def generate(
     model: Translator,
     params: Any,

@@ -30,6 +30,8 @@ class Subject:
         translate: makes the translations.
         config: of its run.
         decoding: how it translates: checkpoint and search.
+        identity: what its translations depend on besides model, search and sources: parameters,
+            vocabulary, instruction.
         step: updates its parameters have seen; None if unknown.
         parameters: their number; None if unknown.
         supervised: directions it was trained on; None if unknown.
@@ -40,6 +42,7 @@ class Subject:
     translate: Translate
     config: Config
     decoding: Mapping[str, Any]
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     step: int | None = None
     parameters: int | None = None
     supervised: frozenset[Direction] | None = None
@@ -52,6 +55,7 @@ def load_subject(
     *,
     gin_files: Sequence[str] = (),
     bindings: Sequence[str] = (),
+    beam_size: int | None = None,
 ) -> tuple[Subject, tuple[str, ...]]:
     """Opens a run directory for evaluation.
 
@@ -60,6 +64,7 @@ def load_subject(
         step: a checkpoint's step, "best", "average", or None for the newest.
         gin_files: read after the run's configuration.
         bindings: `Section.field=value`, read last.
+        beam_size: hypotheses searched, as in `Translator.translate`.
 
     Returns:
         The subject, and the languages its model knows.
@@ -69,13 +74,15 @@ def load_subject(
     """
     import jax
 
-    from mnmt_jax.checkpoint import restore_params
+    from mnmt_jax.checkpoint import restore_params, tree_fingerprint
+    from mnmt_jax.decoding.generate import describe_search, with_beam_size
     from mnmt_jax.translator import Translator
     from mnmt_jax.vocabulary import Vocabulary
 
     folder = RunDirectory(Path(run))
     folder.config()  # reports a folder that is no run
     config = load_config([str(folder.config_file), *gin_files], bindings)
+    config = dataclasses.replace(config, decode=with_beam_size(config.decode, beam_size))
     vocabulary = Vocabulary.load(folder.vocabulary)
     params, found = restore_params(folder.path, step)
     translator = Translator(config, vocabulary, params)
@@ -90,7 +97,12 @@ def load_subject(
         name=folder.path.resolve().name,
         translate=translate,
         config=config,
-        decoding={"checkpoint": f"{chosen}step {found}", **dataclasses.asdict(config.decode)},
+        decoding={"checkpoint": f"{chosen}step {found}", **describe_search(config.decode)},
+        identity={
+            "parameters": tree_fingerprint(params),
+            "vocabulary": vocabulary.fingerprint,
+            "instruction": config.data.instruction,
+        },
         step=found,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         supervised=folder.trained_directions(),
@@ -108,7 +120,7 @@ def evaluate(
         subject: what is evaluated.
         benchmark: the sentences.
         output: folder for `scores.json`, `table.md`, `report.html` and `translations/`; what was
-            translated there before, by the same checkpoint and search, is not translated again.
+            translated there before, by the same parameters and search, is not translated again.
         which: "all", "supervised" or "zero_shot" directions.
 
     Raises:
@@ -119,10 +131,10 @@ def evaluate(
         _say(UNKNOWN_TRAINING)
     folder = Path(output)
     model = dataclasses.asdict(subject.config.model)
-    made_by = {"name": subject.name, "model": model, **subject.decoding}
+    made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
-        _say(f"{folder}: translations by another checkpoint or search are replaced")
+        _say(f"{folder}: translations by another model or search are replaced")
     scored = []
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)

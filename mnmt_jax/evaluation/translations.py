@@ -40,7 +40,8 @@ class TranslationStore:
 
     Args:
         folder: where the files are.
-        made_by: whatever the translations depend on besides their sources: checkpoint, search.
+        made_by: whatever the translations depend on besides their sources: parameters,
+            vocabulary, instruction, search.
             Files that were made by something else are not used.
 
     Attributes:

@@ -1,5 +1,6 @@
 """`scripts/evaluate.py` on a run directory that `train` made."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.config import Decode
 from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.decoding.generate import describe_search, with_beam_size
+from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
@@ -94,6 +98,51 @@ def test_a_run_is_evaluated_and_continued(folder):
         ("fr", "en"),
         ("fr", "de"),
     ]
+
+
+def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
+    files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de")
+    where = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
+    done = _run(*where, *files, "--beam_size=3")
+    assert done.returncode == 0, done.stderr
+    decoding = read_result(tmp_path).decoding
+    assert (decoding["method"], decoding["beam_size"]) == ("beam", 3)
+    path = tmp_path / "translations" / "en-de.jsonl"
+    found = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
+    where = {"source": "en", "target": "de"}
+    beam = Translator.load(folder / "tiny", bindings=["Decode.method='beam'"])
+    assert found == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
+    greedy = Translator.load(folder / "tiny")
+    sizes = [
+        {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **where)}
+        for size in (None, 1, 3)
+    ]
+    assert sizes == [{1}, {1}, {3}]
+
+
+def test_the_search_is_described_as_it_is_done(folder):
+    config = Translator.load(folder / "tiny").config.decode
+    assert (config.method, config.beam_size) == ("greedy", 5)
+    assert describe_search(config)["beam_size"] == 1 and "top_p" not in describe_search(config)
+    wide = describe_search(with_beam_size(config, 4))
+    assert (wide["method"], wide["beam_size"]) == ("beam", 4)
+    single = describe_search(Decode(method="beam", beam_size=1))
+    assert (single["method"], single["beam_size"]) == ("greedy", 1)
+    sampled = with_beam_size(Decode(method="sample"), 3)
+    assert describe_search(sampled) == dataclasses.asdict(sampled)
+    assert (sampled.method, sampled.beam_size) == ("sample", 3)
+
+
+def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
+    subject, _ = load_subject(folder / "tiny")
+    other, _ = load_subject(folder / "tiny", bindings=["Data.instruction='2'"])
+    extra = json.loads(next((folder / "tiny/checkpoints/2/extra").iterdir()).read_text())
+    assert subject.identity == {
+        "parameters": extra["fingerprints"]["params"],
+        "vocabulary": vocabulary().fingerprint,
+        "instruction": "1",
+    }
+    assert other.identity == subject.identity | {"instruction": "2"}
 
 
 @pytest.mark.parametrize(

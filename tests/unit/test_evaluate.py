@@ -156,13 +156,25 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     assert after == before
 
 
-def test_translations_of_another_checkpoint_are_replaced(benchmark, tmp_path, capsys):
-    evaluate(_subject(_MadeTranslator(benchmark, lambda pair: "en")), benchmark, tmp_path)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step": 8},
+        {"identity": {"parameters": 2, "vocabulary": "v", "instruction": "1"}},
+        {"identity": {"parameters": 1, "vocabulary": "w", "instruction": "1"}},
+        {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "2"}},
+    ],
+    ids=["step", "parameters", "vocabulary", "instruction"],
+)
+def test_translations_of_another_model_are_replaced(benchmark, tmp_path, capsys, changed):
+    before = {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "1"}}
+    english = _MadeTranslator(benchmark, lambda pair: "en")
+    evaluate(_subject(english, **before), benchmark, tmp_path)
     later = _MadeTranslator(benchmark, lambda direction: direction[1])
-    result = evaluate(_subject(later, step=8), benchmark, tmp_path)
+    result = evaluate(_subject(later, **(before | changed)), benchmark, tmp_path)
     assert len(later.calls) == 12
     assert result.averages["exact_match"].all.mean == 100.0
-    assert "another checkpoint or search are replaced" in capsys.readouterr().err
+    assert "by another model or search are replaced" in capsys.readouterr().err
 
 
 def test_limit_and_choice_of_directions(corpus, tmp_path):
