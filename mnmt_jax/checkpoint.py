@@ -1,9 +1,9 @@
 """Checkpoints: written in the background by Orbax, verified when read, averaged.
 
 A step's folder holds `params` (the master weights alone, all that translation needs), `training`
-(optimizer, step, metric sums) and `extra` (JSON: position in the data, fingerprints). Orbax gives a
-folder its name only when it is complete, so a process may die at any moment. The fingerprints catch
-what a file system may do to it later.
+(optimizer, step, metric sums) and `extra` (JSON: position in the data, fingerprints, shapes). Orbax
+gives a folder its name only when it is complete, so a process may die at any moment. The
+fingerprints catch what a file system may do to it later.
 """
 
 from __future__ import annotations
@@ -43,6 +43,13 @@ logging.getLogger("absl").addFilter(_Harmless())
 AVERAGE = "average"
 BEST = "best"
 _LOSS = "loss"
+_ITEMS = ("params", "training")
+# The machine's trouble, not the file's: what tensorstore and the devices call it.
+_MACHINE_TROUBLE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "Out of memory")
+
+
+class _DamagedError(Exception):
+    """Says that the files of a checkpoint are missing, corrupt or not what was saved."""
 
 
 class Restored(NamedTuple):
@@ -97,12 +104,15 @@ class Checkpoints:
             extra: JSON values to write beside it.
             loss: validation loss at this step, for choosing the best; None if not measured here.
         """
-        step, rest = int(state.step), dataclasses.replace(state, params={})
-        prints = {"params": tree_fingerprint(state.params), "training": tree_fingerprint(rest)}
+        step, trees = int(state.step), _trees(state)
+        record = {
+            "extra": dict(extra),
+            "fingerprints": {name: tree_fingerprint(tree) for name, tree in trees.items()},
+            "arrays": {name: _arrays(tree) for name, tree in trees.items()},
+        }
         items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            training=ocp.args.StandardSave(rest),
-            extra=ocp.args.JsonSave({"extra": dict(extra), "fingerprints": prints}),
+            **{name: ocp.args.StandardSave(tree) for name, tree in trees.items()},
+            extra=ocp.args.JsonSave(record),
         )
         metrics = None if loss is None else {_LOSS: float(loss)}
         self._manager.save(step, args=items, metrics=metrics, force=True)
@@ -117,16 +127,17 @@ class Checkpoints:
             None if there is no checkpoint.
 
         Raises:
-            UserError: if there are checkpoints but none can be read.
+            UserError: if there are checkpoints but all are damaged, or one is of another model.
+            Exception: what the machine raised, such as being out of memory; nothing is moved then.
         """
         steps = self.steps()[::-1]
         failed = []
         for step in steps:
             try:
                 restored = self._read(step, like)
-            except Exception as error:  # Orbax raises many types for damaged files
+            except _DamagedError as error:
                 failed.append(step)
-                self._report(f"checkpoint {step} cannot be read ({_one_line(error)})")
+                self._report(f"checkpoint {step} cannot be read ({error})")
                 continue
             self._set_aside(failed)
             return restored
@@ -153,21 +164,23 @@ class Checkpoints:
         return ocp.CheckpointManager(self.directory, options=self._options)
 
     def _read(self, step: int, like: TrainState) -> Restored:
-        items = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(like.params),
-                training=ocp.args.StandardRestore(dataclasses.replace(like, params={})),
-                extra=ocp.args.JsonRestore(),
-            ),
-        )
-        prints = items.extra["fingerprints"]
-        for name, tree in (("params", items.params), ("training", items.training)):
-            if tree_fingerprint(tree) != prints[name]:
-                raise ValueError(f"'{name}' differs from what was saved")
-        return Restored(
-            dataclasses.replace(items.training, params=items.params), items.extra["extra"]
-        )
+        folder, wanted = self.directory / str(step), _trees(like)
+        try:
+            record = _read_record(folder)
+        except Exception as error:
+            raise _damage_or(error) from error
+        for name, tree in wanted.items():
+            _check_arrays(folder, record.get("arrays", {}).get(name, {}), _arrays(tree))
+        arguments = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
+        try:
+            items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
+        except Exception:
+            _check_readable(folder)
+            raise  # the files are fine: the error is not theirs
+        for name in _ITEMS:
+            if tree_fingerprint(items[name]) != record["fingerprints"][name]:
+                raise _DamagedError(f"'{name}' differs from what was saved")
+        return Restored(dataclasses.replace(items.training, params=items.params), record["extra"])
 
     def _set_aside(self, steps: Sequence[int]) -> None:
         """Moves damaged checkpoints out of the way of the ones to come."""
@@ -315,23 +328,82 @@ def _loss(directory: Path, step: int) -> float | None:
 def _read_step(directory: Path, step: int) -> Any:
     folder = directory.absolute() / str(step)
     try:
-        extra = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(folder / "extra")
+        record = _read_record(folder)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
-    return _read_numpy(folder / "params", extra["fingerprints"]["params"])
+    return _read_numpy(folder / "params", record["fingerprints"]["params"])
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    """Returns what `save` wrote beside the arrays of a step."""
+    return ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(folder / "extra")
 
 
 def _read_numpy(folder: Path, fingerprint: int) -> Any:
     try:
-        with ocp.PyTreeCheckpointer() as reader:
-            shapes = reader.metadata(folder).item_metadata.tree
-            arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
-            params = reader.restore(folder, restore_args=arguments)
+        params = _load_numpy(folder)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
     if tree_fingerprint(params) != fingerprint:
         raise UserError(f"{folder} is damaged: its content differs from what was saved")
     return params
+
+
+def _load_numpy(folder: Path) -> Any:
+    """Reads an item into the host's memory, whatever structure it has."""
+    with ocp.PyTreeCheckpointer() as reader:
+        shapes = reader.metadata(folder).item_metadata.tree
+        arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
+        return reader.restore(folder, restore_args=arguments)
+
+
+def _trees(state: TrainState) -> dict[str, Any]:
+    """Splits a state, or its abstract form, into the items of a checkpoint."""
+    return dict(zip(_ITEMS, (state.params, dataclasses.replace(state, params={})), strict=True))
+
+
+def _arrays(tree: Any) -> dict[str, str]:
+    """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    for name in sorted(found.keys() | wanted.keys()):
+        there, here = found.get(name, "absent"), wanted.get(name, "absent")
+        if there != here:
+            raise UserError(
+                f"{folder} was written with another configuration or version: '{name}' is {there} "
+                f"there, {here} now; restore the configuration or choose another --workdir"
+            )
+
+
+def _check_readable(folder: Path) -> None:
+    """Reads the arrays of a step once more, without devices, to tell bad files from a bad moment.
+
+    Raises:
+        _DamagedError: if the files are at fault.
+        Exception: what else kept them from being read.
+    """
+    for name in _ITEMS:
+        try:
+            _load_numpy(folder / name)
+        except Exception as error:
+            raise _damage_or(error) from error
+
+
+def _damage_or(error: Exception) -> Exception:
+    """Returns the error itself if the machine is at fault, and `_DamagedError` if the files are."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError | PermissionError):
+            return error
+        if any(trouble in str(seen) for trouble in _MACHINE_TROUBLE):
+            return error
+        seen = seen.__cause__ or seen.__context__
+    return _DamagedError(_one_line(error))
 
 
 def _write_average(folder: Path, params: Any, steps: list[int]) -> None:

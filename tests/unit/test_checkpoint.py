@@ -1,0 +1,136 @@
+"""A checkpoint is set aside only if its files are at fault."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.errors import UserError
+from mnmt_jax.train_state import TrainState, Window
+
+
+def make_state(step: int, width: int = 4) -> TrainState:
+    table = jnp.arange(60 * width, dtype=jnp.float32).reshape(60, width) + step
+    params = {"embedding": table, "stage_0_norm": {"scale": jnp.ones(width) * step}}
+    moments = jax.tree.map(lambda p: p / 7, params)
+    return TrainState(jnp.asarray(step, jnp.int32), params, moments, Window.empty(("source",)))
+
+
+def shapes_of(state: TrainState) -> TrainState:
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    checkpoints = Checkpoints(folder)
+    for step in (1, 2):
+        checkpoints.save(make_state(step), {"data": {"chunk": step}})
+    checkpoints.close()
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    return tmp_path / "checkpoints"
+
+
+def restore(folder: Path, like: TrainState):
+    said: list[str] = []
+    checkpoints = Checkpoints(folder, report=said.append)
+    try:
+        return checkpoints.restore(like), said
+    finally:
+        checkpoints.close()
+
+
+def largest(folder: Path) -> Path:
+    return max(folder.rglob("d/*"), key=lambda path: path.stat().st_size)
+
+
+DAMAGE = {
+    "training gone": lambda step: shutil.rmtree(step / "training"),
+    "extra gone": lambda step: shutil.rmtree(step / "extra"),
+    "extra cut": lambda step: next((step / "extra").glob("*")).write_text("{"),
+    "data gone": lambda step: largest(step / "params").unlink(),
+    "data cut": lambda step: largest(step / "params").write_bytes(b"cut"),
+    "manifest empty": lambda step: [
+        path.write_bytes(b"") for path in (step / "training").rglob("manifest*")
+    ],
+}
+
+
+def test_what_was_saved_is_restored(folder):
+    restored, said = restore(folder, shapes_of(make_state(0)))
+    jax.tree.map(np.testing.assert_array_equal, restored.state, make_state(2))
+    assert restored.extra == {"data": {"chunk": 2}} and not said
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damaged_files_are_set_aside(how, folder):
+    DAMAGE[how](folder / "2")
+    restored, said = restore(folder, shapes_of(make_state(0)))
+    assert int(restored.state.step) == 1
+    assert "checkpoint 2 cannot be read" in said[0] and "was moved" in said[1]
+    assert not (folder / "2").exists()
+    assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("no room"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while allocating 9 bytes"),
+        RuntimeError("a bug of ours"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_trouble_of_the_machine_moves_nothing(error, folder, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("orbax.checkpoint.CheckpointManager.restore", fail)
+    with pytest.raises(type(error), match=str(error)):
+        restore(folder, shapes_of(make_state(0)))
+    assert (folder / "1").is_dir() and (folder / "2").is_dir()
+    assert not folder.with_name("checkpoints_damaged").exists()
+
+
+def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError("no room")
+
+    largest(folder / "2" / "params").unlink()
+    monkeypatch.setattr("mnmt_jax.checkpoint._load_numpy", fail)
+    with pytest.raises(MemoryError):
+        restore(folder, shapes_of(make_state(0)))
+    assert (folder / "2").is_dir()
+
+
+def test_another_model_is_refused_by_its_arrays(folder):
+    for like, named in (
+        (make_state(0, width=6), r"'embedding' is float32\[60, 4\] there, float32\[60, 6\] now"),
+        (
+            make_state(0).replace(params={"embedding": jnp.zeros((60, 4))}),
+            r"'stage_0_norm/scale' is float32\[4\] there, absent now",
+        ),
+    ):
+        with pytest.raises(UserError, match=f"another configuration or version: {named}"):
+            restore(folder, shapes_of(like))
+    assert (folder / "2").is_dir()
+
+
+def test_nothing_but_damage_is_said(folder):
+    for step in ("1", "2"):
+        shutil.rmtree(folder / step / "params")
+    with pytest.raises(UserError, match=r"none of the checkpoints \[1, 2\] can be read"):
+        restore(folder, shapes_of(make_state(0)))
