@@ -1,4 +1,4 @@
-"""Counts against the published totals, and FLOPs against the compiler's own count."""
+"""FLOPs against the compiler's own count, and what describe.py says of the tiny models."""
 
 import json
 import subprocess
@@ -8,46 +8,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from mnmt_jax.config import Model, load_config
-from mnmt_jax.describe import count_parameters, describe, parameter_shapes
+from mnmt_jax.config import load_config
+from mnmt_jax.describe import describe
 from mnmt_jax.flops import Sentence, cache_bytes, forward_flops
 from mnmt_jax.layouts import LAYOUTS
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
 
 ROOT = Path(__file__).parent.parent.parent
-
-# (layout, stage layers, embed, mlp, heads, norm, adaption, vocabulary, total): registers.md 8.1 and
-# two_stage.md 8.1, each counted there on the authors' own code.
-PUBLISHED = [
-    ("register", (24,), 1024, 4096, 16, "pre", 0, 160025, 466_177_024),
-    ("register", (36,), 1280, 5120, 20, "pre", 0, 160025, 913_222_400),
-    ("prefix", (12,), 1024, 4096, 16, "pre", 0, 64042, 216_735_744),
-    ("encoder_decoder", (6, 6), 1024, 4096, 16, "pre", 0, 64042, 241_940_480),
-    ("two_stage", (3, 9), 1024, 4096, 16, "pre", 0, 64042, 216_737_792),
-    ("encoder_decoder", (6, 6), 512, 2048, 8, "post", 0, 50020, 69_748_736),
-    ("prefix", (12,), 512, 2048, 8, "post", 0, 50020, 63_438_848),
-    ("two_stage_trigger", (6, 6), 512, 2048, 8, "post", 2048, 50020, 67_638_272),
-    ("two_stage_trigger", (12, 12), 512, 2048, 8, "pre", 2048, 64096, 112_675_840),
-    ("prefix", (24,), 512, 2048, 8, "pre", 0, 64096, 108_475_392),
-]
-
-
-@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: f"{case[0]}-{case[-1]}")
-def test_published_totals(case):
-    layout, layers, embed, mlp, heads, norm, adaption, vocab, total = case
-    config = Model(
-        layout=layout,
-        stage_layers=layers,
-        embed=embed,
-        mlp=mlp,
-        heads=heads,
-        norm=norm,
-        adaption_mlp=adaption,
-    )
-    counts = count_parameters(parameter_shapes(config, vocab))
-    assert counts["total"] == total
-    assert sum(counts.values()) == 2 * total
-    assert counts["embedding"] == vocab * embed
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -92,16 +59,18 @@ def test_description_is_json():
     assert json.loads(json.dumps(found))["flops_per_target_token"]["train"] > 0
 
 
-GIN_FILES = sorted((ROOT / "gin_configs" / "models").glob("*.gin"))
+# tests/unit/test_configurations.py counts the published ones.
+GIN_FILES = sorted((ROOT / "gin_configs" / "models").glob("*_tiny.gin"))
 
 
 @pytest.mark.parametrize("path", GIN_FILES, ids=lambda path: path.stem)
-def test_every_shipped_model_file_is_described(path):
+def test_every_tiny_model_file_is_described(path):
     config = load_config([str(path)])
     found = describe(
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
-    assert found["parameters"]["total"] > 0
+    counts = found["parameters"]
+    assert counts["total"] > 0 and sum(counts.values()) == 2 * counts["total"]
     assert found["layout"] == config.model.layout
 
 

@@ -1,0 +1,127 @@
+"""The table of shipped configurations: what every gin file of models and runs amounts to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mnmt_jax.config import Config, Model, load_config
+from mnmt_jax.describe import count_parameters, parameter_shapes
+
+GIN_CONFIGS = Path(__file__).resolve().parent.parent / "gin_configs"
+
+_INTRODUCTION = """# Configurations
+
+Made by `python scripts/make_configuration_table.py > docs/configurations.md`; a test keeps it so.
+
+A model file and a run file together are a configuration:
+
+```
+python scripts/train.py --gin_file=gin_configs/models/two_stage_adaption_ted19.gin \\
+    --gin_file=gin_configs/runs/ted19.gin --gin.Data.cache="'CACHE'" --workdir=RUN
+```
+
+Files in `models/sizes`, `models/vocabularies`, `models/families` and `runs/settings` hold what
+several share. Where paper and code differ, the file follows what the released models need, and its
+comment names the binding for the other reading.
+"""
+
+_MODELS = """
+## Models
+
+Parameters, counted from the shapes of the model's own initialisation
+(`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
+(the models that start from M2M-100 and NLLB) the column "rest" is what is trained.
+"""
+
+_RUNS = """
+## Runs
+
+Tokens per update are rows x length x accumulated micro-batches, padding included; beam is that of
+translation.
+"""
+
+
+def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+    """Lists the model files that expect a vocabulary: those of published models."""
+    files = sorted((folder / "models").glob("*.gin"))
+    return tuple(path for path in files if load_config([str(path)]).model.vocab_size)
+
+
+def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+    """Lists the run files of published models; the quickstart's are not among them."""
+    files = sorted((folder / "runs").glob("*.gin"))
+    return tuple(path for path in files if not path.stem.startswith("cldr"))
+
+
+@functools.cache
+def parameter_counts(model: Model) -> dict[str, int]:
+    """Counts a model's parameters by component and in `total`, with the vocabulary it expects."""
+    return count_parameters(parameter_shapes(model, model.vocab_size))
+
+
+def configuration_page() -> str:
+    """Writes the page: every published model's size, every run's settings."""
+    models = [(path.stem, load_config([str(path)])) for path in model_files()]
+    runs = [(path.stem, load_config([str(path)])) for path in run_files()]
+    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
+    return (
+        _INTRODUCTION
+        + _MODELS
+        + "\n"
+        + _table(header, (_model_row(name, config) for name, config in models))
+        + _RUNS
+        + "\n"
+        + _table(
+            [
+                "file",
+                "updates",
+                "tokens/update",
+                "peak rate",
+                "warm-up",
+                "dropout",
+                "ε",
+                "T",
+                "beam",
+            ],
+            (_run_row(name, config) for name, config in runs),
+        )
+    )
+
+
+def _model_row(name: str, config: Config) -> list[str]:
+    model, counts = config.model, parameter_counts(config.model)
+    norm = "" if model.norm == "pre" else f", {model.norm}-norm"
+    return [
+        f"`{name}`",
+        f"`{model.layout}`",
+        "+".join(str(layers) for layers in model.stage_layers),
+        f"{model.embed}/{model.mlp}/{model.heads}{norm}",
+        f"{model.vocab_size:,}",
+        f"{counts['embedding']:,}",
+        f"{counts['total'] - counts['embedding']:,}",
+        f"{counts['total']:,}",
+    ]
+
+
+def _run_row(name: str, config: Config) -> list[str]:
+    data, optimizer = config.data, config.optimizer
+    tokens = data.rows * data.source_length * optimizer.accumulate
+    dropout = f"{config.model.dropout:g}/{config.model.attention_dropout:g}"
+    return [
+        f"`{name}`",
+        f"{config.train.steps:,}",
+        f"{tokens:,}",
+        f"{optimizer.learning_rate:g}",
+        f"{optimizer.warmup_steps:,}",
+        dropout,
+        f"{optimizer.label_smoothing:g}",
+        f"{data.temperature:g}",
+        str(config.decode.beam_size) if config.decode.method == "beam" else config.decode.method,
+    ]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,18 @@
+"""Prints docs/configurations.md: parameters of every model file, settings of every run file."""
+
+from __future__ import annotations
+
+from mnmt_jax.cli import CommandParser
+from mnmt_jax.errors import run_command
+
+
+def main() -> None:
+    """Runs the command."""
+    CommandParser(description=__doc__).parse_args()
+    from mnmt_jax.configurations import configuration_page
+
+    print(configuration_page(), end="")
+
+
+if __name__ == "__main__":
+    run_command(main)
