@@ -1,0 +1,94 @@
+"""Compares models over seeds: final scores, loss by step, and zero-shot loss at equal loss.
+
+    python benchmarks/seeds.py DIR/prefix_1 DIR/prefix_2 ... DIR/register_1 ...
+
+Each folder is a run `{model}_{seed}` with its evaluation in `report/`. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.table import comparison_table, markdown_table
+
+Curve = dict[int, tuple[float, float]]  # step -> supervised and zero-shot validation loss
+
+
+def main(folders: Sequence[str]) -> None:
+    """Reads the runs and prints three tables."""
+    runs: dict[str, list[Path]] = {}
+    for folder in map(Path, folders):
+        runs.setdefault(folder.name.rsplit("_", 1)[0], []).append(folder)
+    results = [read_result(run / "report") for group in runs.values() for run in sorted(group)]
+    print(comparison_table(results), "\n")
+    curves = {model: [_curve(run) for run in sorted(group)] for model, group in runs.items()}
+    print(_by_step(curves), "\n")
+    print(_at_equal_loss(curves))
+
+
+def _curve(run: Path) -> Curve:
+    curve = {}
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "validation" in record:
+            losses = record["validation"]
+            curve[record["step"]] = (losses["supervised"]["nll"], losses["zero_shot"]["nll"])
+    return curve
+
+
+def _by_step(curves: Mapping[str, list[Curve]]) -> str:
+    """Means over seeds at each validated step, supervised / zero-shot."""
+    steps = sorted(set.intersection(*(set(c) for group in curves.values() for c in group)))
+    rows = []
+    for step in steps:
+        cells = [f"{step:,}"]
+        for group in curves.values():
+            supervised, zero_shot = (_spread(curve[step][k] for curve in group) for k in (0, 1))
+            cells += [supervised, zero_shot]
+        rows.append(cells)
+    header = [
+        "step",
+        *(f"{model} {what}" for model in curves for what in ("supervised", "zero-shot")),
+    ]
+    return markdown_table(header, rows)
+
+
+def _at_equal_loss(curves: Mapping[str, list[Curve]]) -> str:
+    """First validated step at or below a level of supervised loss, and the zero-shot loss there."""
+    rows = []
+    for level in (0.5, 0.4, 0.3, 0.25, 0.2, 0.18):
+        cells = [f"{level:.2f}"]
+        for group in curves.values():
+            reached = [_first(curve, level) for curve in group]
+            if None in reached:
+                cells += ["not reached", ""]
+                continue
+            cells.append(_spread((step for step, _ in reached), "{:,.0f}"))
+            cells.append(_spread(zero_shot for _, zero_shot in reached))
+        rows.append(cells)
+    header = [
+        "supervised loss",
+        *(f"{m} {what}" for m in curves for what in ("steps", "zero-shot")),
+    ]
+    return markdown_table(header, rows)
+
+
+def _first(curve: Curve, level: float) -> tuple[int, float] | None:
+    return next(
+        ((step, losses[1]) for step, losses in sorted(curve.items()) if losses[0] <= level), None
+    )
+
+
+def _spread(values: Iterable[float], form: str = "{:.3f}") -> str:
+    numbers = list(values)
+    mean = form.format(statistics.mean(numbers))
+    return f"{mean} ({form.format(min(numbers))} to {form.format(max(numbers))})"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
