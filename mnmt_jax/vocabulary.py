@@ -2,7 +2,8 @@
 
 Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order,
 then the language tags in the order of the language list. Tags are not SentencePiece pieces, so no
-text can contain one.
+text can contain one. Imported models may know other pieces than their SentencePiece model: then the
+vocabulary lists them, and a piece of the model that is not in the list is unk.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from mnmt_jax.errors import UserError
 
 FORMAT = 1
 _MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
+_PIECES_FILE = "pieces.json"
+_SPACE = "\u2581"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +36,8 @@ class Vocabulary:
     Attributes:
         model: a serialised SentencePiece model.
         languages: codes in tag order.
+        pieces: of the ids between unk and the tags; None stands for the pieces of the model in its
+            order.
         pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
         eos_id: id that ends a sentence.
         unk_id: id of text no piece covers.
@@ -40,6 +45,7 @@ class Vocabulary:
 
     model: bytes = dataclasses.field(repr=False)
     languages: tuple[str, ...]
+    pieces: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     pad_id: int = dataclasses.field(default=0, init=False)
     eos_id: int = dataclasses.field(default=1, init=False)
     unk_id: int = dataclasses.field(default=2, init=False)
@@ -50,14 +56,21 @@ class Vocabulary:
         if len(set(self.languages)) != len(self.languages):
             repeated = sorted({x for x in self.languages if self.languages.count(x) > 1})
             raise UserError(f"languages {repeated} are listed twice; list each language once")
+        if self.pieces is not None:
+            object.__setattr__(self, "pieces", tuple(self.pieces))
+            if len(set(self.pieces)) != len(self.pieces):
+                raise UserError("a piece is listed twice; list each piece once")
 
     @classmethod
-    def from_sentencepiece(cls, path: str | Path, languages: Sequence[str]) -> Vocabulary:
+    def from_sentencepiece(
+        cls, path: str | Path, languages: Sequence[str], pieces: Sequence[str] | None = None
+    ) -> Vocabulary:
         """Wraps any SentencePiece model, whatever its own special ids are.
 
         Args:
             path: a `.model` file.
             languages: codes in tag order.
+            pieces: those between unk and the tags, if not the model's in its order.
 
         Raises:
             UserError: if the file is missing or no SentencePiece model.
@@ -65,7 +78,8 @@ class Vocabulary:
         path = Path(path)
         if not path.is_file():
             raise UserError(f"{path}: no such file; give the path of a SentencePiece .model file")
-        vocabulary = cls(path.read_bytes(), tuple(languages))
+        listed = None if pieces is None else tuple(pieces)
+        vocabulary = cls(path.read_bytes(), tuple(languages), listed)
         try:
             vocabulary._processor  # noqa: B018  parses the model
         except (RuntimeError, OSError) as error:
@@ -88,21 +102,27 @@ class Vocabulary:
                 )
         facts = json.loads((directory / _FACTS_FILE).read_text(encoding="utf-8"))
         languages = (directory / _LANGUAGES_FILE).read_text(encoding="utf-8").split()
-        vocabulary = cls.from_sentencepiece(directory / _MODEL_FILE, languages)
+        listed = directory / _PIECES_FILE
+        pieces = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else None
+        vocabulary = cls.from_sentencepiece(directory / _MODEL_FILE, languages, pieces)
         if facts.get("format") != FORMAT or facts.get("fingerprint") != vocabulary.fingerprint:
             raise UserError(
-                f"{directory / _FACTS_FILE}: does not belong to {_MODEL_FILE} and "
-                f"{_LANGUAGES_FILE} beside it; copy the whole directory again"
+                f"{directory / _FACTS_FILE}: does not belong to the other files beside it; copy "
+                "the whole directory again"
             )
         return vocabulary
 
     def save(self, directory: str | Path) -> None:
-        """Writes `spm.model`, `languages.txt` and `vocabulary.json` into a directory."""
+        """Writes `spm.model`, `languages.txt`, `vocabulary.json` and perhaps `pieces.json`."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / _MODEL_FILE).write_bytes(self.model)
         lines = "".join(f"{code}\n" for code in self.languages)
         (directory / _LANGUAGES_FILE).write_text(lines, encoding="utf-8")
+        (directory / _PIECES_FILE).unlink(missing_ok=True)
+        if self.pieces is not None:
+            text = json.dumps(self.pieces, ensure_ascii=False, indent=0)
+            (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
         facts = {
             "format": FORMAT,
             "size": self.size,
@@ -123,15 +143,17 @@ class Vocabulary:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of the model and the language list; caches and runs store it."""
+        """Hex SHA-256 of the model and the lists; caches and runs store it."""
         digest = hashlib.sha256(self.model)
         digest.update(("\n" + "\n".join(self.languages)).encode())
+        if self.pieces is not None:
+            digest.update(json.dumps(self.pieces).encode())
         return digest.hexdigest()
 
     @functools.cached_property
     def spm_to_id(self) -> np.ndarray:
         """Our id of each SentencePiece id, int32 `[pieces]`."""
-        ids = np.zeros(self._processor.get_piece_size(), np.int32)
+        ids = np.full(self._processor.get_piece_size(), self.unk_id, np.int32)
         known = self.id_to_spm
         ids[known[known >= 0]] = np.flatnonzero(known >= 0)
         return ids
@@ -141,8 +163,24 @@ class Vocabulary:
         """SentencePiece id of each of our ids below the tags, int32; -1 where it has none."""
         processor = self._processor
         special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
+        if self.pieces is not None:
+            place = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
+            return np.array(special + [place.get(p, -1) for p in self.pieces], np.int32)
         others = [i for i in range(processor.get_piece_size()) if i not in special]
         return np.array(special + others, np.int32)
+
+    @functools.cached_property
+    def model_pieces(self) -> tuple[str, ...]:
+        """The SentencePiece model's pieces in its own order, specials included."""
+        processor = self._processor
+        return tuple(processor.id_to_piece(i) for i in range(processor.get_piece_size()))
+
+    @functools.cached_property
+    def named_pieces(self) -> tuple[str, ...]:
+        """The pieces of the ids between unk and the tags."""
+        if self.pieces is not None:
+            return self.pieces
+        return tuple(self.model_pieces[i] for i in self.id_to_spm[3:].tolist())
 
     @functools.cached_property
     def tag_ids(self) -> np.ndarray:
@@ -187,6 +225,8 @@ class Vocabulary:
         Raises:
             ValueError: if an id is outside the vocabulary.
         """
+        if self.pieces is not None:
+            return self._decode_listed(ids)
         pieces = self._spm_pieces(ids)
         return self._processor.decode(pieces) if pieces else ""
 
@@ -194,23 +234,32 @@ class Vocabulary:
         """Returns a readable name per id: the piece, `<pad>`, `</s>`, `<unk>` or `__xx__`."""
         names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
         names |= {int(tag): f"__{x}__" for x, tag in zip(self.languages, self.tag_ids, strict=True)}
-        return [
-            names[int(i)]
-            if int(i) in names
-            else self._processor.id_to_piece(int(self.id_to_spm[int(i)]))
-            for i in ids
-        ]
+        return [names[int(i)] if int(i) in names else self.named_pieces[int(i) - 3] for i in ids]
+
+    def _decode_listed(self, ids: Iterable[int]) -> str:
+        """Decodes by the pieces' names: the SentencePiece model may not know all of them."""
+        pieces = []
+        for token in self._text_ids(ids):
+            if token == self.unk_id:
+                pieces.append(self._processor.id_to_piece(self._processor.unk_id()))
+            else:
+                pieces.append(self.named_pieces[token - 3])
+        # SentencePiece passes unknown pieces on as they are, with the mark of a space in them.
+        return self._processor.decode(pieces).replace(_SPACE, " ") if pieces else ""
 
     def _spm_pieces(self, ids: Iterable[int]) -> list[int]:
-        table, first_tag, size = self._id_to_spm_list, self.first_tag, self.size
-        pieces = []
+        table = self._id_to_spm_list
+        return [table[token] for token in self._text_ids(ids)]
+
+    def _text_ids(self, ids: Iterable[int]) -> Iterator[int]:
+        """Yields the ids that stand for text."""
+        first_tag, size = self.first_tag, self.size
         for value in ids:
             token = int(value)
             if not 0 <= token < size:
                 raise ValueError(f"id {token} is outside the vocabulary of {size} ids")
-            if token > self.eos_id and token < first_tag:
-                pieces.append(table[token])
-        return pieces
+            if self.eos_id < token < first_tag:
+                yield token
 
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:

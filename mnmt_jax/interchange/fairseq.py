@@ -1,62 +1,54 @@
-"""Names and shapes of the authors' fairseq models, to ours and back.
+"""fairseq checkpoints: MITRE, PhasedDecoder and the plain transformer.
 
-One table maps each parameter of ours to the name the reference gives it and to the change of shape
-between PyTorch's Linear ([out, in]) and ours. Reading and writing are the same table in two
-directions, so a round trip is exact.
+The array functions at the top are what tests and tools use that hold a state dictionary in memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import argparse
+import collections
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mnmt_jax.config import Model
+from mnmt_jax.config import Config, Decode, Model
+from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.foreign import Foreign, check_supported
+from mnmt_jax.interchange.golden import two_stage_layout
+from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params, written_tensors
+from mnmt_jax.interchange.token_table import (
+    SPECIALS,
+    plain_rows,
+    read_fairseq_table,
+    rows_for_export,
+)
+from mnmt_jax.interchange.torch_files import read_torch, write_torch
 from mnmt_jax.layout import Layout
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.vocabulary import Vocabulary
 
 State = Mapping[str, np.ndarray]
-Path = tuple[str, ...]
-
-# fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
-FAIRSEQ_SPECIALS = (1, 2, 3, 0)
+_EMBEDDING = FAIRSEQ.embedding[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """How one parameter of ours is stored by the reference.
-
-    Attributes:
-        path: keys into our parameter tree.
-        names: the reference's names; a tied matrix is stored under several.
-        read: from the reference's array to ours.
-        write: the inverse.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    read: Callable[[np.ndarray], np.ndarray]
-    write: Callable[[np.ndarray], np.ndarray]
-
-
-def permute_rows(table: np.ndarray, specials: Sequence[int] = FAIRSEQ_SPECIALS) -> np.ndarray:
+def permute_rows(table: np.ndarray) -> np.ndarray:
     """Moves embedding rows from fairseq's id order [vocab, embed] to ours."""
-    order = np.arange(len(table))
-    order[: len(specials)] = specials
-    return table[order]
+    return table[plain_rows(len(table))]
 
 
-def unpermute_rows(table: np.ndarray, specials: Sequence[int] = FAIRSEQ_SPECIALS) -> np.ndarray:
+def unpermute_rows(table: np.ndarray) -> np.ndarray:
     """Undoes `permute_rows`."""
-    order = np.arange(len(table))
-    order[: len(specials)] = specials
-    return table[np.argsort(order)]
+    return table[np.argsort(plain_rows(len(table)))]
 
 
-def permute_ids(ids: np.ndarray, specials: Sequence[int] = FAIRSEQ_SPECIALS) -> np.ndarray:
+def permute_ids(ids: np.ndarray) -> np.ndarray:
     """Moves token ids from fairseq's order to ours."""
-    to_ours = np.argsort(specials)
-    return np.where(ids < len(specials), to_ours[np.minimum(ids, len(specials) - 1)], ids)
+    to_ours = np.argsort(SPECIALS)
+    return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
 
 
 def read_parameters(state: State, config: Model, layout: Layout) -> dict:
@@ -68,115 +60,216 @@ def read_parameters(state: State, config: Model, layout: Layout) -> dict:
         layout: structure, with layer counts.
 
     Raises:
-        ValueError: if tensors are missing, unexpected or of another shape, with the whole list.
+        UserError: if tensors are missing, unexpected or of another shape, with the whole list.
     """
-    entries = list(_entries(config, layout))
-    expected = {name for entry in entries for name in entry.names}
-    problems = [f"missing {name}" for name in sorted(expected - set(state))]
-    problems += [f"unexpected {name}" for name in sorted(set(state) - expected - _IGNORED)]
-    if problems:
-        raise ValueError(f"not a '{layout.name}' checkpoint of this size: {'; '.join(problems)}")
-    params: dict = {}
-    for entry in entries:
-        node = params
-        for key in entry.path[:-1]:
-            node = node.setdefault(key, {})
-        try:
-            node[entry.path[-1]] = entry.read(np.asarray(state[entry.names[0]]))
-        except ValueError as error:
-            raise ValueError(f"{entry.names[0]}: {error}") from error
-    return params
+    size = len(state[_EMBEDDING]) if _EMBEDDING in state else 0
+    tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
+    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
+    return _read_all(params)
 
 
 def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
     """Returns the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
-    state = {}
-    for entry in _entries(config, layout):
-        node = params
-        for key in entry.path:
-            node = node[key]
-        for name in entry.names:
-            state[name] = entry.write(np.asarray(node))
-    return state
+    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
+    return {name: tensor.read() for name, tensor in written_tensors(params, table)}
 
 
-_IGNORED = frozenset(
-    f"{side}.{name}"
-    for side in ("encoder", "decoder")
-    for name in ("version", "embed_positions._float_tensor")
-)
+def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
+    """Opens a `.pt` checkpoint without running anything of it.
+
+    Args:
+        path: the file.
+        vocabulary: folder with the dictionary, the SentencePiece model and the language list; None
+            leaves the vocabulary to the caller.
+
+    Raises:
+        UserError: if the file is refused, or is of a model that has no counterpart here.
+    """
+    data = read_torch(path)
+    if not isinstance(data, Mapping) or not isinstance(data.get("model"), Mapping):
+        raise UserError(f"{path}: no fairseq checkpoint: it has no 'model'")
+    arguments = _arguments(path, data)
+    tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
+    model = _model(path, arguments)
+    names = arguments.get("langs")
+    languages = names.split(",") if isinstance(names, str) else names
+    table = None if vocabulary is None else read_fairseq_table(vocabulary, languages or None)
+    beam = 5 if "register_factor" in arguments else 4
+    decode = Decode(beam_size=beam)
+    return Foreign(path, model, _instruction(path, arguments), tensors, FAIRSEQ, table, decode)
 
 
-def _entries(config: Model, layout: Layout) -> Iterator[Entry]:
-    yield Entry(
-        ("embedding",),
-        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", _OUTPUT),
-        permute_rows,
-        unpermute_rows,
-    )
-    number, last = 0, len(layout.stages) - 1
-    for index, stage in enumerate(layout.stages):
-        side = "decoder" if index == last else "encoder"
-        for layer in range(stage.layers):
-            yield from _layer(
-                config, f"layer_{number}", f"{side}.layers.{layer}", bool(stage.memory)
-            )
-            number += 1
-        if config.norm == "pre":
-            yield from _norm((f"stage_{index}_norm",), f"{side}.layer_norm")
-    if config.adaption_mlp:
-        for place in ("input", "output"):
-            for ours, theirs in (("wi", "fc1"), ("wo", "fc2")):
-                yield from _linear((f"adaption_{place}", ours), f"decoder.{theirs}_{place}")
+def export_fairseq(
+    config: Config, params: Mapping[str, Any], vocabulary: Vocabulary, directory: Path
+) -> None:
+    """Writes `checkpoint.pt`, `dict.txt`, `languages.txt` and the SentencePiece model.
 
+    Args:
+        config: of the run.
+        params: our parameters, lazy or not.
+        vocabulary: the run's.
+        directory: must exist.
 
-_OUTPUT = "decoder.output_projection.weight"
-
-
-def _layer(config: Model, ours: str, theirs: str, has_memory: bool) -> Iterator[Entry]:
-    yield from _attention(config, (ours, "attention"), f"{theirs}.self_attn")
-    yield from _norm((ours, "attention_norm"), f"{theirs}.self_attn_layer_norm")
-    if has_memory:
-        yield from _attention(config, (ours, "memory_attention"), f"{theirs}.encoder_attn")
-        yield from _norm((ours, "memory_attention_norm"), f"{theirs}.encoder_attn_layer_norm")
-    yield from _linear((ours, "mlp", "wi"), f"{theirs}.fc1")
-    yield from _linear((ours, "mlp", "wo"), f"{theirs}.fc2")
-    yield from _norm((ours, "mlp_norm"), f"{theirs}.final_layer_norm")
-
-
-def _attention(config: Model, path: Path, name: str) -> Iterator[Entry]:
-    heads, width, embed = config.heads, config.head_dim, config.embed
-    for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
-        yield Entry(
-            (*path, ours, "kernel"),
-            (f"{name}.{theirs}.weight",),
-            lambda weight: weight.T.reshape(embed, heads, width),
-            lambda kernel: kernel.reshape(embed, embed).T,
+    Raises:
+        UserError: if fairseq has no such model.
+    """
+    if vocabulary.named_pieces[:1] != ("<s>",):
+        raise UserError(
+            "fairseq's dictionary starts with <s>, which this vocabulary does not have; export "
+            "with --format huggingface"
         )
-        yield Entry(
-            (*path, ours, "bias"),
-            (f"{name}.{theirs}.bias",),
-            lambda bias: bias.reshape(heads, width),
-            lambda bias: bias.reshape(embed),
-        )
-    yield Entry(
-        (*path, "out", "kernel"),
-        (f"{name}.out_proj.weight",),
-        lambda weight: weight.T.reshape(heads, width, embed),
-        lambda kernel: kernel.reshape(embed, embed).T,
+    arguments = _export_arguments(config)
+    layout = get_layout(config.model.layout, config.model.stage_layers)
+    rows = rows_for_export(vocabulary, tags_last=True)
+    table = entries(config.model, layout, FAIRSEQ, rows)
+    state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
+    for name, tensor in written_tensors(params, table):
+        storage = "embedding" if name in FAIRSEQ.written else name
+        state[name] = LazyArray(tensor.shape, tensor.dtype, tensor.read, storage)
+    arguments["langs"] = ",".join(vocabulary.languages)
+    data = {"args": argparse.Namespace(**arguments), "model": state}
+    write_torch(directory / "checkpoint.pt", data)
+    lines = "".join(f"{piece} 1\n" for piece in vocabulary.named_pieces[1:])
+    (directory / "dict.txt").write_text(lines, encoding="utf-8")
+    codes = "".join(f"{code}\n" for code in vocabulary.languages)
+    (directory / "languages.txt").write_text(codes, encoding="utf-8")
+    (directory / "sentencepiece.model").write_bytes(vocabulary.model)
+
+
+def _read_all(tree: Any) -> Any:
+    if isinstance(tree, LazyArray):
+        return tree.read()
+    return {key: _read_all(branch) for key, branch in tree.items()}
+
+
+def _arguments(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the command line of the training, wherever this version of fairseq put it."""
+    found: dict[str, Any] = {}
+    sections = data.get("cfg") or {}
+    for part in (sections.get("task"), sections.get("model"), data.get("args")):
+        if isinstance(part, argparse.Namespace):
+            found |= vars(part)
+        elif isinstance(part, Mapping):
+            found |= part
+    if "decoder_layers" not in found:
+        raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
+    return found
+
+
+def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
+    get = arguments.get
+    stages = (int(get("encoder_layers", 0)), int(arguments["decoder_layers"]))
+    pre = bool(get("decoder_normalize_before"))
+    is_register = "register_factor" in arguments
+    needed = [
+        ("no_scale_embedding", bool(get("no_scale_embedding")), False),
+        ("layernorm_embedding", bool(get("layernorm_embedding")), False),
+        ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
+        ("no_token_positional_embeddings", bool(get("no_token_positional_embeddings")), False),
+        ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
+        ("activation_fn", get("activation_fn", "relu"), "relu"),
+    ]
+    if is_register:
+        needed.append(("encoder_layers", stages[0], 0))
+    elif stages[0]:
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            value = arguments[f"decoder_{name}"]
+            needed.append((f"encoder_{name}", get(f"encoder_{name}", value), value))
+        needed.append(("encoder_normalize_before", bool(get("encoder_normalize_before")), pre))
+    check_supported(path, needed)
+    shared: dict[str, Any] = {
+        "embed": int(arguments["decoder_embed_dim"]),
+        "mlp": int(arguments["decoder_ffn_embed_dim"]),
+        "heads": int(arguments["decoder_attention_heads"]),
+        "norm": "pre" if pre else "post",
+        "dropout": float(get("dropout", 0.1)),
+        "attention_dropout": float(get("attention_dropout", 0.0)),
+    }
+    if is_register:
+        factor = float(arguments["register_factor"])
+        return Model("register", (stages[1],), register_factor=factor, **shared)
+    if "attention_position_bias" not in arguments:
+        return Model("encoder_decoder", stages, **shared)
+    bias = int(arguments["attention_position_bias"])
+    check_supported(path, [("attention_position_bias", bias, min(max(bias, 0), 1))])
+    has_adaption = str(get("adaption_flag", "False")) == "True"
+    return Model(
+        two_stage_layout(stages[0], bias),
+        stages if stages[0] else stages[1:],
+        adaption_mlp=int(get("adaption_inner_size", 2048)) if has_adaption else 0,
+        adaption_dropout=float(get("adaption_dropout", 0.2)),
+        **shared,
     )
-    yield Entry((*path, "out", "bias"), (f"{name}.out_proj.bias",), _same, _same)
 
 
-def _linear(path: Path, name: str) -> Iterator[Entry]:
-    yield Entry((*path, "kernel"), (f"{name}.weight",), np.transpose, np.transpose)
-    yield Entry((*path, "bias"), (f"{name}.bias",), _same, _same)
+def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
+    if "register_factor" in arguments:
+        return "register"
+    source = {"src": "source", "tgt": "target"}.get(str(arguments.get("encoder_langtok")))
+    wanted = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
+    for key, instruction in INSTRUCTIONS.items():
+        if instruction == wanted:
+            return key
+    raise UserError(
+        f"{path}: encoder_langtok={arguments.get('encoder_langtok')!r}, "
+        f"decoder_langtok={arguments.get('decoder_langtok')!r}: no instruction of ours has its "
+        "tags like this"
+    )
 
 
-def _norm(path: Path, name: str) -> Iterator[Entry]:
-    yield Entry((*path, "scale"), (f"{name}.weight",), _same, _same)
-    yield Entry((*path, "bias"), (f"{name}.bias",), _same, _same)
+def _phased(first_stage: bool, bias: int) -> dict[str, Any]:
+    name = two_stage_layout(first_stage, bias)
+    return {name: {"arch": "transformer_pdec", "attention_position_bias": bias}}
 
 
-def _same(array: np.ndarray) -> np.ndarray:
-    return array
+# What the settings say of each layout, besides sizes.
+_LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "register": {"arch": "transformer_register"},
+    "encoder_decoder": {"arch": "transformer"},
+    **_phased(True, 0),
+    **_phased(True, 1),
+    **_phased(False, 0),
+    **_phased(False, 1),
+}
+
+
+def _export_arguments(config: Config) -> dict[str, Any]:
+    model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
+    if model.layout not in _LAYOUT_ARGUMENTS:
+        raise UserError(
+            f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
+        )
+    found = dict(_LAYOUT_ARGUMENTS[model.layout])
+    layout = get_layout(model.layout, model.stage_layers)
+    is_register = "register" in layout.embedded_roles()
+    if (instruction.trigger == "tag") != is_register:
+        raise UserError(
+            f"Data.instruction='{config.data.instruction}' with '{model.layout}' has no "
+            "counterpart in fairseq: there registers start from the tag, all else from eos"
+        )
+    stages = (0, *model.stage_layers)[-2:]
+    for side, layers in zip(("encoder", "decoder"), stages, strict=True):
+        found |= {
+            f"{side}_layers": layers,
+            f"{side}_embed_dim": model.embed,
+            f"{side}_ffn_embed_dim": model.mlp,
+            f"{side}_attention_heads": model.heads,
+            # A norm without layers before it would be one parameter more than the model has.
+            f"{side}_normalize_before": model.norm == "pre" and layers > 0,
+        }
+    source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
+    found |= {
+        "share_all_embeddings": True,
+        "activation_fn": "relu",
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "encoder_langtok": source_tag,
+        "decoder_langtok": instruction.target_tag,
+    }
+    if is_register:
+        found["register_factor"] = model.register_factor
+    elif "attention_position_bias" in found:
+        found["adaption_flag"] = str(bool(model.adaption_mlp))
+        found["adaption_inner_size"] = model.adaption_mlp
+        found["adaption_dropout"] = model.adaption_dropout
+    return found

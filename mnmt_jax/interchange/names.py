@@ -1,0 +1,316 @@
+"""Parameters by their names in other toolkits: one table, read one way and written the other.
+
+fairseq, Hugging Face's M2M-100 and MITRE name what is inside a layer alike; a `Dialect` says what
+stands around it. Names are matched by suffix, because releases put different prefixes before them.
+An entry holds both changes of form (PyTorch's Linear is [out, in]) so that a round trip is exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.config import Model
+from mnmt_jax.errors import UserError
+from mnmt_jax.layout import Layout
+from mnmt_jax.lazy_array import LazyArray
+
+Path = tuple[str, ...]
+Change = Callable[[np.ndarray], np.ndarray]
+Tensors = Mapping[str, LazyArray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """How a toolkit names what is around the layers.
+
+    Attributes:
+        prefix: put before every name that is written.
+        embedding: names the one embedding may be stored under.
+        written: those it is written under.
+        encoder: name of all stages but the last.
+        decoder: name of the last stage; empty where there is only one.
+    """
+
+    prefix: str
+    embedding: tuple[str, ...]
+    written: tuple[str, ...]
+    encoder: str = "encoder"
+    decoder: str = "decoder"
+
+
+_SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_FAIRSEQ_EMBEDDING = (*_SIDES, "decoder.output_projection.weight")
+
+FAIRSEQ = Dialect("", _FAIRSEQ_EMBEDDING, _FAIRSEQ_EMBEDDING)
+M2M100 = Dialect("model.", ("shared.weight", *_SIDES, "lm_head.weight"), ("shared.weight",))
+# MITRE's modelling file derives from M2M-100's decoder; its prefixes were not seen, so names are
+# matched without them.
+MITRE = Dialect(
+    "model.decoder.",
+    ("embed_tokens.weight", "shared.weight", "lm_head.weight"),
+    ("embed_tokens.weight",),
+    decoder="",
+)
+
+# Position tables are computed, versions are bookkeeping. `embed_positions.weight` is not among
+# them: that one is learned, and no model of ours.
+_NO_PARAMETER = re.compile(
+    r"(^|\.)(version|embed_positions\.(weights|_float_tensor)|final_logits_bias)$"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """How one parameter of ours is stored elsewhere.
+
+    Attributes:
+        path: keys into our parameter tree.
+        shape: ours.
+        names: suffixes of the other name; several where a matrix may be stored more than once.
+        written: the names to write.
+        other_shape: the other one.
+        read: from their array to ours.
+        write: the inverse.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    written: tuple[str, ...]
+    other_shape: tuple[int, ...]
+    read: Change
+    write: Change
+
+
+def entries(config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray) -> list[Entry]:
+    """Returns the table of a model.
+
+    Args:
+        config: sizes.
+        layout: structure, with layer counts.
+        dialect: whose names.
+        rows: their embedding row of each of our ids, int [vocab].
+    """
+    return list(_Table(config, layout, dialect).entries(np.asarray(rows)))
+
+
+def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
+    """Finds every parameter of ours; reads nothing but what must be compared.
+
+    Args:
+        tensors: by their names.
+        table: from `entries`.
+
+    Returns:
+        Our parameter tree of float32 arrays to be read.
+
+    Raises:
+        UserError: with one list of all tensors that are missing, unexpected or of another shape.
+    """
+    found, unexpected, problems = _match(tensors, table)
+    if problems:
+        expected = sum(math.prod(entry.other_shape) for entry in table)
+        once = [names[0] for names in found if names] + unexpected
+        stored = sum(tensors[name].size for name in once)
+        raise UserError(
+            f"the checkpoint does not fit the model ({stored:,} values stored, {expected:,} "
+            f"expected); nothing was written. {len(problems)} problems:\n  " + "\n  ".join(problems)
+        )
+    params: dict[str, Any] = {}
+    for entry, names in zip(table, found, strict=True):
+        put(params, entry.path, _ours(tensors[names[0]], entry))
+    return params
+
+
+def written_tensors(
+    params: Mapping[str, Any], table: list[Entry]
+) -> Iterator[tuple[str, LazyArray]]:
+    """Yields their name and array of every parameter of ours; the inverse of `read_params`.
+
+    Args:
+        params: our tree of NumPy or lazy arrays.
+        table: from `entries`.
+    """
+    for entry in table:
+        leaf = get(params, entry.path)
+        lazy = leaf if isinstance(leaf, LazyArray) else LazyArray.of(np.asarray(leaf))
+        for name in entry.written:
+            yield name, lazy.then(entry.write, entry.other_shape, lazy.dtype)
+
+
+def put(tree: dict[str, Any], path: Path, leaf: Any) -> None:
+    """Sets a leaf of a nested dictionary, making the dictionaries on the way."""
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = leaf
+
+
+def get(tree: Mapping[str, Any], path: Path) -> Any:
+    """Returns a leaf of a nested dictionary."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _ours(tensor: LazyArray, entry: Entry) -> LazyArray:
+    def change(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(entry.read(array), np.float32)
+
+    return tensor.then(change, entry.shape, np.dtype(np.float32))
+
+
+def _match(tensors: Tensors, table: list[Entry]) -> tuple[list[list[str]], list[str], list[str]]:
+    """Returns the names found for each entry, the names of no entry, and what is wrong."""
+    by_suffix: dict[str, list[str]] = {}
+    for name in tensors:
+        parts = name.split(".")
+        for start in range(len(parts)):
+            by_suffix.setdefault(".".join(parts[start:]), []).append(name)
+    found: list[list[str]] = []
+    problems: list[str] = []
+    for entry in table:
+        names = sorted({name for suffix in entry.names for name in by_suffix.get(suffix, [])})
+        found.append(names)
+        problems += _problems(tensors, entry, names)
+    used = {name for names in found for name in names}
+    unexpected = [n for n in sorted(set(tensors) - used) if not _NO_PARAMETER.search(n)]
+    problems += [f"unexpected {name} {list(tensors[name].shape)}" for name in unexpected]
+    return found, unexpected, problems
+
+
+def _problems(tensors: Tensors, entry: Entry, names: list[str]) -> list[str]:
+    if not names:
+        return [f"missing {entry.names[0]} {list(entry.other_shape)}"]
+    wrong = [name for name in names if tensors[name].shape != entry.other_shape]
+    if wrong:
+        return [
+            f"{name} has shape {list(tensors[name].shape)}, expected {list(entry.other_shape)}"
+            for name in wrong
+        ]
+    if len(names) > 1 and len(entry.names) == 1:
+        return [f"{' and '.join(names)} both end in {entry.names[0]}"]
+    return [
+        f"{name} differs from {names[0]}: the model has one matrix for both"
+        for name in names[1:]
+        if not _same_values(tensors[names[0]], tensors[name])
+    ]
+
+
+def _same_values(one: LazyArray, other: LazyArray) -> bool:
+    if one.storage is not None and one.storage == other.storage:
+        return True
+    return np.array_equal(one.read(), other.read())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    config: Model
+    layout: Layout
+    dialect: Dialect
+
+    def entries(self, rows: np.ndarray) -> Iterator[Entry]:
+        yield self._embedding(rows)
+        number, last = 0, len(self.layout.stages) - 1
+        for index, stage in enumerate(self.layout.stages):
+            side = self.dialect.decoder if index == last else self.dialect.encoder
+            side = f"{side}." if side else ""
+            for layer in range(stage.layers):
+                names = f"layer_{number}", f"{side}layers.{layer}"
+                yield from self._layer(*names, bool(stage.memory))
+                number += 1
+            if self.config.norm == "pre":
+                yield from self._norm((f"stage_{index}_norm",), f"{side}layer_norm")
+        if self.config.adaption_mlp:
+            for place in ("input", "output"):
+                pair = f"decoder.fc1_{place}", f"decoder.fc2_{place}"
+                yield from self._mlp((f"adaption_{place}",), pair, self.config.adaption_mlp)
+
+    def _embedding(self, rows: np.ndarray) -> Entry:
+        def write(table: np.ndarray) -> np.ndarray:
+            theirs = np.empty_like(table)
+            theirs[rows] = table
+            return theirs
+
+        shape = (len(rows), self.config.embed)
+        written = tuple(self.dialect.prefix + name for name in self.dialect.written)
+        names = self.dialect.embedding
+        return Entry(("embedding",), shape, names, written, shape, lambda table: table[rows], write)
+
+    def _layer(self, ours: str, theirs: str, has_memory: bool) -> Iterator[Entry]:
+        yield from self._attention((ours, "attention"), f"{theirs}.self_attn")
+        yield from self._norm((ours, "attention_norm"), f"{theirs}.self_attn_layer_norm")
+        if has_memory:
+            yield from self._attention((ours, "memory_attention"), f"{theirs}.encoder_attn")
+            yield from self._norm(
+                (ours, "memory_attention_norm"), f"{theirs}.encoder_attn_layer_norm"
+            )
+        yield from self._mlp((ours, "mlp"), (f"{theirs}.fc1", f"{theirs}.fc2"), self.config.mlp)
+        yield from self._norm((ours, "mlp_norm"), f"{theirs}.final_layer_norm")
+
+    def _attention(self, path: Path, name: str) -> Iterator[Entry]:
+        embed, heads, width = self.config.embed, self.config.heads, self.config.head_dim
+        square = (embed, embed)
+        for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+            yield self._entry(
+                (*path, ours, "kernel"),
+                (embed, heads, width),
+                f"{name}.{theirs}.weight",
+                square,
+                lambda weight: weight.T.reshape(embed, heads, width),
+                lambda kernel: kernel.reshape(square).T,
+            )
+            yield self._entry(
+                (*path, ours, "bias"),
+                (heads, width),
+                f"{name}.{theirs}.bias",
+                (embed,),
+                lambda bias: bias.reshape(heads, width),
+                lambda bias: bias.reshape(embed),
+            )
+        yield self._entry(
+            (*path, "out", "kernel"),
+            (heads, width, embed),
+            f"{name}.out_proj.weight",
+            square,
+            lambda weight: weight.T.reshape(heads, width, embed),
+            lambda kernel: kernel.reshape(square).T,
+        )
+        yield self._vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
+
+    def _mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
+        embed = self.config.embed
+        sizes = (("wi", embed, hidden), ("wo", hidden, embed))
+        for (ours, before, after), name in zip(sizes, names, strict=True):
+            kernel, weight = (before, after), (after, before)
+            path_ = (*path, ours, "kernel")
+            yield self._entry(path_, kernel, f"{name}.weight", weight, np.transpose, np.transpose)
+            yield self._vector((*path, ours, "bias"), f"{name}.bias", after)
+
+    def _norm(self, path: Path, name: str) -> Iterator[Entry]:
+        yield self._vector((*path, "scale"), f"{name}.weight", self.config.embed)
+        yield self._vector((*path, "bias"), f"{name}.bias", self.config.embed)
+
+    def _vector(self, path: Path, name: str, size: int) -> Entry:
+        return self._entry(path, (size,), name, (size,), _same, _same)
+
+    def _entry(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        name: str,
+        other_shape: tuple[int, ...],
+        read: Change,
+        write: Change,
+    ) -> Entry:
+        written = (self.dialect.prefix + name,)
+        return Entry(path, shape, (name,), written, other_shape, read, write)
+
+
+def _same(array: np.ndarray) -> np.ndarray:
+    return array

@@ -1,0 +1,191 @@
+"""The safetensors format: a JSON header and bytes, read and written one tensor at a time.
+
+Reading never maps the file into memory, so pages of it do not count as memory of the process, and
+writing needs no more than one tensor; the format's own package must hold them all to write.
+
+Source: the format's description in its repository's README: eight bytes, little endian, give the
+length of the header; the header maps each name to dtype, shape and [begin, end) after the header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.lazy_array import LazyArray
+
+SHARD_BYTES = 5_000_000_000
+_MAX_HEADER = 100_000_000
+_DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def read_safetensors(path: str | Path) -> dict[str, LazyArray]:
+    """Opens the tensors of a file; their values are read later.
+
+    Args:
+        path: a `.safetensors` file, or the `.safetensors.index.json` of a sharded one.
+
+    Raises:
+        UserError: if the file or a shard is missing or damaged.
+    """
+    path = Path(path)
+    if path.suffix == ".json":
+        return read_shards(path, read_safetensors)
+    header, start = _read_header(path)
+    header.pop("__metadata__", None)
+    end = path.stat().st_size - start
+    return {name: _lazy(path, name, facts, (start, end)) for name, facts in header.items()}
+
+
+def read_shards(index: Path, read: Any) -> dict[str, LazyArray]:
+    """Opens the tensors of a sharded checkpoint.
+
+    Args:
+        index: a JSON file whose `weight_map` gives each tensor's file, beside it.
+        read: opens one file.
+
+    Raises:
+        UserError: if the index or a shard is missing, or does not hold what the index says.
+    """
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = {str(name): str(file) for name, file in places.items()}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{index}: not an index of shards; download it again") from error
+    strange = sorted(file for file in set(files.values()) if Path(file).name != file)
+    if strange:
+        raise UserError(f"{index}: names files outside its folder: {', '.join(strange)}")
+    shards = {file: read(index.parent / file) for file in sorted(set(files.values()))}
+    absent = sorted(name for name, file in files.items() if name not in shards[file])
+    if absent:
+        raise UserError(f"{index}: not in the files it names: {', '.join(absent)}")
+    extra = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
+    return extra | {name: shards[file][name] for name, file in files.items()}
+
+
+def write_safetensors(
+    directory: Path,
+    tensors: Iterable[tuple[str, LazyArray]],
+    *,
+    stem: str = "model",
+    shard_bytes: int = SHARD_BYTES,
+) -> list[Path]:
+    """Writes tensors one at a time, sharded with an index if they need more than one file.
+
+    Args:
+        directory: must exist.
+        tensors: names and arrays.
+        stem: of the files' names.
+        shard_bytes: size of a file at most, unless one tensor is larger.
+
+    Returns:
+        The files written.
+    """
+    shards = _split(tensors, shard_bytes)
+    if len(shards) == 1:
+        path = directory / f"{stem}.safetensors"
+        _write_file(path, shards[0])
+        return [path]
+    count, paths = len(shards), []
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        path = directory / f"{stem}-{number:05d}-of-{count:05d}.safetensors"
+        _write_file(path, shard)
+        places |= {name: path.name for name, _ in shard}
+        paths.append(path)
+    total = sum(tensor.bytes for shard in shards for _, tensor in shard)
+    index = directory / f"{stem}.safetensors.index.json"
+    facts = {"metadata": {"total_size": total}, "weight_map": places}
+    index.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return [*paths, index]
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; download the whole checkpoint")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(_MAX_HEADER, size - 8):
+            raise UserError(f"{path}: not a safetensors file, or cut off; download it again")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise UserError(f"{path}: its header is damaged; download it again") from error
+    if not isinstance(header, dict):
+        raise UserError(f"{path}: its header is damaged; download it again")
+    return header, 8 + length
+
+
+def _lazy(path: Path, name: str, facts: Mapping[str, Any], room: tuple[int, int]) -> LazyArray:
+    try:
+        code, (begin, end) = facts["dtype"], facts["data_offsets"]
+        shape = tuple(int(size) for size in facts["shape"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: its header is damaged at '{name}'; download it again") from error
+    if code not in _DTYPES:
+        raise UserError(f"{path}: '{name}' has the type {code}; only {', '.join(_DTYPES)} are read")
+    start, available = room
+    count, dtype = int(np.prod(shape, dtype=np.int64)), _DTYPES[code]
+    if min(shape, default=0) < 0 or not 0 <= begin <= end <= available:
+        raise UserError(f"{path}: '{name}' lies outside the file; download it again")
+    if end - begin != count * dtype.itemsize:
+        raise UserError(f"{path}: '{name}' has a size that is not its shape's; download it again")
+
+    def read() -> np.ndarray:
+        data = np.fromfile(path, np.uint8, end - begin, offset=start + begin)
+        return data.view(dtype).reshape(shape)
+
+    return LazyArray(shape, dtype, read)
+
+
+def _split(
+    tensors: Iterable[tuple[str, LazyArray]], limit: int
+) -> list[list[tuple[str, LazyArray]]]:
+    shards: list[list[tuple[str, LazyArray]]] = [[]]
+    room = limit
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        if shards[-1] and tensor.bytes > room:
+            shards.append([])
+            room = limit
+        shards[-1].append((name, tensor))
+        room -= tensor.bytes
+    return shards
+
+
+def _write_file(path: Path, tensors: Sequence[tuple[str, LazyArray]]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, tensor in tensors:
+        end = offset + tensor.bytes
+        facts = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = facts | {"data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, tensor in tensors:
+            array = np.ascontiguousarray(tensor.read(), tensor.dtype)
+            if array.shape != tensor.shape:
+                raise ValueError(f"{name} has shape {array.shape}, announced as {tensor.shape}")
+            array.reshape(-1).view(np.uint8).tofile(file)

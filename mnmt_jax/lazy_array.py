@@ -1,0 +1,57 @@
+"""Arrays that are read when it is their turn, so that a model larger than memory can pass through.
+
+Checkpoints of other toolkits are opened as such arrays: shapes are known at once, values are read
+one array at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyArray:
+    """An array that is not read yet.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        read: returns it; each call reads again.
+        storage: equal for arrays known to be one and the same memory; None if nothing is known.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+    storage: Hashable = None
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> LazyArray:
+        """Wraps an array that is in memory."""
+        return cls(array.shape, array.dtype, lambda: array)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def then(
+        self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: np.dtype
+    ) -> LazyArray:
+        """Returns an array that is read and then changed.
+
+        Args:
+            change: applied to what was read.
+            shape: of the result.
+            dtype: of the result.
+        """
+        return LazyArray(shape, dtype, lambda: change(self.read()), self.storage)
