@@ -20,10 +20,12 @@ from mnmt_jax.data.corpora import Corpus
 from mnmt_jax.data.mixtures import task_name
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import corpus_scores
+from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.languages import Direction
 from mnmt_jax.seqio_vocabulary import LanguageVocabulary, PieceVocabulary
 
 _DIRECTIONS: dict[str, Direction] = {}  # of the tasks registered here
+_ZERO_SHOT: dict[str, tuple[str, ...]] = {}  # tasks that a mixture validates on only
 
 
 def output_features(vocabulary: PieceVocabulary) -> dict[str, seqio.Feature]:
@@ -82,11 +84,12 @@ def add_corpus(
         UserError: if the corpus has no split of a direction.
     """
     names = []
+    present = {split: frozenset(corpus.directions(split)) for split in corpus.splits()}
     for direction in directions:
         sizes = {
             split: corpus.size(split, direction)
-            for split in corpus.splits()
-            if direction in corpus.directions(split)
+            for split, there in present.items()
+            if direction in there
         }
         if not sizes:
             raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(direction)}")
@@ -100,30 +103,39 @@ def add_corpus(
     return names
 
 
-def add_mixture(name: str, tasks: Sequence[str], *, temperature: float) -> seqio.Mixture:
+def add_mixture(
+    name: str, tasks: Sequence[str], *, temperature: float, zero_shot: Sequence[str] = ()
+) -> seqio.Mixture:
     """Registers a mixture with rates p_i ~ n_i^(1/T).
 
     Args:
         name: the mixture's name.
         tasks: names of its tasks.
         temperature: T; 1 is proportional to size.
+        zero_shot: names of tasks never trained on: a mixture NAME_zero_shot is made of them, and a
+            token cache of the mixture gets their validation splits.
 
     Source: registers.md 6.4 (fairseq's temperature sampling).
     """
     rate = functools.partial(_temperature_rate, temperature=temperature)
+    if zero_shot:
+        seqio.MixtureRegistry.add(f"{name}_zero_shot", list(zero_shot), default_rate=rate)
+    _ZERO_SHOT[name] = tuple(zero_shot)
     return seqio.MixtureRegistry.add(name, list(tasks), default_rate=rate)
 
 
 def translation_metrics(target_lang: str) -> Callable[..., dict[str, float]]:
-    """Returns a seqio metric function: BLEU, chrF++ and exact match, in percent.
+    """Returns a seqio metric function: BLEU, chrF++, exact match, off-target ratio, in percent.
 
     Args:
-        target_lang: chooses BLEU's tokenizer; BLEU is absent if that is not installed.
+        target_lang: chooses BLEU's tokenizer; BLEU is absent if that is not installed, and
+            `off_target_lid` if lid.176 does not know the language.
     """
 
     def metrics(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         scores = corpus_scores(predictions, targets, target_lang)
         found = {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}
+        found["off_target_lid"] = lid_off_target(predictions, target_lang).ratio
         return {name: value for name, value in found.items() if value is not None}
 
     return metrics
@@ -134,23 +146,17 @@ def task_sources(name: str, splits: Sequence[str]) -> Iterator[TaskSource]:
 
     Args:
         name: a task or mixture; the modules that register it have been imported.
-        splits: splits to write, of those a task has.
+        splits: splits to write, of those a task has; of a mixture's zero-shot tasks all but
+            "train".
 
     Raises:
         UserError: if the name is not registered, or a task was not registered by this module.
     """
     for task in seqio.get_subtasks(_provider(name)):
-        if task.name not in _DIRECTIONS:
-            raise UserError(
-                f"task '{task.name}' has no languages; register it with "
-                "mnmt_jax.seqio_tasks.add_task"
-            )
-        readers = {
-            split: functools.partial(_task_pairs, task, split)
-            for split in splits
-            if split in task.splits
-        }
-        yield TaskSource(task.name, *_DIRECTIONS[task.name], readers)
+        yield _task_source(task, splits)
+    held_out = [split for split in splits if split != "train"]
+    for other in _ZERO_SHOT.get(name, ()):
+        yield _task_source(seqio.TaskRegistry.get(other), held_out)
 
 
 def registered_vocabulary(name: str) -> PieceVocabulary:
@@ -173,6 +179,19 @@ def _provider(name: str) -> seqio.Task | seqio.Mixture:
             f"'{name}' is no built-in mixture and not registered with seqio; import the module "
             "that registers it with --module_import"
         ) from error
+
+
+def _task_source(task: seqio.Task, splits: Sequence[str]) -> TaskSource:
+    if task.name not in _DIRECTIONS:
+        raise UserError(
+            f"task '{task.name}' has no languages; register it with mnmt_jax.seqio_tasks.add_task"
+        )
+    readers = {
+        split: functools.partial(_task_pairs, task, split)
+        for split in splits
+        if split in task.splits
+    }
+    return TaskSource(task.name, *_DIRECTIONS[task.name], readers)
 
 
 def _task_pairs(task: seqio.Task, split: str) -> Iterator[tuple[Any, Any]]:
@@ -228,4 +247,5 @@ def _text_of(output: str, example: Mapping[str, Any] | None = None, is_target: b
 
 
 def _temperature_rate(task: seqio.Task, temperature: float) -> float:
-    return task.num_input_examples("train") ** (1.0 / temperature)
+    split = "train" if "train" in task.splits else sorted(task.splits)[-1]
+    return task.num_input_examples(split) ** (1.0 / temperature)

@@ -11,20 +11,25 @@ Mixtures:
 | `cldr_many_to_many` | all 552 |
 
 A zero-shot mixture is for validation and test: its tasks have a training split only because
-`cldr_many_to_many` trains on them.
+`cldr_many_to_many` trains on them. A token cache of `cldr_bridge` has their validation splits.
 
 The vocabulary is read from the directory in the environment variable `MNMT_JAX_CLDR_VOCABULARY`, or
-else trained when first needed and kept under `~/.cache/mnmt_jax`.
+else trained when first needed and kept under `~/.cache/mnmt_jax`, in a folder named by everything
+that it depends on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
+import importlib.metadata
+import json
 import os
 import tempfile
 from pathlib import Path
 
-from mnmt_jax.data.corpora import Corpus, get_corpus
+from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text, task_name, zero_shot_directions
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
 from mnmt_jax.seqio_tasks import add_corpus, add_mixture
@@ -42,12 +47,36 @@ def load_vocabulary() -> Vocabulary:
     chosen = os.environ.get(VOCABULARY_VARIABLE)
     if chosen:
         return Vocabulary.load(chosen)
-    directory = Path.home() / ".cache" / "mnmt_jax" / f"cldr-{VOCABULARY_OPTIONS.vocab_size}"
+    directory = cached_directory(Path.home() / ".cache" / "mnmt_jax")
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent) as partial:
-            _train(Path(partial) / "vocabulary").rename(directory)
+            _move(_train(Path(partial) / "vocabulary"), directory)
     return Vocabulary.load(directory)
+
+
+def cached_directory(parent: Path) -> Path:
+    """Returns the folder of the vocabulary of this text, these options and this trainer."""
+    corpus = get_corpus(CORPUS)
+    assert isinstance(corpus, CldrText)
+    facts = {
+        "corpus": corpus.cldr.describe(),
+        "size": corpus.size("train", ("en", "de")),
+        "options": dataclasses.asdict(VOCABULARY_OPTIONS),
+        "sentences": _SENTENCES_PER_LANGUAGE,
+        "sentencepiece": importlib.metadata.version("sentencepiece"),
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return parent / f"{CORPUS}-{VOCABULARY_OPTIONS.vocab_size}-{digest[:16]}"
+
+
+def _move(made: Path, directory: Path) -> None:
+    """Gives a folder its name, unless another process was faster: what it made is the same."""
+    try:
+        made.rename(directory)
+    except OSError:
+        if not directory.exists():
+            raise
 
 
 def _train(directory: Path) -> Path:
@@ -62,14 +91,14 @@ def _register(corpus: Corpus) -> None:
     add_corpus(corpus, directions=many_to_many(corpus.languages), vocabulary=vocabulary)
     for kind in ("english_centric", "bridge", "many_to_many"):
         mixture = MIXTURES[f"{CORPUS}_{kind}"]
-        groups = {
-            mixture.name: mixture.directions,
-            f"{mixture.name}_zero_shot": zero_shot_directions(corpus, mixture.directions),
-        }
-        for name, directions in groups.items():
-            if directions:
-                tasks = [task_name(CORPUS, direction) for direction in directions]
-                add_mixture(name, tasks, temperature=mixture.temperature)
+        trained, others = (
+            [task_name(CORPUS, direction) for direction in directions]
+            for directions in (
+                mixture.directions,
+                zero_shot_directions(corpus, mixture.directions),
+            )
+        )
+        add_mixture(mixture.name, trained, temperature=mixture.temperature, zero_shot=others)
 
 
 _register(get_corpus(CORPUS))
