@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser
-from mnmt_jax.data.corpus_arguments import add_corpus_arguments
+from mnmt_jax.data.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
 from mnmt_jax.errors import UserError, run_command
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "text, or a seqio mixture's own)",
     )
     parser.add_argument(
-        "--vocab_size", type=int, default=8000, help="pieces of a vocabulary trained here (8000)"
+        "--vocab_size", type=int, help="pieces of a vocabulary trained here (default: 8000)"
     )
     parser.add_argument(
         "--module_import",
@@ -88,10 +88,12 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
     if arguments.vocabulary:
+        refuse_flags(arguments, ["vocab_size"], "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
-        print(f"training a vocabulary of {arguments.vocab_size} pieces", file=sys.stderr)
-        options = SentencePieceOptions(vocab_size=arguments.vocab_size)
+        size = {} if arguments.vocab_size is None else {"vocab_size": arguments.vocab_size}
+        options = SentencePieceOptions(**size)
+        print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
         text = language_text(corpus, directions, options.sentences)
         with tempfile.TemporaryDirectory() as directory:
             vocabulary = train_sentencepiece(text, directory, options=options)
@@ -104,6 +106,8 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises: names the built-in ones
+    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size")
+    refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
     import importlib
 
     try:
@@ -113,8 +117,6 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
     except ImportError as error:
         raise UserError(f"{error}; install mnmt-jax[seqio] and check --module_import") from error
     vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
-    if arguments.vocabulary:
-        raise UserError("a seqio mixture has its own vocabulary; leave out --vocabulary")
     return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary
 
 

@@ -7,6 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.data.corpus_arguments import (
+    FILE_FLAGS,
+    add_file_arguments,
+    file_corpus,
+    refuse_flags,
+    split_list,
+)
 from mnmt_jax.errors import UserError, run_command
 
 if TYPE_CHECKING:
@@ -38,14 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
     )
     files = parser.add_argument_group("files of your own")
-    files.add_argument(
-        "--parallel", metavar="PATTERN", help="parallel files, e.g. 'data/{split}.{language}'"
-    )
-    files.add_argument("--tsv", metavar="PATTERN", help="TSV files, e.g. 'data/{split}.tsv'")
-    files.add_argument("--languages", metavar="LIST", help="their languages, e.g. en,de,fr")
-    files.add_argument(
-        "--split", default="test", help="their word for the test split; default: test"
-    )
+    add_file_arguments(files, files.add_mutually_exclusive_group())
     return parser
 
 
@@ -78,24 +78,18 @@ def main() -> None:
 
 def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
     """Makes the corpus that the flags name, and lists the languages to keep to."""
-    from mnmt_jax.data.corpora import ParallelFiles, TsvFile
+    if flags.parallel or flags.tsv:
+        corpus = file_corpus(flags, flags.task, only=("test",))
+        return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus
 
-    languages = [code.strip() for code in (flags.languages or "").split(",") if code.strip()]
-    splits = {"test": flags.split}
-    if flags.parallel and flags.tsv:
-        raise UserError("--parallel and --tsv: give one of them")
-    corpus: Corpus
-    if flags.parallel:
-        if not languages:
-            raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
-        corpus = ParallelFiles(flags.task, flags.parallel, languages, splits=splits)
-    elif flags.tsv:
-        corpus = TsvFile(flags.task, flags.tsv, languages or None, splits=splits)
-    else:
-        corpus, wanted = find_corpus(flags.task)
-        return corpus, tuple(code for code in wanted if not languages or code in languages)
-    return corpus, corpus.languages
+    corpus, wanted = find_corpus(flags.task)
+    languages = split_list(flags.languages)
+    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    if unknown := [code for code in languages if code not in wanted]:
+        raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
+    return corpus, tuple(code for code in wanted if not languages or code in languages)
 
 
 if __name__ == "__main__":

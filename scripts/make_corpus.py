@@ -29,10 +29,12 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from mnmt_jax.data.cldr import CldrCorpus
+    from mnmt_jax.data.corpus_arguments import split_list
     from mnmt_jax.data.export import export_cldr
 
-    languages = [code.strip() for code in arguments.languages.split(",")]
-    corpus = CldrCorpus(languages, arguments.seed, inventory=arguments.inventory)
+    corpus = CldrCorpus(
+        split_list(arguments.languages), arguments.seed, inventory=arguments.inventory
+    )
     sizes = {split: getattr(arguments, split) for split in ("train", "validation", "test")}
     print(f"writing {arguments.output}", file=sys.stderr)
     files = export_cldr(

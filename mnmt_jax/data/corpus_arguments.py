@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,43 @@ if TYPE_CHECKING:
     from mnmt_jax.languages import Direction
 
 
+FILE_FLAGS = ("languages", "splits", "on_bad_line")
+"""Flags that say how files of one's own are read."""
+
+_STANDARD_SPLITS = "train=train,validation=validation,test=test"
+
+
 def add_corpus_arguments(
     parser: argparse.ArgumentParser,
 ) -> argparse._MutuallyExclusiveGroup:
-    """Adds the flags to a command; returns the group of which one is required."""
+    """Adds the flags that name a corpus and directions to train on.
+
+    Returns:
+        The group of which one flag is required.
+    """
     group = parser.add_argument_group("corpus")
     which = group.add_mutually_exclusive_group(required=True)
     which.add_argument("--mixture", metavar="NAME", help="a mixture, e.g. cldr_quickstart")
+    add_file_arguments(group, which)
+    group.add_argument("--name", help="name of your corpus, in task names (default: corpus)")
+    group.add_argument(
+        "--directions",
+        metavar="LIST",
+        help="directions to train on: english_centric, many_to_many, or e.g. en-de,de-en "
+        "(default: the mixture's, or all that your files have)",
+    )
+    return which
+
+
+def add_file_arguments(
+    group: argparse._ArgumentGroup, which: argparse._MutuallyExclusiveGroup
+) -> None:
+    """Adds the flags that name files of one's own; `file_corpus` reads them.
+
+    Args:
+        group: of the flags.
+        which: the part of it of which one flag may be given.
+    """
     which.add_argument(
         "--parallel",
         metavar="PATTERN",
@@ -31,27 +62,34 @@ def add_corpus_arguments(
         metavar="PATTERN",
         help="TSV files with language codes as header, 'data/{split}.tsv'",
     )
-    group.add_argument("--name", default="corpus", help="name of your corpus, in task names")
     group.add_argument("--languages", metavar="LIST", help="codes of your corpus, e.g. en,de,fr")
-    group.add_argument(
-        "--directions",
-        metavar="LIST",
-        help="directions to train on: english_centric, many_to_many, or e.g. en-de,de-en "
-        "(default: the mixture's, or all that your files have)",
-    )
     group.add_argument(
         "--splits",
         metavar="LIST",
-        default="train=train,validation=validation,test=test",
-        help="your files' words for the splits, e.g. train=train,validation=val,test=test2016",
+        help="your files' words for the splits, e.g. train=train,validation=val,test=test2016 "
+        "(default: the same words)",
     )
     group.add_argument(
         "--on_bad_line",
         choices=("error", "drop"),
-        default="error",
-        help="stop at a blank, over-long or undecodable line, or drop and count it",
+        help="stop at a blank, over-long or undecodable line (default), or drop and count it",
     )
-    return which
+
+
+def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
+    """Refuses flags that would be ignored; their default must be None.
+
+    Args:
+        arguments: as parsed.
+        flags: names without dashes.
+        place: what they do not apply to.
+
+    Raises:
+        UserError: if one was given.
+    """
+    for flag in flags:
+        if getattr(arguments, flag) is not None:
+            raise UserError(f"--{flag} does not apply to {place}; leave it out")
 
 
 def corpus_and_directions(
@@ -60,38 +98,53 @@ def corpus_and_directions(
     """Makes the corpus and the supervised directions that the flags name.
 
     Raises:
-        UserError: if a flag is malformed, or files or directions are missing.
+        UserError: if a flag is malformed or does not apply, or files or directions are missing.
     """
     from mnmt_jax.data.mixtures import get_mixture, mixture_corpus
 
     if arguments.mixture:
         mixture = get_mixture(arguments.mixture)
+        refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
         corpus = mixture_corpus(mixture)
         return corpus, _directions(arguments.directions, corpus) or mixture.directions
-    corpus = _file_corpus(arguments)
+    corpus = file_corpus(arguments, arguments.name or "corpus")
     directions = _directions(arguments.directions, corpus) or corpus.directions("train")
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
     return corpus, directions
 
 
-def _file_corpus(arguments: argparse.Namespace) -> Corpus:
+def file_corpus(
+    arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
+) -> Corpus:
+    """Makes the corpus that `--parallel` or `--tsv` names.
+
+    Args:
+        arguments: as parsed.
+        name: of the corpus.
+        only: splits to look for, if not all.
+
+    Raises:
+        UserError: if a flag is malformed or files are missing.
+    """
     from mnmt_jax.data.corpora import ParallelFiles, TsvFile
     from mnmt_jax.data.text_lines import Cleaning
 
     languages = split_list(arguments.languages)
-    cleaning = Cleaning(on_bad_line=arguments.on_bad_line)
-    splits = _splits(arguments.splits)
+    cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
+    splits = _splits(arguments.splits or _STANDARD_SPLITS)
+    if only is not None:
+        if missing := sorted(set(only) - splits.keys()):
+            raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
+        splits = {split: splits[split] for split in only}
     if arguments.tsv:
-        return TsvFile(
-            arguments.name, arguments.tsv, languages or None, splits=splits, cleaning=cleaning
-        )
+        return TsvFile(name, arguments.tsv, languages or None, splits=splits, cleaning=cleaning)
     if not languages:
         raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
     pattern = arguments.parallel
     if Path(pattern).is_dir():
         pattern = str(Path(pattern) / "{split}.{language}")
-    return ParallelFiles(arguments.name, pattern, languages, splits=splits, cleaning=cleaning)
+    return ParallelFiles(name, pattern, languages, splits=splits, cleaning=cleaning)
 
 
 def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:

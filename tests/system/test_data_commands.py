@@ -133,6 +133,11 @@ def test_an_existing_model_is_adopted(tmp_path):
         (["--mixture", "cldr_quickstart", "--directions", "ende"], "'ende' must be SOURCE-TARGET"),
         (["--mixture", "cldr_quickstart", "--directions", "en-ja"], "no training text for en-ja"),
         (["--mixture", "cldr_quickstart", "--vocabulary", "no/such"], "no such file"),
+        (["--mixture", "cldr_quickstart", "--name", "x"], "--name does not apply to the built-in"),
+        (["--mixture", "cldr_quickstart", "--languages", "en"], "--languages does not apply to"),
+        (["--mixture", "cldr_quickstart", "--splits", "test=a"], "--splits does not apply to"),
+        (["--mixture", "cldr_quickstart", "--on_bad_line", "drop"], "--on_bad_line does not apply"),
+        (["--mixture", "cldr_quickstart", "--vocab_size", "90"], "--vocab_size does not apply to"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, message, tmp_path):
@@ -144,6 +149,15 @@ def test_mistakes_end_in_one_line(arguments, message, tmp_path):
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ") and message in last
     assert "Traceback" not in done.stderr and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])
+def test_an_adopted_model_takes_no_training_options(flag, tmp_path):
+    flags = ["--sentencepiece", "any.model", "--languages", "fr,en", "--output", tmp_path / "v"]
+    done = run("train_vocabulary.py", *flags, flag)
+    name = flag.partition("=")[0]
+    expected = f"error: {name} does not apply to --sentencepiece; leave it out"
+    assert done.returncode == 2 and done.stderr.strip() == expected
 
 
 @pytest.mark.parametrize("script", ["train_vocabulary.py", "cache_tasks.py"])

@@ -150,6 +150,10 @@ def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
     [
         (["--task", "nothing"], "no such corpus or mixture; one of cldr"),
         (["--task", "x", "--parallel", "no/{split}.{language}"], "--parallel needs --languages"),
+        (["--task", "cldr", "--on_bad_line", "drop"], "--on_bad_line does not apply to the built"),
+        (["--task", "cldr", "--languages", "en,xx"], "--languages: xx is not in cldr: en"),
+        (["--task", "x", "--tsv", "a", "--splits", "dev=a"], "--splits=dev=a: name test too"),
+        (["--task", "x", "--tsv", "a", "--parallel", "b"], "not allowed with argument"),
         (["--task", "cldr", "--limit", "-1"], "--limit=-1 must be positive"),
         (["--task", "cldr", "--run", "nowhere"], "nowhere/config.gin: no such file"),
         (["--task", "cldr", "--directions", "best"], "must be one of all, supervised, zero_shot"),

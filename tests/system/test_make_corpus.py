@@ -27,7 +27,7 @@ def run(*arguments, hash_seed="0"):
 
 def make(output, *arguments, **options):
     sizes = [argument for split, size in SIZES.items() for argument in (f"--{split}", size)]
-    result = run("--output", output, "--languages", "en,de,ja", *sizes, *arguments, **options)
+    result = run("--output", output, "--languages", "en, de,ja,", *sizes, *arguments, **options)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 

@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.corpora import ParallelFiles, get_corpus
+from mnmt_jax.data.corpora import CldrText, ParallelFiles, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
@@ -59,7 +59,8 @@ def files(tmp_path_factory):
     vocabulary = PieceVocabulary(made_text.vocabulary)
     directions = english_centric(made_text.LANGUAGES)
     names = add_corpus(corpus, directions=directions, vocabulary=vocabulary)
-    add_mixture("made_tiny", names, temperature=5.0)
+    zero_shot = add_corpus(corpus, directions=[("de", "fr"), ("fr", "de")], vocabulary=vocabulary)
+    add_mixture("made_tiny", names, temperature=5.0, zero_shot=zero_shot)
     return folder
 
 
@@ -88,9 +89,11 @@ def test_every_task_has_metrics_and_held_out_splits(cldr):
         assert len(task.metric_fns) == 1
         assert {"validation", "test"} <= set(task.splits)
     metrics = seqio.TaskRegistry.get("cldr_ja_zh").metric_fns[0]
-    text = ["2034年11月25日", "3小时前"]
-    assert metrics(text, text) == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
-    assert metrics(text, ["2034年", "3小时前"])["exact_match"] == 50
+    text = ["我们明天去北京看朋友", "3小时前"]
+    perfect = {"bleu": 100, "chrf": 100, "exact_match": 100, "off_target_lid": 0}
+    assert metrics(text, text) == pytest.approx(perfect)
+    assert metrics(text, ["我们", "3小时前"])["exact_match"] == 50
+    assert metrics(text, [text[0], "three hours ago"])["off_target_lid"] == 50
 
 
 @pytest.mark.parametrize("direction", [("en", "de"), ("de", "ja"), ("vi", "bg"), ("zh", "ko")])
@@ -146,19 +149,68 @@ def run_cache_tasks(arguments: list[str], capsys) -> dict:
 def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
     module = ["--mixture", "made_tiny", "--module_import", "tests.system.test_seqio"]
     summary = run_cache_tasks([*module, "--output", str(tmp_path / "seqio")], capsys)
-    assert summary["tasks"] == {"train": 4, "validation": 4}
+    assert summary["tasks"] == {"train": 4, "validation": 6}
     made_text.vocabulary().save(tmp_path / "vocabulary")
     plain = ["--parallel", str(files), "--languages", "en,de,fr", "--name", "made"]
     plain += ["--directions", "english_centric", "--vocabulary", str(tmp_path / "vocabulary")]
     summary = run_cache_tasks([*plain, "--output", str(tmp_path / "plain")], capsys)
     assert summary["examples"] == {"train": 4 * 40, "validation": 6 * 9}
     seqio_cache, cache = (TokenCache.open(tmp_path / name) for name in ("seqio", "plain"))
-    assert set(seqio_cache.tasks) < set(cache.tasks) and len(seqio_cache.tasks) == 4
+    assert set(seqio_cache.tasks) == set(cache.tasks) and len(seqio_cache.tasks) == 6
+    assert len(seqio.MixtureRegistry.get("made_tiny_zero_shot").tasks) == 2
     for name, task in seqio_cache.tasks.items():
         assert task == cache.tasks[name]
         for split, facts in task.splits.items():
             everything = np.arange(facts.examples)
             assert seqio_cache.read(name, split, everything) == cache.read(name, split, everything)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--directions=en-de",
+        "--name=mine",
+        "--languages=en,de",
+        "--splits=train=train",
+        "--on_bad_line=drop",
+        "--vocab_size=50",
+        "--vocabulary=v",
+    ],
+)
+def test_flags_that_a_seqio_mixture_would_ignore_are_refused(files, tmp_path, capsys, flag):
+    module = ["--mixture", "made_tiny", "--module_import", "tests.system.test_seqio"]
+    name = flag.partition("=")[0]
+    with pytest.raises(UserError, match=f"^{name} does not apply to a seqio mixture"):
+        run_cache_tasks([*module, flag, "--output", str(tmp_path / "seqio")], capsys)
+
+
+def test_the_kept_vocabulary_is_named_by_what_it_depends_on(cldr, tmp_path, monkeypatch):
+    before = cldr.cached_directory(tmp_path)
+    assert cldr.cached_directory(tmp_path) == before and before.parent == tmp_path
+    monkeypatch.setattr("mnmt_jax.data.cldr.corpus.babel.__version__", "0.0")
+    other_babel = cldr.cached_directory(tmp_path)
+    monkeypatch.setattr(cldr, "VOCABULARY_OPTIONS", SentencePieceOptions(vocab_size=8000, seed=1))
+    other_options = cldr.cached_directory(tmp_path)
+    monkeypatch.setattr(cldr, "get_corpus", lambda name: CldrText(("en", "de")))
+    assert len({before, other_babel, other_options, cldr.cached_directory(tmp_path)}) == 4
+
+
+def test_two_processes_may_make_the_kept_vocabulary_at_once(cldr, tmp_path, monkeypatch):
+    """The other one finishes while this one trains."""
+    monkeypatch.delenv("MNMT_JAX_CLDR_VOCABULARY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    directory = cldr.cached_directory(tmp_path / ".cache" / "mnmt_jax")
+
+    def train(partial):
+        made_text.vocabulary().save(directory)
+        made_text.vocabulary().save(partial)
+        return partial
+
+    monkeypatch.setattr(cldr, "_train", train)
+    assert cldr.load_vocabulary().fingerprint == made_text.vocabulary().fingerprint
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    monkeypatch.setattr(cldr, "_train", None)  # the second time it is read
+    assert cldr.load_vocabulary().size == made_text.vocabulary().size
 
 
 def test_any_data_source_becomes_a_task():
