@@ -10,4 +10,4 @@ $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"
 $bin/mypy
 $bin/codespell "${code[@]}" docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
-exec $bin/python -m pytest "$@"
+exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
