@@ -23,6 +23,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
 from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, sinusoid
+from mnmt_jax.sharding import split_rows, whole_width
 
 Batch = Mapping[str, Array]
 _PAD_ROW = 0
@@ -207,13 +208,13 @@ class Translator(nn.Module):
         self, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
     ) -> Float[Array, "*b embed"]:
         config = self.config
-        scaled = self.embedding[tokens] * jnp.float32(math.sqrt(config.embed))
+        scaled = whole_width(self.embedding)[tokens] * jnp.float32(math.sqrt(config.embed))
         vectors = scaled + sinusoid(positions, config.embed, config.position_base)
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _embed_span(self, batch: Batch, role: str, deterministic: bool) -> Array:
         vectors = self._embed(batch[f"{role}_tokens"], batch[f"{role}_positions"])
-        return self.drop(vectors, deterministic=deterministic)
+        return self.drop(split_rows(vectors), deterministic=deterministic)
 
     def _stage_of_layer(self) -> list[Stage]:
         return [stage for stage in self.layout.stages for _ in range(stage.layers)]

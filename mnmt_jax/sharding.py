@@ -1,19 +1,21 @@
 """Which array axis is split over which mesh axis: one rule table, one table of parameter axes.
 
 The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
-`tensor` splits heads, feed-forward width and vocabulary. Everything else (collectives, the sharding
-of activations and of the optimizer's moments) follows.
+`tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows where
+`split_rows` says so; everything else (collectives, the optimizer's moments) follows.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from mnmt_jax.config import Mesh as MeshConfig
 from mnmt_jax.errors import UserError
@@ -176,6 +178,51 @@ def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
     """Returns the number of parts that the rows of a batch are split into."""
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
+def split_rows(states: Array) -> Array:
+    """Keeps activations split by rows over `data` and `fsdp`; the other axes are whole.
+
+    Without it the compiler may follow the embedding table, which `fsdp` splits by width, and give
+    every device the whole batch.
+
+    Args:
+        states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
+    """
+    return _constrain(states, PartitionSpec(RULES["batch"]))
+
+
+def whole_width(table: Array) -> Array:
+    """Collects the width of an embedding table, so that looking a row up gives a whole vector.
+
+    Args:
+        table: [vocab, embed]; its first axis stays split as it is. As `split_rows` otherwise.
+    """
+    return _constrain(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+
+
+def _constrain(array: Array, spec: PartitionSpec) -> Array:
+    if set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names):
+        return jax.lax.with_sharding_constraint(array, spec)
+    return array
+
+
+def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
+    """Returns `jax.jit(function, **options)`, called and traced with the mesh set.
+
+    Args:
+        mesh: from `make_mesh`; `split_rows` sees it.
+        function: pure.
+        options: of `jax.jit`.
+    """
+    compiled = jax.jit(function, **options)
+
+    @functools.wraps(compiled)
+    def call(*arguments: Any) -> Any:
+        with jax.set_mesh(mesh):
+            return compiled(*arguments)
+
+    return call
 
 
 def place_batch(

@@ -28,7 +28,7 @@ from mnmt_jax.learner import Batch, Learner, batch_loss
 from mnmt_jax.losses import LossSums
 from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.sharding import make_mesh, place_batch, replicated
+from mnmt_jax.sharding import compile_on, make_mesh, place_batch, replicated
 from mnmt_jax.stopping import StopRequests
 from mnmt_jax.train_state import (
     NEVER,
@@ -222,13 +222,16 @@ class Session:
 
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
-        self._train_step = jax.jit(
+        self._train_step = compile_on(
+            self._mesh,
             functools.partial(train_step, learner),
             donate_argnums=0,
             out_shardings=(shardings, whole),
         )
-        self._loss = jax.jit(
-            lambda params, batch: batch_loss(learner, params, batch)[1], out_shardings=whole
+        self._loss = compile_on(
+            self._mesh,
+            lambda params, batch: batch_loss(learner, params, batch)[1],
+            out_shardings=whole,
         )
         self._empty_window = jax.jit(lambda: Window.empty(roles), out_shardings=whole)
 

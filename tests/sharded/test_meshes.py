@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,30 +14,35 @@ from mnmt_jax.checkpoint import Checkpoints, restore_params
 from mnmt_jax.config import Mesh
 from mnmt_jax.learner import Learner
 from mnmt_jax.losses import chunked_token_loss, token_loss
-from mnmt_jax.sharding import make_mesh, place_batch, tree_sharding
+from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.train import train_step
 from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
 from tests.made_run import make_config
 from tests.sample_batches import random_pairs, unpacked
 
-VOCAB = 18  # even, so that `tensor` can split it
+VOCAB = 20  # so that `tensor` can split it
 LOSS_RTOL = 1e-6
 MOMENT_ATOL = 1e-7
 PARAMETER_ATOL = 2e-6
 MESHES = {
     "1x1x1": Mesh(data=1),
     "8x1x1": Mesh(data=8),
+    "2x1x4": Mesh(data=2, tensor=4),
+    "2x4x1": Mesh(data=2, fsdp=4),
     "2x2x2": Mesh(data=2, fsdp=2, tensor=2),
 }
+STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
 
 
 def mesh_of(name: str) -> jax.sharding.Mesh:
     return make_mesh(MESHES[name], jax.devices()[: 1 if name == "1x1x1" else 8])
 
 
-def make_learner(tmp_path_factory, mesh) -> Learner:
-    config = make_config(tmp_path_factory.getbasetemp())
-    model = dataclasses.replace(config.model, layout="register", stage_layers=(1,))
+def make_learner(folder, mesh, layout: str = "register") -> Learner:
+    config = make_config(folder)
+    model = dataclasses.replace(
+        config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], heads=4
+    )
     train = dataclasses.replace(config.train, loss_chunk=8)
     optimizer = dataclasses.replace(
         config.optimizer, initial_learning_rate=1e-3, accumulate=2, eps=1e-3
@@ -55,29 +61,35 @@ def make_batch(learner: Learner) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def updates(tmp_path_factory):
-    """State, metrics and first state after one update on each mesh, dropout on."""
-    results = {}
-    for name in MESHES:
+    """Returns state, metrics and first state after one update on a mesh, dropout on."""
+
+    @functools.cache
+    def update(name: str, layout: str):
         mesh = mesh_of(name)
-        learner = make_learner(tmp_path_factory, mesh)
+        learner = make_learner(tmp_path_factory.getbasetemp(), mesh, layout)
         assert learner.model.config.dropout > 0
         batch = make_batch(learner)
         one = {key: array[0] for key, array in batch.items()}
         init = make_init(learner.model, learner.optimizer, one, seed=3)
         state = create_state(init, mesh)
-        step = jax.jit(
-            lambda *arguments, learner=learner: train_step(learner, *arguments),
+        step = compile_on(
+            mesh,
+            functools.partial(train_step, learner),
             out_shardings=(shardings_of(abstract_state(init, mesh)), None),
         )
         after, metrics = step(state, place_batch(batch, mesh, leading=1))
-        results[name] = (state, after, jax.device_get(metrics), init)
-    return results
+        return state, after, jax.device_get(metrics), init
+
+    return update
 
 
-@pytest.mark.parametrize("name", ["8x1x1", "2x2x2"])
-def test_update_equals_that_of_one_device(name, updates):
-    first, expected, expected_metrics, _ = updates["1x1x1"]
-    begun, found, metrics, _ = updates[name]
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [("register", name) for name in MESHES if name != "1x1x1"] + [("encoder_decoder", "2x2x2")],
+)
+def test_update_equals_that_of_one_device(layout, name, updates):
+    first, expected, expected_metrics, _ = updates("1x1x1", layout)
+    begun, found, metrics, _ = updates(name, layout)
     assert len(found.params["embedding"].sharding.device_set) == 8
 
     def compare(left, right, atol):
@@ -106,11 +118,11 @@ def test_update_equals_that_of_one_device(name, updates):
 
 
 def test_parameters_and_moments_are_split_as_the_table_says(updates):
-    _, state, _, _ = updates["2x2x2"]
+    _, state, _, _ = updates("2x2x2", "register")
     for tree in (state.params, state.opt_state.first_moment):
         assert tree["embedding"].addressable_shards[0].data.shape == (VOCAB // 2, 8)
         kernel = tree["layer_0"]["attention"]["query"]["kernel"]
-        assert kernel.addressable_shards[0].data.shape == (8, 1, 8)
+        assert kernel.addressable_shards[0].data.shape == (8, 2, 4)
 
 
 def test_loss_over_a_split_vocabulary():
@@ -139,11 +151,11 @@ def test_loss_over_a_split_vocabulary():
 
 
 def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):
-    _, state, _, _ = updates["8x1x1"]
+    _, state, _, _ = updates("8x1x1", "register")
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(state, {"data": {}})
     checkpoints.wait()
-    _, other, _, init = updates["2x2x2"]
+    _, other, _, init = updates("2x2x2", "register")
     restored = checkpoints.restore(abstract_state(init, mesh_of("2x2x2")))
     checkpoints.close()
     assert restored is not None

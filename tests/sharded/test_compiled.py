@@ -1,0 +1,120 @@
+"""What the compiler makes of a mesh: rows stay split, and only what must travel does."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import re
+
+import jax
+import pytest
+
+from mnmt_jax.config import Mesh
+from mnmt_jax.learner import Learner
+from mnmt_jax.sharding import (
+    batch_sharding,
+    compile_on,
+    make_mesh,
+    replicated,
+    split_rows,
+    whole_width,
+)
+from mnmt_jax.train import train_step
+from mnmt_jax.train_state import abstract_state, make_init, shardings_of
+from tests.made_run import make_config
+from tests.sample_batches import pack, random_pairs, spans_of
+
+VOCAB = 20
+ROWS = 56  # no other size of the program is this, a multiple of it or a part of a device's batch
+LENGTHS = {"source": 9, "register": 11, "target": 10}
+STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
+COLLECTIVE = re.compile(
+    r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+
+
+def make_learner(folder, mesh, layout: str) -> Learner:
+    config = make_config(folder)
+    model = dataclasses.replace(
+        config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], embed=32, heads=4, mlp=48
+    )
+    learner = Learner.from_config(dataclasses.replace(config, model=model), VOCAB, mesh)
+    return dataclasses.replace(learner, chunk=10**6)
+
+
+def batch_shapes(layout, mesh, leading: int):
+    """Shapes of a batch, placed, with `leading` micro-batch axes."""
+    pairs = [[spans_of(layout, *pair)] for pair in random_pairs(ROWS)]
+    arrays = pack(pairs, {role: LENGTHS[role] for role in layout.embedded_roles()})
+    arrays["target_labels"] = arrays["target_tokens"]
+    sharding = batch_sharding(mesh, leading)
+    return {
+        name: jax.ShapeDtypeStruct((1,) * leading + a.shape, a.dtype, sharding=sharding)
+        for name, a in arrays.items()
+    }
+
+
+def lower(mesh, function, *shapes, **options) -> str:
+    """Returns one device's program."""
+    with jax.set_mesh(mesh):
+        return jax.jit(function, **options).lower(*shapes).compile().as_text()
+
+
+def step_program(folder, mesh_config: Mesh, layout: str) -> str:
+    mesh = make_mesh(mesh_config)
+    learner = make_learner(folder, mesh, layout)
+    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    like = abstract_state(make_init(learner.model, learner.optimizer, shapes, 3), mesh)
+    return lower(
+        mesh,
+        functools.partial(train_step, learner),
+        like,
+        batch_shapes(learner.model.layout, mesh, 1),
+        out_shardings=(shardings_of(like), replicated(mesh)),
+    )
+
+
+def shapes_of_whole_batch(program: str) -> set[str]:
+    """Shapes that hold every row of the batch, or every token of a span."""
+    sizes = {ROWS, *(ROWS * length for length in LENGTHS.values())}
+    found = re.findall(r"(?:f32|bf16|s32|pred)\[([\d,]+)\]", program)
+    assert len(found) > 100
+    return {shape for shape in found if sizes & {int(size) for size in shape.split(",")}}
+
+
+@pytest.mark.parametrize("layout", STAGE_LAYERS)
+def test_no_device_holds_the_whole_batch_under_fsdp(layout, tmp_path):
+    program = step_program(tmp_path, Mesh(data=1, fsdp=8), layout)
+    assert not shapes_of_whole_batch(program)
+    counts = collections.Counter(COLLECTIVE.findall(program))
+    assert counts["all-gather"] > 0  # of parameters
+    assert not counts["all-to-all"] and not counts["collective-permute"]
+
+
+def test_the_step_of_data_parallel_only_sums(tmp_path):
+    program = step_program(tmp_path, Mesh(data=8), "register")
+    assert not shapes_of_whole_batch(program)
+    assert set(COLLECTIVE.findall(program)) == {"all-reduce"}
+
+
+def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
+    mesh = make_mesh(Mesh(data=8))
+    learner = make_learner(tmp_path, mesh, "register")
+    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    like = abstract_state(make_init(learner.model, learner.optimizer, shapes, 3), mesh)
+    program = lower(mesh, learner.model.apply, {"params": like.params}, shapes)
+    assert not shapes_of_whole_batch(program)
+    assert not COLLECTIVE.findall(program)
+
+
+def test_constraints_are_the_identity_without_a_mesh():
+    states = jax.numpy.ones((3, 4))
+    assert split_rows(states) is states and whole_width(states) is states
+
+
+def test_compile_on_sets_the_mesh_for_the_call_alone():
+    mesh = make_mesh(Mesh(data=2, fsdp=4))
+    rows = compile_on(mesh, split_rows)(jax.numpy.ones((8, 4)))
+    assert rows.sharding.is_equivalent_to(batch_sharding(mesh), 2)
+    assert jax.sharding.get_abstract_mesh().empty
