@@ -104,6 +104,8 @@ def generate(
     for until in stops[1:]:
         if np.asarray(state.done).all():
             break
+        cache = _enlarge(state.cache, request.cache_steps(until))
+        state = dataclasses.replace(state, cache=cache)
         state, found = _go_on(params, state, request, until=until, **static)
     return jax.tree.map(np.asarray, found)
 
@@ -134,12 +136,12 @@ def _begin(
     return state, search.finish(state)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "search", "until"))
+@functools.partial(
+    jax.jit, static_argnames=("model", "search", "until"), donate_argnames=("state",)
+)
 def _go_on(
     params: Any, state: Any, request: Request, *, model: Translator, search: Search, until: int
 ) -> tuple[Any, Hypotheses]:
-    cache = _enlarge(state.cache, request.cache_steps(until))
-    state = dataclasses.replace(state, cache=cache)
     state = search.advance(functools.partial(_step, model, params), state, request, until)
     return state, search.finish(state)
 
@@ -150,15 +152,25 @@ def _step(model: Translator, params: Any, tokens: Array, cache: Cache) -> tuple[
 
 
 def _enlarge(cache: Cache, steps: int) -> Cache:
-    """Appends empty positions to the growing keys and values."""
+    """Appends empty positions to the growing keys and values; the old ones are freed.
 
-    def pad(array: Array) -> Array:
-        widths = [(0, 0)] * array.ndim
-        widths[2] = (0, steps - array.shape[2])
-        return jnp.pad(array, widths)
+    One array at a time, so that the memory needed is the new cache and one old array more.
+    """
+
+    def enlarge(array: Array) -> Array:
+        longer = _pad(array, steps)
+        array.delete()
+        return longer
 
     layers = (
-        dataclasses.replace(layer, growing_kv=jax.tree.map(pad, layer.growing_kv))
+        dataclasses.replace(layer, growing_kv=jax.tree.map(enlarge, layer.growing_kv))
         for layer in cache.layers
     )
     return dataclasses.replace(cache, layers=tuple(layers))
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _pad(array: Array, steps: int) -> Array:
+    widths = [(0, 0)] * array.ndim
+    widths[2] = (0, steps - array.shape[2])
+    return jnp.pad(array, widths)

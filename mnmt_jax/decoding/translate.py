@@ -177,6 +177,12 @@ def score_lines(
     targets = vocabulary.encode_lines(references)
     extra = max(instruction.source_extra, instruction.target_extra)
     sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+    for i, size in enumerate(sizes):
+        if size > max(decode.buckets):
+            raise UserError(
+                f"line {lines[i].number + 1}: the pair needs {size} tokens, the largest of "
+                f"Decode.buckets is {max(decode.buckets)}; add a larger bucket"
+            )
     scores = np.zeros(len(lines), np.float32)
     for bucket in sorted(set(decode.buckets)):
         below = max((b for b in decode.buckets if b < bucket), default=0)
@@ -194,12 +200,6 @@ def score_lines(
                 length_penalty=decode.length_penalty,
             )
             scores[chunk] = np.asarray(found)[: len(chunk)]
-    for i, size in enumerate(sizes):
-        if size > max(decode.buckets):
-            raise UserError(
-                f"line {lines[i].number + 1}: the pair needs {size} tokens, the largest of "
-                f"Decode.buckets is {max(decode.buckets)}; add a larger bucket"
-            )
     return scores.tolist()
 
 

@@ -11,6 +11,7 @@ import pytest
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding.generate import growth_steps
 from mnmt_jax.decoding.translate import length_limit
 from mnmt_jax.errors import UserError
@@ -188,6 +189,38 @@ def test_scoring_refuses_what_does_not_fit():
         _translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
         _translator().score(LINES[:2], LINES[:1], source="en", target="de")
+
+
+def test_scoring_refuses_before_it_computes(monkeypatch):
+    monkeypatch.setattr("mnmt_jax.decoding.translate.score_batch", None)
+    with pytest.raises(UserError, match="line 2: the pair needs"):
+        _translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
+
+
+def test_growing_gives_every_old_cache_back(monkeypatch):
+    """Keys and values are never held twice: the old arrays are freed or updated in place."""
+    handed_over, shorter = [], []
+    go_on, enlarge = generate_module._go_on, generate_module._enlarge
+
+    def watched_go_on(params, state, request, **static):
+        state_arrays = jax.tree.leaves(state)
+        found = go_on(params, state, request, **static)
+        handed_over.extend(array.is_deleted() for array in state_arrays)
+        return found
+
+    def watched_enlarge(cache, steps):
+        growing = [array for layer in cache.layers for array in jax.tree.leaves(layer.growing_kv)]
+        found = enlarge(cache, steps)
+        shorter.extend(array.is_deleted() for array in growing)
+        return found
+
+    monkeypatch.setattr(generate_module, "_go_on", watched_go_on)
+    monkeypatch.setattr(generate_module, "_enlarge", watched_enlarge)
+    translator = _translator(method="greedy", max_length=20, buckets=(9,))
+    found = translator.translate_nbest(LINES[:2], source="en", target="de")
+    assert all(translation.hypotheses for translation in found)
+    assert len(shorter) == 2 * 2 and all(shorter)  # keys and values of two layers
+    assert len(handed_over) > len(shorter) and all(handed_over)
 
 
 def test_limits_and_growth():
