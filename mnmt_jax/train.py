@@ -136,6 +136,11 @@ def train(config: Config, workdir: str | Path) -> str | None:
         UserError: if the configuration does not fit the data, the devices or the run, or if a loss
             is not finite.
     """
+    if jax.process_count() > 1:
+        raise UserError(
+            f"training in {jax.process_count()} processes is not supported yet; start one process "
+            "that sees all devices"
+        )
     settings = config.train
     run = RunDirectory(Path(workdir))
     with StopRequests() as stop, Session(config, run) as session:
@@ -216,9 +221,9 @@ class Session:
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
-        for name, count in self._pipeline.too_long().items():
-            if count and not restored:
-                self.reporter.say(f"{name}: {count} pairs are longer than a row and left out")
+        left_out = "" if restored else self._pipeline.left_out()
+        if left_out:
+            self.reporter.say(left_out)
 
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)

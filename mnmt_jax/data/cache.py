@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import collections
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ import numpy as np
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 SHARD_EXAMPLES = 1_000_000
 _ENCODE_LINES = 1024
 _OPEN_FILES = 256  # a process may often open only 1024
@@ -64,12 +65,14 @@ class Split:
         source_tokens: source pieces in all.
         target_tokens: target pieces in all.
         shards: examples of each shard file.
+        content: hash of the records in order, the same however they are cut into shards.
     """
 
     examples: int
     source_tokens: int
     target_tokens: int
     shards: tuple[int, ...]
+    content: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,6 +329,7 @@ def _write_split(
     pairs, shard_examples = pairs_and_size
     lengths = array.array("i")
     shards: list[int] = []
+    content = hashlib.sha256()
     writer = None
     for source, target in pairs:
         if writer is None or shards[-1] == shard_examples:
@@ -333,16 +337,18 @@ def _write_split(
                 writer.close()
             writer = _open_writer(_shard_path(directory, task, split, len(shards)))
             shards.append(0)
-        writer.write(np.array([len(source), *source, *target], "<i4").tobytes())
+        record = np.array([len(source), *source, *target], "<i4").tobytes()
+        writer.write(record)
+        content.update(len(record).to_bytes(4, "little") + record)
         lengths.extend((len(source), len(target)))
         shards[-1] += 1
     if writer is None:
-        return Split(0, 0, 0, ())
+        return Split(0, 0, 0, (), content.hexdigest())
     writer.close()
     table = np.array(lengths, np.int32).reshape(-1, 2)
     np.save(_lengths_path(directory, task, split), table)
     totals = table.sum(axis=0, dtype=np.int64)
-    return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards))
+    return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards), content.hexdigest())
 
 
 def _open_writer(path: Path) -> Any:

@@ -115,22 +115,7 @@ class Pipeline:
         )
 
     def train(self) -> BatchIterator:
-        """Returns the endless training batches of this host, from the start.
-
-        Warns once of pairs that no row can hold; they are left out.
-        """
-        counts = {name: count for name, count in self.too_long().items() if count}
-        if counts:
-            examples = sum(self._schedule.sizes)
-            _log.warning(
-                "%d of %d training pairs are longer than a row (Data.source_length=%d, "
-                "Data.target_length=%d) and left out, most of them in %s",
-                sum(counts.values()),
-                examples,
-                self._data.source_length,
-                self._data.target_length,
-                max(counts, key=counts.__getitem__),
-            )
+        """Returns the endless training batches of this host, from the start."""
         return BatchIterator(self)
 
     def validation(
@@ -183,11 +168,24 @@ class Pipeline:
             counts[name] = len(lengths) - int(self._fits(lengths).sum())
         return counts
 
+    def left_out(self) -> str:
+        """Returns a line about the training pairs that no row can hold; empty if there is none."""
+        counts = {name: count for name, count in self.too_long().items() if count}
+        if not counts:
+            return ""
+        return (
+            f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are longer than "
+            f"a row (Data.source_length={self._data.source_length}, "
+            f"Data.target_length={self._data.target_length}) and left out, most of them in "
+            f"{max(counts, key=counts.__getitem__)}"
+        )
+
     def fingerprint(self) -> int:
-        """Returns 32 bits of every setting that decides the order of training batches."""
+        """Returns 32 bits of all that decides the training batches: settings and data."""
         data = self._data
         settings = (
             self.cache.vocabulary.fingerprint,
+            [self.cache.split(name, TRAIN).content for name in self.task_names],
             self._schedule,
             self.converter.instruction,
             self.converter.lengths,
@@ -322,8 +320,9 @@ class BatchIterator:
         """
         if int(state["settings"]) != self.pipeline.fingerprint():
             raise UserError(
-                "the data position was saved under other Data settings, tasks or vocabulary; "
-                "restore the settings of RUN/config.gin or start a new run"
+                "the data position was saved under other Data settings, tasks, texts or "
+                "vocabulary; restore the cache and the settings of RUN/config.gin, or start a new "
+                "run"
             )
         self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
         self._chunks, self._ready = None, []

@@ -346,6 +346,28 @@ def test_a_position_of_other_settings_is_refused(cache):
         other.set_state(state)
 
 
+def test_a_position_in_other_texts_is_refused(cache, tmp_path):
+    """Another cache of the same tasks, sizes and lengths holds other tokens in one place."""
+
+    def write(name: str, changed: bool) -> TokenCache:
+        def pairs():
+            for number, (source, target) in enumerate(random_pairs(40, 0)):
+                other = changed and number == 17
+                yield source, [*target[:-1], 60 - target[-1] + 2] if other else target
+
+        task = TaskSource("made_en_de", "en", "de", {"train": pairs})
+        return write_cache(
+            tmp_path / name, [task], vocabulary=cache.vocabulary, shard_examples=9 + len(name)
+        )
+
+    first, same, other = write("first", False), write("the_same", False), write("other", True)
+    state = batches(first, LAYOUTS["prefix"], settings_of_run()).get_state()
+    batches(same, LAYOUTS["prefix"], settings_of_run()).set_state(state)
+    assert (first.lengths("made_en_de", "train") == other.lengths("made_en_de", "train")).all()
+    with pytest.raises(UserError, match="other Data settings, tasks, texts or vocabulary"):
+        batches(other, LAYOUTS["prefix"], settings_of_run()).set_state(state)
+
+
 def test_seeds_and_epochs_differ_but_repeat(cache):
     first = next(batches(cache, LAYOUTS["prefix"], settings_of_run()))
     assert_batches_equal(first, next(batches(cache, LAYOUTS["prefix"], settings_of_run())))
@@ -353,7 +375,7 @@ def test_seeds_and_epochs_differ_but_repeat(cache):
     assert (other["source_tokens"] != first["source_tokens"]).any()
 
 
-def test_too_long_pairs_are_dropped_and_counted(cache, caplog):
+def test_too_long_pairs_are_dropped_and_counted(cache):
     data = settings_of_run(source_length=6, target_length=7, temperature=1.0)
     pipeline = Pipeline(cache, LAYOUTS["prefix"], data)
     expected = {
@@ -363,8 +385,10 @@ def test_too_long_pairs_are_dropped_and_counted(cache, caplog):
         for number, ((source, target), size) in enumerate(SIZES.items())
     }
     assert pipeline.too_long() == expected and sum(expected.values()) > 0
-    pipeline.train()
-    assert f"{sum(expected.values())} of 218 training pairs are longer than a row" in caplog.text
+    assert pipeline.left_out().startswith(
+        f"{sum(expected.values())} of 218 training pairs are longer than a row (Data.source"
+    )
+    assert Pipeline(cache, LAYOUTS["prefix"], settings_of_run()).left_out() == ""
     plans = [pipeline.plan(chunk) for chunk in range(20)]
     dropped = sum(plan.dropped for plan in plans)
     kept = sum(np.bincount(plan.task, minlength=4) for plan in plans)

@@ -182,6 +182,22 @@ def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd
     assert_same_training(run, straight, 8)
 
 
+def test_several_processes_are_refused(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match="2 processes is not supported yet"):
+        train(make_config(cache), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
+    config = make_config(cache, data={"source_length": 6}, train={"steps": 1})
+    train(config, tmp_path / "run")
+    said = capfd.readouterr().err + caplog.text
+    assert said.count("of 160 training pairs are longer than a row") == 1
+    train(config, tmp_path / "run")  # nothing new, so nothing to say
+    assert "training pairs" not in capfd.readouterr().err + caplog.text
+
+
 def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
     before = (straight / "metrics.jsonl").read_bytes()
     assert train(make_config(cache), straight) is None
