@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.params_writer import write_lazily
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
 from mnmt_jax.train_state import TrainState
@@ -169,6 +170,11 @@ class Checkpoints:
             record = _read_record(folder)
         except Exception as error:
             raise _damage_or(error) from error
+        if "training" not in record["fingerprints"]:
+            raise UserError(
+                f"{folder} holds parameters but no training to continue; start one with another "
+                f"--workdir and --initialize_from={self.directory.parent}"
+            )
         for name, tree in wanted.items():
             _check_arrays(folder, record.get("arrays", {}).get(name, {}), _arrays(tree))
         arguments = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
@@ -216,15 +222,39 @@ def restore_params(
     Raises:
         UserError: if there is no such checkpoint or it is damaged.
     """
+    params, found = load_params(run_dir, step)
+    return _place(params, mesh), found
+
+
+def load_params(run_dir: str | Path, step: int | str | None = None) -> tuple[Any, int]:
+    """Reads the parameters of a run into the host's memory; see `restore_params`."""
     run = RunDirectory(Path(run_dir))
     if step == AVERAGE:
         folder = run.average.absolute()
         if not (folder / "facts.json").is_file():
             raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-        return _place(_read_numpy(folder / "params", facts["fingerprint"]), mesh), facts["step"]
+        return _read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
     found = best_steps(run.path, 1)[0] if step == BEST else _choose(run.checkpoints, step)
-    return _place(_read_step(run.checkpoints, found), mesh), found
+    return _read_step(run.checkpoints, found), found
+
+
+def write_params(run_dir: str | Path, params: Any) -> None:
+    """Writes step 0 of a run that starts from parameters made elsewhere, without any training.
+
+    Args:
+        run_dir: the run.
+        params: tree of `LazyArray`; one of them is in memory at a time.
+    """
+    folder = RunDirectory(Path(run_dir)).checkpoints.absolute() / "0"
+    folder.mkdir(parents=True)
+    record = {
+        "extra": {},
+        "fingerprints": {"params": write_lazily(folder / "params", params)},
+        "arrays": {"params": _arrays(params)},
+    }
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
+        writer.save(folder / "extra", args=ocp.args.JsonSave(record))
 
 
 def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
@@ -279,15 +309,6 @@ def available_steps(directory: str | Path) -> list[int]:
     if not directory.is_dir():
         return []
     return sorted(ocp.utils.checkpoint_steps(directory.absolute()))
-
-
-def tree_fingerprint(tree: Any) -> int:
-    """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
-    leaves = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    return int(_hash_leaves(leaves))
 
 
 def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
@@ -365,7 +386,7 @@ def _trees(state: TrainState) -> dict[str, Any]:
 def _arrays(tree: Any) -> dict[str, str]:
     """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
+        path_name(path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -422,21 +443,6 @@ def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
     if mesh is None:
         return jax.device_put(params, jax.devices()[0])
     return jax.device_put(params, tree_sharding(mesh, params))
-
-
-@functools.partial(jax.jit)
-def _hash_leaves(leaves: dict[str, jax.Array]) -> jax.Array:
-    total = jnp.zeros((), jnp.uint32)
-    for _, leaf in sorted(leaves.items()):
-        bits = jnp.dtype(leaf.dtype).itemsize * 8
-        words = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{bits}")).astype(jnp.uint32)
-        # Odd weights by position: each word's contribution is a bijection modulo 2^32.
-        weights = jnp.ones(leaf.shape, jnp.uint32)
-        for axis in range(leaf.ndim):
-            counts = jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-            weights = weights + counts * jnp.uint32(2 * (0x4F1BBCDC >> axis))
-        total = total * jnp.uint32(31) + (words * weights).sum(dtype=jnp.uint32)
-    return total
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from mnmt_jax.interchange.token_table import (
     SPECIALS,
     plain_rows,
     read_fairseq_table,
-    rows_for_export,
+    rows_of_vocabulary,
 )
 from mnmt_jax.interchange.torch_files import read_torch, write_torch
 from mnmt_jax.layout import Layout
@@ -120,7 +120,7 @@ def export_fairseq(
         )
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
-    rows = rows_for_export(vocabulary, tags_last=True)
+    rows = rows_of_vocabulary(vocabulary, tags_last=True)
     table = entries(config.model, layout, FAIRSEQ, rows)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):

@@ -77,8 +77,8 @@ def plain_rows(size: int) -> np.ndarray:
     return rows
 
 
-def rows_for_export(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray:
-    """Returns the other toolkit's id of each of our ids, [vocab].
+def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray:
+    """Returns where another toolkit has each of our ids, [vocab].
 
     Args:
         vocabulary: ours.
@@ -104,7 +104,7 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
     Args:
         vocabulary: ours.
         tags: its tags' names there.
-        rows: from `rows_for_export`.
+        rows: from `rows_of_vocabulary`.
     """
     ours = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
     return [ours[i] for i in np.argsort(rows)]

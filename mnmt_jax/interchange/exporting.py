@@ -1,0 +1,58 @@
+"""Run directories to checkpoints of other toolkits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.checkpoint import load_params
+from mnmt_jax.config import Config
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.fairseq import export_fairseq
+from mnmt_jax.interchange.huggingface import export_huggingface
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.vocabulary import Vocabulary
+
+_EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
+    "fairseq": export_fairseq,
+    "huggingface": export_huggingface,
+}
+
+
+def export_checkpoint(
+    kind: str, run_dir: str | Path, directory: str | Path, *, step: int | str | None = None
+) -> list[Path]:
+    """Writes a run's parameters and vocabulary in the form of another toolkit.
+
+    Args:
+        kind: `fairseq` or `huggingface`.
+        run_dir: the run.
+        directory: to make; must not exist or be empty.
+        step: as in `restore_params`.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: if the toolkit has no such model, or the run cannot be read; nothing is written.
+    """
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory}: is there already; choose another --output or remove it")
+    run = RunDirectory(Path(run_dir))
+    config = run.config()
+    vocabulary = Vocabulary.load(run.vocabulary)
+    params, _ = load_params(run.path, step)
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _EXPORT[kind](config, params, vocabulary, partial)
+        if directory.is_dir():
+            directory.rmdir()
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return sorted(directory.iterdir())

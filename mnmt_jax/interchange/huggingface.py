@@ -1,0 +1,314 @@
+"""Hugging Face directories: M2M-100 and NLLB (one architecture), and MITRE."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config import Config, Decode, Model
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.foreign import Foreign, check_supported
+from mnmt_jax.interchange.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
+from mnmt_jax.interchange.safetensors import (
+    SHARD_BYTES,
+    read_safetensors,
+    read_shards,
+    write_safetensors,
+)
+from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, tag_tokens
+from mnmt_jax.interchange.token_table import (
+    read_hugging_face_table,
+    rows_of_vocabulary,
+    tokens_for_export,
+)
+from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.vocabulary import Vocabulary
+
+Values = Mapping[str, Any]
+_PAD, _EOS = 1, 2
+_OURS = "mnmt_jax_instruction"  # a key of config.json that only this project reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A `model_type` and its counterpart here.
+
+    Attributes:
+        name: the `model_type`.
+        architecture: class that loads it there.
+        layout: of ours.
+        instruction: where it expects language tags.
+        dialect: of its parameter names.
+        sides: prefixes of its size fields, one for each stage.
+        spm_file: name of its SentencePiece model.
+        defaults: fields that are always the same.
+    """
+
+    name: str
+    architecture: str
+    layout: str
+    instruction: str
+    dialect: Dialect
+    sides: tuple[str, ...]
+    spm_file: str
+    defaults: Values
+
+
+_SHARED = {
+    "bos_token_id": 0,
+    "pad_token_id": _PAD,
+    "eos_token_id": _EOS,
+    "decoder_start_token_id": _EOS,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "activation_dropout": 0.0,
+    "decoder_layerdrop": 0.0,
+    "init_std": 0.02,
+    "dtype": "float32",
+}
+_M2M100 = Kind(
+    "m2m_100",
+    "M2M100ForConditionalGeneration",
+    "encoder_decoder",
+    "5",
+    M2M100,
+    ("encoder", "decoder"),
+    "sentencepiece.bpe.model",
+    _SHARED
+    | {"max_position_embeddings": 1024, "is_encoder_decoder": True, "encoder_layerdrop": 0.0},
+)
+_MITRE = Kind(
+    "mitre",
+    "MitreForConditionalGeneration",
+    "register",
+    "register",
+    MITRE,
+    ("decoder",),
+    "mitre_spm.model",
+    _SHARED | {"max_position_embeddings": 256},
+)
+_KINDS = {kind.name: kind for kind in (_M2M100, _MITRE)}
+_KIND_OF_LAYOUT = {kind.layout: kind for kind in (_M2M100, _MITRE)}
+
+
+def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
+    """Opens a directory with `config.json`, weights and, usually, tokenizer files.
+
+    Args:
+        folder: the directory.
+        vocabulary: where the tokenizer files are, if elsewhere.
+
+    Raises:
+        UserError: if files are missing, or are of a model that has no counterpart here.
+    """
+    values = _json(folder / "config.json")
+    name = values.get("model_type")
+    if name not in _KINDS:
+        raise UserError(f"{folder}: model_type '{name}' is not one of {', '.join(_KINDS)}")
+    kind = _KINDS[name]
+    model = _model(folder, values, kind)
+    place = vocabulary or folder
+    has_tokens = vocabulary is not None or any(folder.glob("*.model"))
+    size = int(values["vocab_size"])
+    tokens = read_hugging_face_table(place, kind.name, size) if has_tokens else None
+    instruction = str(values.get(_OURS, kind.instruction))
+    return Foreign(
+        folder, model, instruction, _tensors(folder), kind.dialect, tokens, _decode(folder, values)
+    )
+
+
+def export_huggingface(
+    config: Config,
+    params: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    directory: Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes a directory that `open_huggingface` and, for M2M-100, `transformers` read.
+
+    Args:
+        config: of the run.
+        params: our parameters, lazy or not.
+        vocabulary: the run's.
+        directory: must exist.
+        shard_bytes: size of a weights file at most.
+
+    Raises:
+        UserError: if Hugging Face has no such model.
+    """
+    kind = _kind_for(config)
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    layout = get_layout(config.model.layout, config.model.stage_layers)
+    table = entries(config.model, layout, kind.dialect, rows)
+    write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)
+    values = _values(config, kind) | {"vocab_size": vocabulary.size}
+    _write(directory / "config.json", values)
+    search = {
+        name: kind.defaults[name]
+        for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    }
+    search |= {"num_beams": config.decode.beam_size, "max_length": config.decode.max_length}
+    _write(directory / "generation_config.json", search)
+    tags = tag_tokens(vocabulary.languages)
+    tokens = tokens_for_export(vocabulary, tags, rows)
+    _write_tokenizer(directory, kind, vocabulary, (tokens, tags))
+
+
+def tokenizer_class(vocabulary: Vocabulary) -> str | None:
+    """Returns the class of `transformers` that reads the exported tokenizer files, if one does.
+
+    Its classes have their language lists built in, so only these two lists have one.
+    """
+    if vocabulary.languages == NLLB_LANGUAGES:
+        return "NllbTokenizer"
+    return "M2M100Tokenizer" if vocabulary.languages == M2M100_LANGUAGES else None
+
+
+def _model(folder: Path, values: Values, kind: Kind) -> Model:
+    def sizes(field: str) -> list[int]:
+        names = [f"{side}_{field}" for side in kind.sides]
+        absent = [name for name in names if name not in values]
+        if absent:
+            raise UserError(f"{folder / 'config.json'}: lacks {', '.join(absent)}")
+        return [int(values[name]) for name in names]
+
+    mlp, heads = sizes("ffn_dim"), sizes("attention_heads")
+    check_supported(
+        folder / "config.json",
+        [
+            ("pad_token_id", values.get("pad_token_id", _PAD), _PAD),
+            ("eos_token_id", values.get("eos_token_id", _EOS), _EOS),
+            ("decoder_start_token_id", values.get("decoder_start_token_id", _EOS), _EOS),
+            ("activation_function", values.get("activation_function", "relu"), "relu"),
+            ("scale_embedding", values.get("scale_embedding", True), True),
+            ("tie_word_embeddings", values.get("tie_word_embeddings", True), True),
+            ("feed-forward widths", mlp, mlp[:1] * len(mlp)),
+            ("attention heads", heads, heads[:1] * len(heads)),
+        ],
+    )
+    return Model(
+        layout=kind.layout,
+        stage_layers=tuple(sizes("layers")),
+        embed=int(values["d_model"]),
+        mlp=mlp[0],
+        heads=heads[0],
+        register_factor=float(values.get("register_factor", 1.0)),
+        dropout=float(values.get("dropout", 0.1)),
+        attention_dropout=float(values.get("attention_dropout", 0.0)),
+    )
+
+
+def _decode(folder: Path, values: Values) -> Decode:
+    path = folder / "generation_config.json"
+    found = dict(values) | (_json(path) if path.is_file() else {})
+    return Decode(
+        beam_size=int(found.get("num_beams") or 5), max_length=int(found.get("max_length") or 200)
+    )
+
+
+def _tensors(folder: Path) -> Tensors:
+    readers: dict[str, Callable[[Path], Tensors]] = {
+        "model.safetensors": read_safetensors,
+        "model.safetensors.index.json": read_safetensors,
+        "pytorch_model.bin": _read_bin,
+        "pytorch_model.bin.index.json": lambda path: read_shards(path, _read_bin),
+    }
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            return read(folder / name)
+    raise UserError(f"{folder}: no weights; it needs one of {', '.join(readers)}")
+
+
+def _read_bin(path: Path) -> Tensors:
+    state = read_torch(path)
+    if not isinstance(state, Mapping):
+        raise UserError(f"{path}: no state dictionary")
+    return {str(name): t for name, t in state.items() if isinstance(t, LazyArray)}
+
+
+def _kind_for(config: Config) -> Kind:
+    model, instruction = config.model, config.data.instruction
+    kind = _KIND_OF_LAYOUT.get(model.layout)
+    if kind is None:
+        raise UserError(
+            f"Hugging Face has no model like '{model.layout}', only {', '.join(_KIND_OF_LAYOUT)}; "
+            "try --format fairseq"
+        )
+    check_supported(
+        Path("this run"),
+        [
+            ("Model.norm", model.norm, "pre"),
+            ("Model.adaption_mlp", model.adaption_mlp, 0),
+            ("Model.position_base", model.position_base, 10000.0),
+        ],
+    )
+    triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
+    if instruction != kind.instruction and triggers != {"eos"}:
+        raise UserError(
+            f"Data.instruction='{instruction}' with '{model.layout}' has no counterpart in Hugging "
+            f"Face's {kind.name}, which takes '{kind.instruction}'"
+        )
+    return kind
+
+
+def _values(config: Config, kind: Kind) -> dict[str, Any]:
+    model = config.model
+    values: dict[str, Any] = {"model_type": kind.name, "architectures": [kind.architecture]}
+    values |= dict(kind.defaults) | {"d_model": model.embed}
+    for side, layers in zip(kind.sides, model.stage_layers, strict=True):
+        values[f"{side}_layers"] = layers
+        values[f"{side}_ffn_dim"] = model.mlp
+        values[f"{side}_attention_heads"] = model.heads
+    values |= {"num_hidden_layers": model.stage_layers[0], "dropout": model.dropout}
+    values["attention_dropout"] = model.attention_dropout
+    if config.data.instruction != kind.instruction:
+        values[_OURS] = config.data.instruction
+    if model.register_factor != 1.0:
+        values["register_factor"] = model.register_factor
+    return values
+
+
+def _write_tokenizer(
+    directory: Path, kind: Kind, vocabulary: Vocabulary, names: tuple[list[str], list[str]]
+) -> None:
+    tokens, tags = names
+    (directory / kind.spm_file).write_bytes(vocabulary.model)
+    first = tokens.index(tags[0])
+    _write(directory / "vocab.json", {token: i for i, token in enumerate(tokens[:first])})
+    _write(directory / "added_tokens.json", {tag: first + i for i, tag in enumerate(tags)})
+    specials = {
+        "bos_token": "<s>" if "<s>" in tokens else "</s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+    }
+    _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
+    name = tokenizer_class(vocabulary)
+    if name is not None:
+        settings = {"num_madeup_words": len(tokens) - first - len(tags)}
+        _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; download the whole directory")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); download it again") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: not a JSON object; download it again")
+    return values
+
+
+def _write(path: Path, values: Values) -> None:
+    text = json.dumps(values, ensure_ascii=False, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Checkpoints of other toolkits to run directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from mnmt_jax.checkpoint import write_params
+from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train, save_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.fairseq import open_fairseq
+from mnmt_jax.interchange.foreign import Foreign
+from mnmt_jax.interchange.golden import open_golden
+from mnmt_jax.interchange.huggingface import open_huggingface
+from mnmt_jax.interchange.names import entries, read_params
+from mnmt_jax.interchange.token_table import rows_of_vocabulary
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.vocabulary import Vocabulary
+
+_OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
+    "fairseq": open_fairseq,
+    "huggingface": open_huggingface,
+    "golden": lambda path, _: open_golden(path),
+}
+
+
+def import_checkpoint(
+    kind: str, path: str | Path, run_dir: str | Path, *, vocabulary: str | Path | None = None
+) -> Config:
+    """Turns a checkpoint into a run that can be translated with, evaluated and fine-tuned.
+
+    Args:
+        kind: `fairseq`, `huggingface` or `golden`.
+        path: file or folder.
+        run_dir: the run to make; must not exist.
+        vocabulary: folder of a saved `Vocabulary`, or of the other toolkit's vocabulary files; None
+            takes those that lie beside the weights.
+
+    Returns:
+        The run's configuration.
+
+    Raises:
+        UserError: if anything is missing or does not fit; nothing is written then.
+    """
+    run_dir = Path(run_dir)
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise UserError(f"{run_dir}: is there already; choose another --output or remove it")
+    ours, theirs = _vocabulary_folders(kind, Path(path), vocabulary)
+    foreign = _OPEN[kind](Path(path), theirs)
+    found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
+    model = dataclasses.replace(foreign.model, vocab_size=found.size)
+    layout = get_layout(model.layout, model.stage_layers)
+    try:
+        params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    config = Config(
+        data=Data(instruction=foreign.instruction),
+        model=model,
+        optimizer=Optimizer(),
+        train=Train(),
+        decode=foreign.decode,
+        mesh=Mesh(),
+    )
+    partial = run_dir.with_name(f".{run_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        run = RunDirectory(partial)
+        write_params(run.path, params)
+        found.save(run.vocabulary)
+        save_config(config, run.config_file)
+        if run_dir.is_dir():
+            run_dir.rmdir()
+        partial.rename(run_dir)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return config
+
+
+def _vocabulary_folders(
+    kind: str, path: Path, given: str | Path | None
+) -> tuple[Path | None, Path | None]:
+    """Tells a vocabulary of ours from one of the other toolkit; one of the two is None."""
+    if given is None:
+        # fairseq keeps dictionaries beside the data, but people put them beside the checkpoint.
+        beside = kind == "fairseq" and any(path.parent.glob("*dict*.txt"))
+        return None, path.parent if beside else None
+    folder = Path(given)
+    if (folder / "vocabulary.json").is_file():
+        return folder, None
+    if not folder.is_dir():
+        raise UserError(f"--vocabulary={folder}: no such folder")
+    return None, folder
+
+
+def _vocabulary(
+    foreign: Foreign, folder: Path | None, *, tags_last: bool
+) -> tuple[Vocabulary, np.ndarray]:
+    if folder is not None:
+        vocabulary = Vocabulary.load(folder)
+        return vocabulary, rows_of_vocabulary(vocabulary, tags_last=tags_last)
+    if foreign.tokens is None:
+        raise UserError(
+            f"{foreign.path}: no vocabulary beside the weights; name its folder with --vocabulary: "
+            "the SentencePiece model with the toolkit's own lists, or one of this project's"
+        )
+    return foreign.tokens.vocabulary()
