@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -204,6 +205,8 @@ _MITRE_EXTRA_PAIRS: tuple[Direction, ...] = (
     *((other, "tl") for other in ("ja", "zh", "vi", "ru", "fr", "de")),
 )
 
+_FINE_TUNING_DIRECTIONS = 100
+
 EC40_LANGUAGES: tuple[str, ...] = tuple(
     "en bg so ca da be bs mt es uk am hi ro no ti de cs lb pt nl mr is ne ur oc ast ha sv kab gu "
     "ar fr ru it pl sr sd he af kn bn".split()
@@ -309,6 +312,25 @@ def mitre_directions() -> tuple[Direction, ...]:
     pairs += itertools.combinations(MITRE_BRIDGES, 2)
     pairs += _MITRE_EXTRA_PAIRS
     return (*pairs, *((target, source) for source, target in pairs))
+
+
+def fine_tuning_directions(count: int) -> tuple[Direction, ...]:
+    """Lists MITRE's fine-tuning directions: the first `count` of the 100 drawn with seed 0.
+
+    The published sets have 5, 25 and 100.
+
+    Raises:
+        UserError: if there are not so many.
+
+    Source: registers paper, Appendix E. Drawing 25 directly gives another list from the 18th on.
+    """
+    if not 1 <= count <= _FINE_TUNING_DIRECTIONS:
+        raise UserError(
+            f"fine-tuning directions {count}: there are 1 to {_FINE_TUNING_DIRECTIONS}; the "
+            "published sets have 5, 25 and 100"
+        )
+    everything = many_to_many(MITRE_LANGUAGES)
+    return tuple(random.Random(0).sample(everything, _FINE_TUNING_DIRECTIONS)[:count])
 
 
 def _checked(languages: Iterable[str]) -> tuple[str, ...]:

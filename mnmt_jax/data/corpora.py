@@ -8,103 +8,19 @@ Nothing here needs TensorFlow, and files are streamed: their size does not matte
 
 from __future__ import annotations
 
-import abc
 import difflib
 import itertools
-import logging
 import string
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
-from mnmt_jax.data.text_lines import Cleaning, Flaw, check_sentence, read_lines, resolve
+from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
+from mnmt_jax.data.file_columns import Place, find_place
+from mnmt_jax.data.text_lines import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction, language
 
-_log = logging.getLogger(__name__)
-
 _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
-
-
-@dataclass
-class DropReport:
-    """Counts what a pass over one split and direction left out.
-
-    Attributes:
-        kept: sentence pairs yielded.
-        dropped: lines left out, by reason.
-        first: place of the first dropped line, "FILE:LINE"; empty if there is none.
-    """
-
-    kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    first: str = ""
-
-    def __str__(self) -> str:
-        """Sums up in one line."""
-        total = self.dropped.total()
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()))
-        return f"dropped {total} of {self.kept + total} lines ({reasons}; first: {self.first})"
-
-
-class Corpus(abc.ABC):
-    """Gives sentence pairs by split and direction.
-
-    Attributes:
-        name: short name; tasks are called NAME_SOURCE_TARGET.
-        languages: codes of the languages it has.
-        reports: what the latest full pass over a (split, direction) left out.
-    """
-
-    def __init__(self, name: str, languages: Sequence[str]) -> None:
-        self.name = name
-        self.languages = tuple(language(code).code for code in languages)
-        if len(self.languages) < 2 or len(set(self.languages)) < len(self.languages):
-            raise UserError(
-                f"corpus {name!r}, languages {' '.join(self.languages)!r}: name two or more, "
-                "each once"
-            )
-        self.reports: dict[tuple[str, Direction], DropReport] = {}
-        self._sizes: dict[tuple[str, Direction], int] = {}
-
-    @abc.abstractmethod
-    def splits(self) -> tuple[str, ...]:
-        """Lists the splits it has, of "train", "validation" and "test"."""
-
-    @abc.abstractmethod
-    def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions a split has."""
-
-    @abc.abstractmethod
-    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences, always in the same order.
-
-        Raises:
-            UserError: if the split or direction is missing, or a line is bad and lines must not be.
-        """
-
-    def size(self, split: str, direction: Direction) -> int:
-        """Counts the sentence pairs of a split and direction (reads the files once)."""
-        key = (split, direction)
-        if key not in self._sizes:
-            self._sizes[key] = sum(1 for _ in self.pairs(split, direction))
-        return self._sizes[key]
-
-    def _check(self, split: str, direction: Direction) -> None:
-        """Raises unless the split exists and both languages are different and known here."""
-        if split not in self.splits():
-            raise UserError(
-                f"corpus {self.name!r} has no split {split!r}: it has {' '.join(self.splits())}"
-            )
-        for code in direction:
-            if code not in self.languages:
-                raise UserError(
-                    f"corpus {self.name!r}, direction {'-'.join(direction)}: {code!r} is not among "
-                    f"its languages {' '.join(self.languages)}"
-                )
-        if direction[0] == direction[1]:
-            raise UserError(f"direction {'-'.join(direction)}: source and target are the same")
 
 
 class CldrText(Corpus):
@@ -154,83 +70,99 @@ class CldrText(Corpus):
         return self._wanted[split]
 
 
-class _FileCorpus(Corpus):
-    """Cleans sentence pairs read from files; subclasses find and read the files."""
+class PatternFiles(FileCorpus):
+    """Reads parallel files from the first of several places that has them.
+
+    Line i of one language is the translation of line i of another.
+
+    Args:
+        name: name of the corpus.
+        patterns: places of each split, tried in order: paths with `{language}`, and `{pair}` where
+            there is one set of files per pair ("de-en"; either order is found). A file may be gzip,
+            its name then ends in ".gz". "PATH#COLUMN" is a column of a JSON-lines or Parquet file,
+            and COLUMN too may have `{language}`.
+        languages: codes.
+        words: what `{language}` may stand for, where that is not the code.
+        cleaning: what makes a line bad and what becomes of it.
+        selection: which pairs are taken.
+    """
 
     def __init__(
-        self, name: str, languages: Sequence[str], splits: Mapping[str, str], cleaning: Cleaning
+        self,
+        name: str,
+        patterns: Mapping[str, Sequence[str]],
+        languages: Sequence[str],
+        *,
+        words: Mapping[str, Sequence[str]] | None = None,
+        cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
+        selection: Selection = Selection(),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(name, languages)
-        for split in splits:
-            if split not in SPLITS:
-                raise UserError(f"splits: {split!r} must be one of {' '.join(SPLITS)}")
-        self._split_names = {split: splits[split] for split in SPLITS if split in splits}
-        self._cleaning = cleaning
-        # UTF-8 takes four bytes at most for a character; the line's end takes two.
-        self._max_bytes = 4 * cleaning.max_characters + 2
+        super().__init__(name, languages, {split: split for split in patterns}, cleaning, selection)
+        self._patterns = patterns
+        self._words = words or {}
+        self._found: dict[str, dict[Direction, tuple[Place, Place]]] = {}
+        if not self.splits():
+            places = " or ".join(dict.fromkeys(itertools.chain(*patterns.values())))
+            raise NoFilesError(
+                f"corpus {name!r}: no files match {places} for languages {' '.join(self.languages)}"
+            )
 
-    def splits(self) -> tuple[str, ...]:
-        """Lists the splits that have files."""
-        return tuple(split for split in self._split_names if self.directions(split))
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists the directions whose two files exist."""
+        return tuple(self._places(split))
 
-    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences; see the base class.
+    def _places(self, split: str) -> Mapping[Direction, tuple[Place, Place]]:
+        """Returns the places of each direction's two sides; looks at the disk once."""
+        if split not in self._found:
+            known: dict[str, Place | None] = {}
+            every = itertools.permutations(self.languages, 2)
+            found = ((pair, self._find(split, pair, known)) for pair in every)
+            self._found[split] = {pair: places for pair, places in found if places is not None}
+        return self._found[split]
 
-        A pass that ends leaves its `DropReport` in `reports` and, where it dropped something, logs
-        it as a warning, once per split and direction.
-        """
-        self._check(split, direction)
-        if direction not in self.directions(split):
-            raise UserError(f"corpus {self.name!r} has no files for {split} {'-'.join(direction)}")
-        return self._clean(split, direction)
+    def _find(
+        self, split: str, direction: Direction, known: dict[str, Place | None]
+    ) -> tuple[Place, Place] | None:
+        names = [self._words.get(code, (code,)) for code in direction]
+        for pattern in self._patterns.get(split, ()):
+            orders = (names, names[::-1]) if "{pair}" in pattern else (names,)
+            for first, second in orders:
+                pair = f"{first[0]}-{second[0]}"
+                sides = [_first_place(pattern, pair, words, known) for words in names]
+                if sides[0] is not None and sides[1] is not None:
+                    return sides[0], sides[1]
+        return None
 
-    @abc.abstractmethod
-    def _read(self, split: str, direction: Direction) -> Iterator[_Line]:
-        """Yields each line's two sentences or its flaw."""
-
-    def _clean(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        report = DropReport()
-        for line in self._read(split, direction):
-            flaw, place = line.flaw(self._cleaning)
-            if flaw is None:
-                report.kept += 1
-                yield line.sentences()
-                continue
-            if self._cleaning.on_bad_line == "error":
-                raise UserError(
-                    f"{place}: {flaw.detail}; mend it, or set on_bad_line='drop' to leave such "
-                    "lines out"
+    def _read(self, split: str, direction: Direction) -> Iterator[Line]:
+        places = self._places(split)[direction]
+        sides = [place.read(self._max_bytes) for place in places]
+        for number, (source, target) in enumerate(itertools.zip_longest(*sides), start=1):
+            where = (f"{places[0].path}:{number}", f"{places[1].path}:{number}")
+            if source is None or target is None:
+                here, there = where if target is None else where[::-1]
+                missing = Flaw(
+                    "unpaired", f"{there.rpartition(':')[0]} has {number - 1} lines only"
                 )
-            report.dropped[flaw.reason] += 1
-            report.first = report.first or place
-        if report.dropped and (split, direction) not in self.reports:
-            _log.warning("%s %s %s: %s", self.name, split, "-".join(direction), report)
-        self.reports[split, direction] = report
+                source, target = (missing if side is None else side for side in (source, target))
+                where = (here, here)
+            yield Line((source, target), where)
 
 
-@dataclass
-class _Line:
-    """One line of a corpus: the sides as read, and where each stands."""
-
-    sides: tuple[str | Flaw, str | Flaw]
-    places: tuple[str, str]
-
-    def flaw(self, cleaning: Cleaning) -> tuple[Flaw | None, str]:
-        """Returns the first flaw and its place."""
-        for side, place in zip(self.sides, self.places, strict=True):
-            flaw = side if isinstance(side, Flaw) else check_sentence(side, cleaning)
-            if flaw is not None:
-                return flaw, place
-        return None, ""
-
-    def sentences(self) -> tuple[str, str]:
-        """Returns both sentences of a line without flaw."""
-        source, target = (side.strip() for side in self.sides if isinstance(side, str))
-        return source, target
+def _first_place(
+    pattern: str, pair: str, words: Sequence[str], known: dict[str, Place | None]
+) -> Place | None:
+    """Returns the place a pattern names with the first word that is there."""
+    for word in words:
+        name = pattern.format(language=word, pair=pair)
+        if name not in known:
+            known[name] = find_place(name)
+        if (place := known[name]) is not None:
+            return place
+    return None
 
 
-class ParallelFiles(_FileCorpus):
-    """Reads plain parallel files: line i of one language is the translation of line i of another.
+class ParallelFiles(PatternFiles):
+    """Reads plain parallel files whose path is one pattern.
 
     Args:
         name: name of the corpus.
@@ -251,48 +183,12 @@ class ParallelFiles(_FileCorpus):
         splits: Mapping[str, str] = _STANDARD_SPLITS,
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(name, languages, splits, cleaning)
         _check_pattern(pattern, {"split", "language"}, {"split", "language", "pair"})
-        self._pattern = pattern
-        if not self.splits():
-            raise UserError(
-                f"corpus {name!r}: no files match {pattern!r} for splits "
-                f"{' '.join(self._split_names.values())} and languages {' '.join(self.languages)}"
-            )
-
-    def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions whose two files exist."""
-        every = itertools.permutations(self.languages, 2)
-        return tuple(direction for direction in every if self._paths(split, direction))
-
-    def _paths(self, split: str, direction: Direction) -> tuple[str, str] | None:
-        word = self._split_names.get(split)
-        for pair in (direction, direction[::-1]):
-            found = [
-                resolve(self._pattern.format(split=word, language=code, pair="-".join(pair)))
-                for code in direction
-            ]
-            if found[0] and found[1]:
-                return found[0], found[1]
-        return None
-
-    def _read(self, split: str, direction: Direction) -> Iterator[_Line]:
-        paths = self._paths(split, direction)
-        assert paths is not None  # `pairs` has looked
-        sides = [read_lines(path, self._max_bytes) for path in paths]
-        for number, (source, target) in enumerate(itertools.zip_longest(*sides), start=1):
-            places = (f"{paths[0]}:{number}", f"{paths[1]}:{number}")
-            if source is None or target is None:
-                here, there = places if target is None else places[::-1]
-                missing = Flaw(
-                    "unpaired", f"{there.rpartition(':')[0]} has {number - 1} lines only"
-                )
-                source, target = (missing if side is None else side for side in (source, target))
-                places = (here, here)
-            yield _Line((source, target), places)
+        patterns = {split: (pattern.replace("{split}", word),) for split, word in splits.items()}
+        super().__init__(name, patterns, languages, cleaning=cleaning)
 
 
-class TsvFile(_FileCorpus):
+class TsvFile(FileCorpus):
     """Reads tab-separated files, one column per language, whose first line names the languages.
 
     Args:
@@ -321,13 +217,13 @@ class TsvFile(_FileCorpus):
             if (path := resolve(pattern.format(split=word)))
         }
         if not self._paths:
-            raise UserError(
+            raise NoFilesError(
                 f"corpus {name!r}: no files match {pattern!r} for splits "
                 f"{' '.join(splits.values())}"
             )
         self._header = columns is None
         self._columns = {
-            split: tuple(columns) if columns is not None else _read_header(path)
+            split: tuple(columns) if columns is not None else self._read_header(path)
             for split, path in self._paths.items()
         }
         super().__init__(name, languages or next(iter(self._columns.values())), splits, cleaning)
@@ -337,21 +233,117 @@ class TsvFile(_FileCorpus):
         here = [code for code in self.languages if code in self._columns.get(split, ())]
         return tuple(itertools.permutations(here, 2))
 
-    def _read(self, split: str, direction: Direction) -> Iterator[_Line]:
+    def _read_header(self, path: str) -> tuple[str, ...]:
+        """Reads the language codes in a file's first line."""
+        try:
+            return tuple(language(word.strip()).code for word in _first_cells(path))
+        except UserError as error:
+            raise UserError(
+                f"{path}:1: {error}; the header must name the languages, separated by tabs"
+            ) from None
+
+    def _read(self, split: str, direction: Direction) -> Iterator[Line]:
         path, columns = self._paths[split], self._columns[split]
         source, target = (columns.index(code) for code in direction)
         lines = enumerate(read_lines(path, len(columns) * (self._max_bytes + 1)), start=1)
         for number, line in itertools.islice(lines, int(self._header), None):
             place = f"{path}:{number}"
             if isinstance(line, Flaw):
-                yield _Line((line, line), (place, place))
+                yield Line((line, line), (place, place))
                 continue
             cells = line.split("\t")
             if len(cells) == len(columns):
-                yield _Line((cells[source], cells[target]), (place, place))
+                yield Line((cells[source], cells[target]), (place, place))
                 continue
             flaw = Flaw("columns", f"{len(cells)} columns where {len(columns)} belong")
-            yield _Line((flaw, flaw), (place, place))
+            yield Line((flaw, flaw), (place, place))
+
+
+class JoinedCorpus(Corpus):
+    """Takes each split from a corpus of its own: training text from one, tests from another.
+
+    Args:
+        name: name of the whole.
+        languages: codes.
+        parts: the corpus that has each split.
+    """
+
+    def __init__(self, name: str, languages: Sequence[str], parts: Mapping[str, Corpus]) -> None:
+        super().__init__(name, languages)
+        self._parts = {split: parts[split] for split in SPLITS if split in parts}
+
+    def splits(self) -> tuple[str, ...]:
+        """Lists the splits that parts have."""
+        return tuple(split for split in self._parts if self.directions(split))
+
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists the directions a split's part has between the languages."""
+        part, known = self._parts.get(split), set(self.languages)
+        return (
+            tuple(pair for pair in part.directions(split) if known.issuperset(pair)) if part else ()
+        )
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields (source, target) sentences; see the base class."""
+        self._check(split, direction)
+        return self._parts[split].pairs(split, direction)
+
+    def size(self, split: str, direction: Direction) -> int:
+        """Counts the sentence pairs of a split and direction."""
+        self._check(split, direction)
+        return self._parts[split].size(split, direction)
+
+
+class TalkTable(TsvFile):
+    """Reads TSV files whose header has words of its own and whose cells may hold no sentence.
+
+    Args:
+        name: name of the corpus.
+        pattern: path with `{split}`.
+        words: the header's word for each language, by code; other columns are not read.
+        splits: the files' word for each split.
+        absent: a cell that contains this holds no sentence, nor does an empty one; pairs with such
+            a side are left out and are no flaw.
+        selection: which pairs are taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pattern: str,
+        words: Mapping[str, str],
+        *,
+        splits: Mapping[str, str] = _STANDARD_SPLITS,
+        absent: str,
+        selection: Selection = Selection(),  # noqa: B008 - frozen
+    ) -> None:
+        self._codes = {word: code for code, word in words.items()}
+        self._absent = absent
+        super().__init__(name, pattern, tuple(words), splits=splits)
+        self._selection = selection
+
+    def _read_header(self, path: str) -> tuple[str, ...]:
+        """Returns the code of each column, "" for columns that are not read."""
+        cells = _first_cells(path)
+        if missing := sorted(self._codes.keys() - set(cells)):
+            raise UserError(f"{path}:1: the header lacks column {missing[0]!r}")
+        return tuple(self._codes.get(cell, "") for cell in cells)
+
+    def _read(self, split: str, direction: Direction) -> Iterator[Line]:
+        for line in super()._read(split, direction):
+            if not any(isinstance(side, str) and self._is_absent(side) for side in line.sides):
+                yield line
+
+    def _is_absent(self, cell: str) -> bool:
+        return not cell.strip() or self._absent in cell
+
+
+def _first_cells(path: str) -> list[str]:
+    """Returns the cells of a file's first line; none if it cannot be read."""
+    header = next(read_lines(path, 1 << 16), None)
+    if not isinstance(header, str):
+        raise UserError(f"{path}:1: the header must name the languages, separated by tabs")
+    return header.split("\t")
 
 
 def _check_pattern(pattern: str, needed: set[str], allowed: set[str]) -> None:
@@ -363,19 +355,6 @@ def _check_pattern(pattern: str, needed: set[str], allowed: set[str]) -> None:
     if not needed <= fields <= allowed:
         words = " and ".join(f"{{{name}}}" for name in sorted(needed))
         raise UserError(f"pattern {pattern!r}: must have {words} and no other field in braces")
-
-
-def _read_header(path: str) -> tuple[str, ...]:
-    """Reads the language codes in a TSV file's first line."""
-    header = next(read_lines(path, 1 << 16), None)
-    if not isinstance(header, str):
-        raise UserError(f"{path}:1: the header must name the languages, separated by tabs")
-    try:
-        return tuple(language(code.strip()).code for code in header.split("\t"))
-    except UserError as error:
-        raise UserError(
-            f"{path}:1: {error}; the header must name the languages, separated by tabs"
-        ) from None
 
 
 CORPORA: dict[str, Callable[[], Corpus]] = {}

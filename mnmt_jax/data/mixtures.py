@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.data.cache import TaskSource, encode_pairs
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
+from mnmt_jax.data.published import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
     MITRE_LANGUAGES,
@@ -177,6 +178,28 @@ def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
     )
 
 
+def _published_mixtures() -> tuple[Mixture, ...]:
+    """Lists the mixtures of published runs, named as their corpora but for two."""
+    names = {"nllb": "nllb_bridge"}
+    plain = [row for row in PUBLISHED.values() if row.supervised and row.name != "flores_tuning"]
+    tuning = PUBLISHED["flores_tuning"]
+    return (
+        *(
+            Mixture(names.get(row.name, row.name), row.name, row.supervised, row.temperature)
+            for row in plain
+        ),
+        *(
+            Mixture(
+                f"flores_finetune_{count}",
+                tuning.name,
+                tuning.supervised[:count],
+                tuning.temperature,
+            )
+            for count in FINE_TUNING_COUNTS
+        ),
+    )
+
+
 register_corpus("cldr_quickstart", _quickstart_corpus)
 MIXTURES: dict[str, Mixture] = {
     mixture.name: mixture
@@ -187,6 +210,7 @@ MIXTURES: dict[str, Mixture] = {
         ),
         *_cldr_mixtures("cldr"),
         *_cldr_mixtures("cldr_small"),
+        *_published_mixtures(),
     )
 }
 """Built-in mixtures by name; none needs TensorFlow."""

@@ -55,6 +55,7 @@ class Flaw:
 
 BLANK = Flaw("blank", "blank line")
 BAD_UTF8 = Flaw("bad_utf8", "not valid UTF-8")
+REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split")
 
 
 def resolve(path: str) -> str | None:

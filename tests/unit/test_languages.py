@@ -18,6 +18,16 @@ MITRE_PAIRS = (
     "jv-ms,ja-tl,zh-tl,vi-tl,ru-tl,fr-tl,de-tl"
 )
 
+FINE_TUNING = (
+    "jv-sv ms-id de-tl ru-pl ko-jv zh-bg ms-en pl-ru zh-af uk-ko pt-jv ko-ro fr-da cs-pl fr-af "
+    "da-fr ru-sv fr-pl pl-tl da-ro sv-es bg-jv zh-en da-cs uk-ms tl-es bg-de pt-nl vi-bg tl-id "
+    "ru-bg nl-ms en-uk da-sv jv-ms en-nl zh-vi bg-ja ro-ja bg-ru nl-tl vi-es ja-pt cs-uk da-ko "
+    "af-it jv-zh zh-cs sv-da ko-pt cs-nl pt-vi nl-en vi-ja es-nl tl-ru ru-es ja-jv ro-zh nl-ro "
+    "fr-jv cs-fr fr-cs uk-jv ko-bg cs-da es-ro ms-sv ja-cs cs-en da-pl jv-tl pl-pt zh-sv pl-de "
+    "fr-ro pt-zh zh-id pl-fr ko-ru it-bg es-de cs-tl af-pt fr-ru da-nl da-af ms-fr ko-cs en-jv "
+    "pl-uk bg-uk af-tl ro-bg de-pl de-vi uk-nl id-ja nl-zh zh-pl"
+).split()  # registers paper, Appendix E
+
 
 def test_mitre_directions_equal_the_published_list_in_order():
     forward = [tuple(pair.split("-")) for pair in MITRE_PAIRS.split(",")]
@@ -32,12 +42,20 @@ def test_mitre_directions_leave_358_of_552_zero_shot():
     assert len(set(everything) - set(registry.mitre_directions())) == 358
 
 
-def test_order_of_many_to_many_reproduces_the_fine_tuning_directions():
-    """The first published fine-tuning directions are a seeded sample of this very order."""
+def test_fine_tuning_directions_are_the_published_list_in_order():
     everything = list(registry.many_to_many(registry.MITRE_LANGUAGES))
-    drawn = random.Random(0).sample(range(552), 5)
-    assert drawn == [394, 430, 41, 265, 523]
-    assert everything[394] == ("jv", "sv")
+    directions = registry.fine_tuning_directions(100)
+    assert ["-".join(direction) for direction in directions] == FINE_TUNING
+    assert [everything.index(item) for item in directions[:5]] == [394, 430, 41, 265, 523]
+    assert registry.fine_tuning_directions(25) == directions[:25]
+    assert registry.fine_tuning_directions(5) == directions[:5]
+    drawn = tuple(random.Random(0).sample(everything, 25))
+    assert drawn[:17] == directions[:17] and drawn[17] != directions[17]
+    supervised = set(registry.mitre_directions())
+    assert [len(supervised & set(directions[:count])) for count in (5, 25, 100)] == [3, 7, 36]
+    for count in (0, 101):
+        with pytest.raises(UserError, match="5, 25 and 100"):
+            registry.fine_tuning_directions(count)
 
 
 def test_mitre_groups_cover_all_but_english_and_agree_with_the_family_field():

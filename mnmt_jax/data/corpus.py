@@ -1,0 +1,222 @@
+"""What a text corpus is, and the cleaning that corpora in files share."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mnmt_jax.data.cldr import SPLITS
+from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import Direction, language
+
+_log = logging.getLogger(__name__)
+
+
+class NoFilesError(UserError):
+    """Tells that none of a corpus's files are where they were looked for."""
+
+
+@dataclass
+class DropReport:
+    """Counts what a pass over one split and direction left out.
+
+    Attributes:
+        kept: sentence pairs yielded.
+        dropped: lines left out, by reason.
+        first: place of the first dropped line, "FILE:LINE"; empty if there is none.
+    """
+
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: str = ""
+
+    def __str__(self) -> str:
+        """Sums up in one line."""
+        total = self.dropped.total()
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()))
+        return f"dropped {total} of {self.kept + total} lines ({reasons}; first: {self.first})"
+
+
+class Corpus(abc.ABC):
+    """Gives sentence pairs by split and direction.
+
+    Attributes:
+        name: short name; tasks are called NAME_SOURCE_TARGET.
+        languages: codes of the languages it has.
+        reports: what the latest full pass over a (split, direction) left out.
+    """
+
+    def __init__(self, name: str, languages: Sequence[str]) -> None:
+        self.name = name
+        self.languages = tuple(language(code).code for code in languages)
+        if len(self.languages) < 2 or len(set(self.languages)) < len(self.languages):
+            raise UserError(
+                f"corpus {name!r}, languages {' '.join(self.languages)!r}: name two or more, "
+                "each once"
+            )
+        self.reports: dict[tuple[str, Direction], DropReport] = {}
+        self._sizes: dict[tuple[str, Direction], int] = {}
+
+    @abc.abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Lists the splits it has, of "train", "validation" and "test"."""
+
+    @abc.abstractmethod
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists the directions a split has."""
+
+    @abc.abstractmethod
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields (source, target) sentences, always in the same order.
+
+        Raises:
+            UserError: if the split or direction is missing, or a line is bad and lines must not be.
+        """
+
+    def size(self, split: str, direction: Direction) -> int:
+        """Counts the sentence pairs of a split and direction (reads the files once)."""
+        key = (split, direction)
+        if key not in self._sizes:
+            self._sizes[key] = sum(1 for _ in self.pairs(split, direction))
+        return self._sizes[key]
+
+    def _check(self, split: str, direction: Direction) -> None:
+        """Raises unless the split exists and both languages are different and known here."""
+        if split not in self.splits():
+            raise UserError(
+                f"corpus {self.name!r} has no split {split!r}: it has {' '.join(self.splits())}"
+            )
+        for code in direction:
+            if code not in self.languages:
+                raise UserError(
+                    f"corpus {self.name!r}, direction {'-'.join(direction)}: {code!r} is not among "
+                    f"its languages {' '.join(self.languages)}"
+                )
+        if direction[0] == direction[1]:
+            raise UserError(f"direction {'-'.join(direction)}: source and target are the same")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Says which of the good sentence pairs are taken.
+
+    Attributes:
+        first: pairs taken at most, the first ones, by split; a split not named is taken whole.
+        held_out: splits whose pairs are left out of the other splits; what remains of those comes
+            once. Keeps 8 bytes (of a hash) per pair in memory.
+    """
+
+    first: Mapping[str, int] = field(default_factory=dict)
+    held_out: tuple[str, ...] = ()
+
+
+class FileCorpus(Corpus):
+    """Cleans sentence pairs read from files; subclasses find and read the files."""
+
+    def __init__(
+        self,
+        name: str,
+        languages: Sequence[str],
+        splits: Mapping[str, str],
+        cleaning: Cleaning,
+        selection: Selection = Selection(),
+    ) -> None:
+        super().__init__(name, languages)
+        self._selection = selection
+        for split in splits:
+            if split not in SPLITS:
+                raise UserError(f"splits: {split!r} must be one of {' '.join(SPLITS)}")
+        self._split_names = {split: splits[split] for split in SPLITS if split in splits}
+        self._cleaning = cleaning
+        # UTF-8 takes four bytes at most for a character; the line's end takes two.
+        self._max_bytes = 4 * cleaning.max_characters + 2
+
+    def splits(self) -> tuple[str, ...]:
+        """Lists the splits that have files."""
+        return tuple(split for split in self._split_names if self.directions(split))
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields (source, target) sentences; see the base class.
+
+        A pass that ends leaves its `DropReport` in `reports` and, where it dropped something, logs
+        it as a warning, once per split and direction.
+        """
+        self._check(split, direction)
+        if direction not in self.directions(split):
+            raise UserError(f"corpus {self.name!r} has no files for {split} {'-'.join(direction)}")
+        return self._clean(split, direction)
+
+    @abc.abstractmethod
+    def _read(self, split: str, direction: Direction) -> Iterator[Line]:
+        """Yields each line's two sentences or its flaw."""
+
+    def _clean(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        report = DropReport()
+        known = self._held_out_pairs(split, direction)
+        limit = self._selection.first.get(split)
+        for line in self._read(split, direction):
+            if report.kept == limit:
+                break
+            flaw, place = line.flaw(self._cleaning)
+            if flaw is None:
+                pair = line.sentences()
+                if known is None or _is_new(pair, known):
+                    report.kept += 1
+                    yield pair
+                    continue
+                flaw = REPEATED
+            elif self._cleaning.on_bad_line == "error":
+                raise UserError(
+                    f"{place}: {flaw.detail}; mend it, or set on_bad_line='drop' to leave such "
+                    "lines out"
+                )
+            report.dropped[flaw.reason] += 1
+            report.first = report.first or place
+        if report.dropped and (split, direction) not in self.reports:
+            _log.warning("%s %s %s: %s", self.name, split, "-".join(direction), report)
+        self.reports[split, direction] = report
+
+    def _held_out_pairs(self, split: str, direction: Direction) -> set[bytes] | None:
+        """Returns digests of the pairs of held-out splits; None if this split may repeat them."""
+        held_out = self._selection.held_out
+        if not held_out or split in held_out:
+            return None
+        present = (other for other in held_out if direction in self.directions(other))
+        return {_digest(pair) for other in present for pair in self.pairs(other, direction)}
+
+
+def _is_new(pair: tuple[str, str], known: set[bytes]) -> bool:
+    """Tells whether a pair has not been met, and remembers it."""
+    before = len(known)
+    known.add(_digest(pair))
+    return len(known) > before
+
+
+def _digest(pair: tuple[str, str]) -> bytes:
+    return hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
+
+
+@dataclass
+class Line:
+    """One line of a corpus: the sides as read, and where each stands."""
+
+    sides: tuple[str | Flaw, str | Flaw]
+    places: tuple[str, str]
+
+    def flaw(self, cleaning: Cleaning) -> tuple[Flaw | None, str]:
+        """Returns the first flaw and its place."""
+        for side, place in zip(self.sides, self.places, strict=True):
+            flaw = side if isinstance(side, Flaw) else check_sentence(side, cleaning)
+            if flaw is not None:
+                return flaw, place
+        return None, ""
+
+    def sentences(self) -> tuple[str, str]:
+        """Returns both sentences of a line without flaw."""
+        source, target = (side.strip() for side in self.sides if isinstance(side, str))
+        return source, target

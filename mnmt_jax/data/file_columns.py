@@ -1,0 +1,95 @@
+"""Sentences of one language in a file: the lines of a text, or one column of a table.
+
+A place is written PATH or PATH#COLUMN. Columns are those of JSON-lines and Parquet files; dots lead
+into nested fields, as in "translation.de".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
+from mnmt_jax.errors import UserError
+
+_JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes
+_JSON_EXTRA = 1 << 14
+
+
+@dataclass(frozen=True)
+class Place:
+    """Says where the sentences of one language are.
+
+    Attributes:
+        path: of an existing file.
+        column: name of its column; "" for a plain text.
+    """
+
+    path: str
+    column: str = ""
+
+    def read(self, max_bytes: int) -> Iterator[str | Flaw]:
+        """Yields the sentences in order, or what is wrong with one.
+
+        Args:
+            max_bytes: longest sentence, in bytes of UTF-8.
+
+        Raises:
+            UserError: if the file cannot be read or lacks the column.
+        """
+        if not self.column:
+            return read_lines(self.path, max_bytes)
+        if self.path.endswith(".parquet"):
+            return _parquet_column(self.path, self.column)
+        return _json_column(self.path, self.column, _JSON_FACTOR * max_bytes + _JSON_EXTRA)
+
+
+def find_place(name: str) -> Place | None:
+    """Returns the place that PATH or PATH#COLUMN names; None if its file is not there."""
+    path, _, column = name.partition("#")
+    found = resolve(path)
+    return None if found is None else Place(found, column)
+
+
+def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]:
+    for number, line in enumerate(read_lines(path, max_bytes), start=1):
+        if isinstance(line, Flaw):
+            yield line
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not JSON ({error.msg})") from None
+        yield _field(row, column, f"{path}:{number}")
+
+
+def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        raise UserError(f"{path}: Parquet files need pyarrow; pip install pyarrow") from None
+    first = column.partition(".")[0]
+    try:
+        file = parquet.ParquetFile(path)
+    except (ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file ({error}), copy it again") from None
+    with file:
+        if first not in file.schema_arrow.names:
+            raise UserError(f"{path}: no column {first!r}; it has {file.schema_arrow.names}")
+        number = 0
+        for batch in file.iter_batches(columns=[first]):
+            for row in batch.to_pylist():
+                number += 1
+                yield _field(row, column, f"{path}:{number}")
+
+
+def _field(row: Any, column: str, place: str) -> str:
+    """Returns the text of a possibly nested field."""
+    value = row
+    for name in column.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(value, str):
+        raise UserError(f"{place}: field {column!r} is not there or no text")
+    return value

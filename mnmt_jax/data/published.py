@@ -1,0 +1,292 @@
+"""Corpora of the published runs and tests: where their files lie and in what form.
+
+Each lies in a folder of its own, as unpacked, under the folder that the environment variable
+`MNMT_JAX_DATA` names (`data` if it is not set). A corpus that is not there says in one line what to
+put where. Adding one is a row of `_ROWS`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, register_corpus
+from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
+from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import (
+    EC40_LANGUAGES,
+    LANGUAGES,
+    MITRE_LANGUAGES,
+    OPUS100_LANGUAGES,
+    TED19_LANGUAGES,
+    Direction,
+    english_centric,
+    fine_tuning_directions,
+    mitre_directions,
+)
+
+DATA_VARIABLE = "MNMT_JAX_DATA"
+_log = logging.getLogger(__name__)
+_DROP = Cleaning(on_bad_line="drop")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of the table of corpora.
+
+    Attributes:
+        name: of the corpus, and of its folder unless `folder` says otherwise.
+        languages: codes, in the order of their tags.
+        make: builds it from its folder and name.
+        wanted: what to put into the folder.
+        supervised: directions trained on; none for test sets.
+        temperature: of sampling, as published.
+        folder: its name.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    make: Callable[[Path, str], Corpus]
+    wanted: str
+    supervised: tuple[Direction, ...] = ()
+    temperature: float = 5.0
+    folder: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The corpus's folder."""
+        return data_folder() / (self.folder or self.name)
+
+
+def data_folder() -> Path:
+    """Returns the folder under which the corpora lie."""
+    return Path(os.environ.get(DATA_VARIABLE) or "data")
+
+
+def published_corpus(name: str) -> Corpus:
+    """Makes a corpus of the table.
+
+    Raises:
+        UserError: if its files are not there: what to put where.
+    """
+    row = PUBLISHED[name]
+    try:
+        return row.make(row.path, row.name)
+    except NoFilesError as error:
+        raise UserError(
+            f"corpus '{name}' is not in {row.path}: put there {row.wanted}; "
+            f"{DATA_VARIABLE} names the folder above"
+        ) from error
+
+
+# TED-19: the talks of phontron.com, one table per split with a column per language.
+_TED_WORDS = {code: {"zh": "zh-cn"}.get(code, code) for code in TED19_LANGUAGES}
+
+
+def _ted19(folder: Path, name: str) -> Corpus:
+    return TalkTable(
+        name,
+        f"{folder}/all_talks_{{split}}.tsv",
+        _TED_WORDS,
+        splits={"train": "train", "validation": "dev", "test": "test"},
+        absent="NULL",  # "_ _ NULL _ _" in the tokenised tables
+        selection=Selection(first={"validation": 2000, "test": 2000}),
+    )
+
+
+# OPUS-100: plain files as on the OPUS site (supervised/ and zero-shot/ of v1.0), or the Parquet
+# files of the Hugging Face Hub. Training and validation text is without the test set's pairs, each
+# pair once. The authors also refill validation from training, in an order that cannot be had again;
+# files that their script made ("rebuilt") are taken where they are.
+def _opus100(folder: Path, name: str) -> Corpus:
+    plain = f"{folder}/supervised/{{pair}}/opus.{{pair}}-"
+    table = f"{folder}/{{pair}}/"
+    column = "-00000-of-00001.parquet#translation.{language}"
+    patterns = {
+        "train": (
+            f"{plain}train-rebuilt.{{language}}",
+            f"{plain}train.{{language}}",
+            f"{table}train{column}",
+        ),
+        "validation": (
+            f"{plain}dev-rebuilt.{{language}}",
+            f"{plain}dev.{{language}}",
+            f"{table}validation{column}",
+        ),
+        "test": (
+            f"{plain}test.{{language}}",
+            f"{folder}/zero-shot/{{pair}}/opus.{{pair}}-test.{{language}}",
+            f"{table}test{column}",
+        ),
+    }
+    held_out = Selection(held_out=("test",))
+    return PatternFiles(name, patterns, OPUS100_LANGUAGES, cleaning=_DROP, selection=held_out)
+
+
+# EC-40: the plain files of Tan and Monz, normalised and tokenised as they come.
+def _ec40(folder: Path, name: str) -> Corpus:
+    patterns = {
+        "train": (f"{folder}/EC40_dataset/{{pair}}.{{language}}",),
+        "validation": (f"{folder}/EC40-NTREX-val-plain/test.{{pair}}.{{language}}",),
+        "test": (
+            f"{folder}/EC40-FLORES-en-centric-plain/test.{{pair}}.{{language}}",
+            f"{folder}/EC40-FLORES-zs-plain/test.{{pair}}.{{language}}",
+        ),
+    }
+    return PatternFiles(name, patterns, EC40_LANGUAGES, cleaning=_DROP)
+
+
+# NLLB's mined text as OPUS gives it (Moses format); validation and test are Flores+.
+def _nllb(folder: Path, name: str) -> Corpus:
+    patterns = (
+        f"{folder}/{{pair}}/NLLB.{{pair}}.{{language}}",
+        f"{folder}/NLLB.{{pair}}.{{language}}",
+    )
+    train = PatternFiles(name, {"train": patterns}, MITRE_LANGUAGES, cleaning=_DROP)
+    parts: dict[str, Corpus] = {"train": train}
+    try:
+        flores = published_corpus("flores")
+        parts |= {"validation": flores, "test": flores}
+    except UserError as error:
+        _log.warning("%s without validation and test text: %s", name, error)
+    return JoinedCorpus(name, MITRE_LANGUAGES, parts)
+
+
+# Flores+ and Flores-200, which name some languages differently. "nb" and "no" are one file there.
+_FLORES_200 = {"tl": "tgl_Latn", "zh": "zho_Hans"}
+_FLORES_WORDS = {
+    code: tuple(filter(None, (item.flores, _FLORES_200.get(code))))
+    for code, item in LANGUAGES.items()
+    if item.flores
+}
+
+
+def _flores(splits: Mapping[str, str]) -> Callable[[Path, str], Corpus]:
+    def make(folder: Path, name: str) -> Corpus:
+        patterns = {
+            split: (
+                f"{folder}/{word}/{{language}}.{word}",  # Flores-200
+                f"{folder}/{word}/{word}.{{language}}",  # releases of Flores+
+                f"{folder}/{word}/{{language}}.parquet#text",  # Flores+ on the Hugging Face Hub
+                f"{folder}/{word}/{{language}}.jsonl#text",
+            )
+            for split, word in splits.items()
+        }
+        return PatternFiles(name, patterns, tuple(_FLORES_WORDS), words=_FLORES_WORDS)
+
+    return make
+
+
+# NTREX-128: three-letter codes, Flores' own but for these.
+_NTREX_EXCEPTIONS = {
+    "az": "aze-Latn", "fa": "fas", "lv": "lav", "mg": "mlg", "ms": "msa", "ne": "nep",
+    "ps": "pus", "sd": "snd-Arab", "sq": "sqi", "sr": "srp-Cyrl", "tg": "tgk-Cyrl",
+    "uz": "uzb", "zh": "zho-CN",
+}  # fmt: skip
+_NTREX_WORDS = {
+    code: ("src.eng",) if code == "en" else (f"ref.{_NTREX_EXCEPTIONS.get(code, words[0][:3])}",)
+    for code, words in _FLORES_WORDS.items()
+}
+
+
+def _ntrex(folder: Path, name: str) -> Corpus:
+    patterns = {"test": (f"{folder}/NTREX-128/newstest2019-{{language}}.txt",)}
+    return PatternFiles(name, patterns, tuple(_NTREX_WORDS), words=_NTREX_WORDS)
+
+
+MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
+
+
+def _multi30k(folder: Path, name: str) -> Corpus:
+    words = {
+        "train": ("train",),
+        "validation": ("val", "validation"),
+        "test": ("test_2016_flickr", "test2016", "test"),
+    }
+    patterns = {
+        split: tuple(f"{folder}/{word}.{{language}}" for word in names)
+        for split, names in words.items()
+    }
+    return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
+
+
+_FLORES_WANTED = (
+    "dev/ and devtest/ of Flores+ or Flores-200 (dev/eng_Latn.dev, dev/dev.eng_Latn, "
+    "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"
+)
+FINE_TUNING_COUNTS = (5, 25, 100)
+
+_ROWS: Sequence[Published] = (
+    Published(
+        "ted19",
+        TED19_LANGUAGES,
+        _ted19,
+        "all_talks_train.tsv, all_talks_dev.tsv and all_talks_test.tsv of ted_talks.tar.gz "
+        "(phontron.com/data)",
+        english_centric(TED19_LANGUAGES),
+    ),
+    Published(
+        "opus100",
+        OPUS100_LANGUAGES,
+        _opus100,
+        "the folders supervised and zero-shot of opus-100-corpus/v1.0, or a copy of the data set "
+        "Helsinki-NLP/opus-100 (en-fr/train-00000-of-00001.parquet and so on)",
+        english_centric(OPUS100_LANGUAGES),
+    ),
+    Published(
+        "ec40",
+        EC40_LANGUAGES,
+        _ec40,
+        "the plain EC-40 folders EC40_dataset (en-de.de and so on), EC40-NTREX-val-plain, "
+        "EC40-FLORES-en-centric-plain and EC40-FLORES-zs-plain "
+        "(github.com/Smu-Tan/ZS-NMT-Variations)",
+        english_centric(EC40_LANGUAGES),
+    ),
+    Published(
+        "nllb",
+        MITRE_LANGUAGES,
+        _nllb,
+        "the Moses files of NLLB v1 on OPUS, unpacked: de-en/NLLB.de-en.de and so on",
+        mitre_directions(),
+        temperature=1.0,
+    ),
+    Published(
+        "flores", MITRE_LANGUAGES, _flores({"validation": "dev", "test": "devtest"}), _FLORES_WANTED
+    ),
+    Published(
+        "flores_tuning",
+        MITRE_LANGUAGES,
+        _flores({"train": "dev", "test": "devtest"}),
+        _FLORES_WANTED,
+        fine_tuning_directions(max(FINE_TUNING_COUNTS)),
+        temperature=1.0,
+        folder="flores",
+    ),
+    Published(
+        "ntrex",
+        MITRE_LANGUAGES,
+        _ntrex,
+        "the folder NTREX-128 of github.com/MicrosoftTranslator/NTREX "
+        "(NTREX-128/newstest2019-ref.deu.txt and so on)",
+    ),
+    Published(
+        "multi30k",
+        MULTI30K_LANGUAGES,
+        _multi30k,
+        "train.XX, val.XX and test_2016_flickr.XX (or .gz) for en, de, fr, cs of "
+        "github.com/multi30k/dataset",
+        english_centric(MULTI30K_LANGUAGES),
+    ),
+)
+
+PUBLISHED: Mapping[str, Published] = {row.name: row for row in _ROWS}
+"""The corpora by name; `mnmt_jax.data.corpora.get_corpus` makes them too."""
+
+
+for _name in PUBLISHED:
+    register_corpus(_name, functools.partial(published_corpus, _name))

@@ -1,0 +1,346 @@
+"""Each published corpus read from a few lines in its true file format; what is missing is told."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from mnmt_jax.data import published
+from mnmt_jax.data.corpora import CORPORA, get_corpus
+from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
+from mnmt_jax.data.published import PUBLISHED, published_corpus
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import (
+    EC40_TIERS,
+    MITRE_LANGUAGES,
+    TED19_LANGUAGES,
+    fine_tuning_directions,
+    mitre_directions,
+)
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    """The folder that MNMT_JAX_DATA names."""
+    monkeypatch.setenv("MNMT_JAX_DATA", str(tmp_path))
+    return tmp_path
+
+
+def write(folder, **files):
+    """Writes texts; a name's "__" is a slash and its "_dot_" a full stop."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def lines(*texts):
+    return "".join(f"{text}\n" for text in texts)
+
+
+# The columns of the talks' tables as they come, in their order.
+TED_HEADER = (
+    "talk_name en es pt-br fr ru he ar ko zh-cn it ja zh-tw nl ro tr de vi pl pt bg el fa sr hu "
+    "hr uk cs id th sv sk sq lt da calv my sl mk fr-ca fi hy hi nb ka mn et ku gl mr zh ur eo ms "
+    "az ta bn kk be eu bs"
+).split()
+
+
+def talk(**cells):
+    """One row: languages not given have no sentence."""
+    words = {"zh": "zh-cn"}
+    given = {words.get(code, code): text for code, text in cells.items()}
+    row = [given.get(word, "_ _ NULL _ _") for word in TED_HEADER[1:]]
+    return "\t".join(["kelly_mcgonigal_how_to_make_stress_your_friend", *row])
+
+
+def test_ted19(data):
+    rows = [
+        talk(en='" I have a confession . "', de="Ich muss &apos;was sagen .", zh="我 得 坦白 。"),
+        talk(en="Only English and German .", de="Nur Englisch und Deutsch ."),
+        talk(en="", de="Die englische Seite ist leer ."),
+        talk(de="Kein Englisch .", zh="没有 英文 。"),
+        talk(en="Third .", de="Drittens ."),
+    ]
+    table = lines("\t".join(TED_HEADER), *rows)
+    for split in ("train", "dev", "test"):
+        write(data, **{f"ted19__all_talks_{split}_dot_tsv": table})
+    corpus = get_corpus("ted19")
+    assert corpus.languages == TED19_LANGUAGES
+    assert corpus.splits() == ("train", "validation", "test")
+    assert list(corpus.pairs("train", ("en", "de"))) == [
+        ('" I have a confession . "', "Ich muss &apos;was sagen ."),
+        ("Only English and German .", "Nur Englisch und Deutsch ."),
+        ("Third .", "Drittens ."),
+    ]
+    assert list(corpus.pairs("test", ("zh", "de"))) == [
+        ("我 得 坦白 。", "Ich muss &apos;was sagen ."),
+        ("没有 英文 。", "Kein Englisch ."),
+    ]
+    assert not corpus.reports["train", ("en", "de")].dropped
+    assert len(zero_shot_directions(corpus, MIXTURES["ted19"].directions, "test")) == 306
+
+
+def test_ted19_takes_the_first_2000_held_out_pairs(data):
+    rows = [talk(en=f"Line {n} .", de=f"Zeile {n} .") for n in range(2003)]
+    table = lines("\t".join(TED_HEADER), talk(en="No German ."), *rows)
+    for split in ("train", "dev", "test"):
+        write(data, **{f"ted19__all_talks_{split}_dot_tsv": table})
+    corpus = published_corpus("ted19")
+    sizes = [corpus.size(split, ("de", "en")) for split in corpus.splits()]
+    assert sizes == [2003, 2000, 2000]
+    assert list(corpus.pairs("test", ("de", "en")))[-1] == ("Zeile 1999 .", "Line 1999 .")
+
+
+def test_ted19_with_another_header(data):
+    for split in ("train", "dev", "test"):
+        write(data, **{f"ted19__all_talks_{split}_dot_tsv": "talk_name\ten\tde\n"})
+    with pytest.raises(UserError, match=r"all_talks_train\.tsv:1: the header lacks column 'ar'"):
+        published_corpus("ted19")
+
+
+def opus_files(data, pair, split, first, second, kind="supervised"):
+    for code, texts in zip(pair.split("-"), (first, second), strict=True):
+        path = data / "opus100" / kind / pair / f"opus.{pair}-{split}.{code}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines(*texts), encoding="utf-8")
+
+
+def test_opus100_in_plain_files(data):
+    train = (["A", "B", "C", "B", "D"], ["a", "b", "c", "b", ""])
+    opus_files(data, "en-fr", "train", *train)
+    opus_files(data, "en-fr", "dev", ["E", "C"], ["e", "c"])
+    opus_files(data, "en-fr", "test", ["C", "C"], ["c", "c"])
+    opus_files(data, "de-en", "train", ["Ja"], ["Yes"])
+    opus_files(data, "de-fr", "test", ["Nein"], ["Non"], kind="zero-shot")
+    corpus = get_corpus("opus100")
+    assert set(corpus.directions("train")) == {
+        ("en", "fr"),
+        ("fr", "en"),
+        ("de", "en"),
+        ("en", "de"),
+    }
+    # Without what the test set has, each pair once, without blank sides.
+    assert list(corpus.pairs("train", ("fr", "en"))) == [("a", "A"), ("b", "B")]
+    assert corpus.reports["train", ("fr", "en")].dropped == {"repeated": 2, "blank": 1}
+    assert list(corpus.pairs("validation", ("en", "fr"))) == [("E", "e")]
+    assert list(corpus.pairs("test", ("en", "fr"))) == [("C", "c"), ("C", "c")]
+    assert list(corpus.pairs("test", ("fr", "de"))) == [("Non", "Nein")]
+    supervised = [("en", "fr"), ("fr", "en"), ("de", "en"), ("en", "de")]
+    assert zero_shot_directions(corpus, supervised, "test") == (("de", "fr"), ("fr", "de"))
+    # What the authors' script rebuilt is taken where it is.
+    opus_files(data, "en-fr", "train-rebuilt", ["B"], ["b"])
+    assert list(published_corpus("opus100").pairs("train", ("en", "fr"))) == [("B", "b")]
+
+
+def test_opus100_in_parquet_files(data):
+    folder = data / "opus100" / "en-fr"
+    folder.mkdir(parents=True)
+    rows = [
+        {"translation": {"en": "Yes\u2028!", "fr": "Oui"}},
+        {"translation": {"en": "", "fr": "x"}},
+    ]
+    for split in ("train", "validation", "test"):
+        name = f"{split}-00000-of-00001.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(rows[split == "test" :]), folder / name)
+    corpus = get_corpus("opus100")
+    assert list(corpus.pairs("train", ("fr", "en"))) == [("Oui", "Yes\u2028!")]
+    assert list(corpus.pairs("test", ("fr", "en"))) == []
+    assert corpus.reports["test", ("fr", "en")].dropped == {"blank": 1}
+
+
+def test_ec40(data):
+    write(
+        data,
+        **{
+            "ec40__EC40_dataset__en-de_dot_en": lines("A man .", "A dog ."),
+            "ec40__EC40_dataset__en-de_dot_de": lines("Ein Mann .", "Ein Hund ."),
+            "ec40__EC40-NTREX-val-plain__test_dot_en-de_dot_en": lines("Good ."),
+            "ec40__EC40-NTREX-val-plain__test_dot_en-de_dot_de": lines("Gut ."),
+            "ec40__EC40-FLORES-en-centric-plain__test_dot_en-de_dot_en": lines("Bad ."),
+            "ec40__EC40-FLORES-en-centric-plain__test_dot_en-de_dot_de": lines("Schlecht ."),
+            "ec40__EC40-FLORES-zs-plain__test_dot_de-nl_dot_de": lines("Schlecht ."),
+            "ec40__EC40-FLORES-zs-plain__test_dot_de-nl_dot_nl": lines("Slecht ."),
+        },
+    )
+    corpus = get_corpus("ec40")
+    assert list(corpus.pairs("train", ("de", "en")))[1] == ("Ein Hund .", "A dog .")
+    assert list(corpus.pairs("validation", ("en", "de"))) == [("Good .", "Gut .")]
+    assert list(corpus.pairs("test", ("en", "de"))) == [("Bad .", "Schlecht .")]
+    assert list(corpus.pairs("test", ("nl", "de"))) == [("Slecht .", "Schlecht .")]
+
+
+def test_nllb_with_flores(data, caplog):
+    write(
+        data,
+        **{
+            "nllb__de-en__NLLB_dot_de-en_dot_de": lines("Ein Haus.", "", "Ein Baum."),
+            "nllb__de-en__NLLB_dot_de-en_dot_en": lines("A house.", "Nothing.", "A tree."),
+            "nllb__de-en__NLLB_dot_de-en_dot_scores": lines("1.25", "1.1", "1.06"),
+        },
+    )
+    assert published_corpus("nllb").splits() == ("train",)
+    assert "corpus 'flores' is not in" in caplog.text
+    write(
+        data,
+        **{
+            "flores__dev__dev_dot_eng_Latn": lines("One."),
+            "flores__dev__dev_dot_deu_Latn": lines("Eins."),
+            "flores__dev__dev_dot_cmn_Hans": lines("一。"),
+            "flores__dev__dev_dot_nob_Latn": lines("En."),
+        },
+    )
+    corpus = get_corpus("nllb")
+    assert list(corpus.pairs("train", ("en", "de"))) == [
+        ("A house.", "Ein Haus."),
+        ("A tree.", "Ein Baum."),
+    ]
+    assert corpus.splits() == ("train", "validation")
+    assert list(corpus.pairs("validation", ("zh", "de"))) == [("一。", "Eins.")]
+    assert corpus.size("validation", ("zh", "de")) == 1
+    assert len(corpus.directions("validation")) == 6  # Norwegian is not among its languages
+    assert MIXTURES["nllb_bridge"].directions == mitre_directions()
+    with pytest.raises(UserError, match="'no' is not among its languages"):
+        corpus.pairs("validation", ("no", "de"))
+
+
+FLORES_LAYOUTS = {
+    "Flores-200": ("{split}/{code}.{split}", {"zh": "zho_Hans", "tl": "tgl_Latn"}),
+    "Flores+": ("{split}/{split}.{code}", {"zh": "cmn_Hans", "tl": "fil_Latn"}),
+    "jsonl": ("{split}/{code}.jsonl", {"zh": "cmn_Hans", "tl": "fil_Latn"}),
+    "parquet": ("{split}/{code}.parquet", {"zh": "cmn_Hans", "tl": "fil_Latn"}),
+}
+
+
+@pytest.mark.parametrize("layout", FLORES_LAYOUTS)
+def test_flores(data, layout):
+    pattern, codes = FLORES_LAYOUTS[layout]
+    texts = {"eng_Latn": "One \u2028 two.", codes["zh"]: "一二。", codes["tl"]: "Isa."}
+    for split, number in (("dev", 2), ("devtest", 3)):
+        for code, text in texts.items():
+            path = data / "flores" / pattern.format(split=split, code=code)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{"id": n, "iso_639_3": code[:3], "text": f"{text} {n}"} for n in range(number)]
+            if layout == "parquet":
+                parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+                continue
+            written = [json.dumps(row) if layout == "jsonl" else row["text"] for row in rows]
+            path.write_text(lines(*written), encoding="utf-8")
+    corpus = get_corpus("flores")
+    assert corpus.splits() == ("validation", "test")
+    assert len(corpus.directions("test")) == 6
+    assert list(corpus.pairs("validation", ("tl", "zh"))) == [
+        ("Isa. 0", "一二。 0"),
+        ("Isa. 1", "一二。 1"),
+    ]
+    assert corpus.size("test", ("en", "zh")) == 3
+    tuning = get_corpus("flores_tuning")
+    assert tuning.splits() == ("train", "test")
+    assert list(tuning.pairs("train", ("en", "tl")))[0] == ("One \u2028 two. 0", "Isa. 0")
+
+
+def test_fine_tuning_mixtures():
+    for count in (5, 25, 100):
+        mixture = MIXTURES[f"flores_finetune_{count}"]
+        assert (mixture.corpus, mixture.temperature) == ("flores_tuning", 1.0)
+        assert mixture.directions == fine_tuning_directions(count)
+
+
+# Names of NTREX-128 for languages of this project, as its repository has them.
+NTREX = """
+en src.eng, af ref.afr, am ref.amh, ar ref.arb, az ref.aze-Latn, be ref.bel, bg ref.bul,
+bn ref.ben, bs ref.bos, ca ref.cat, cs ref.ces, da ref.dan, de ref.deu, es ref.spa, fa ref.fas,
+fr ref.fra, ha ref.hau, he ref.heb, id ref.ind, is ref.isl, lv ref.lav, ms ref.msa, ne ref.nep,
+no ref.nob, ro ref.ron, sd ref.snd-Arab, sr ref.srp-Cyrl, tl ref.fil, uz ref.uzb, vi ref.vie,
+zh ref.zho-CN
+"""
+
+
+def test_ntrex(data):
+    names = dict(item.split() for item in NTREX.replace("\n", " ").split(","))
+    for code, word in names.items():
+        path = data / "ntrex" / "NTREX-128" / f"newstest2019-{word}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines(f"first in {code}", f"second in {code}"), encoding="utf-8")
+    corpus = get_corpus("ntrex")
+    assert corpus.splits() == ("test",)
+    found = {code for direction in corpus.directions("test") for code in direction}
+    assert found == set(names) | {"nb"}
+    assert list(corpus.pairs("test", ("zh", "en")))[1] == ("second in zh", "second in en")
+
+
+def test_multi30k(data):
+    for code in ("en", "de", "fr", "cs"):
+        write(data, **{f"multi30k__train_dot_{code}": lines(code, f"{code} 2")})
+        write(data, **{f"multi30k__val_dot_{code}": lines(code)})
+        write(data, **{f"multi30k__test_2016_flickr_dot_{code}": lines(code)})
+    corpus = get_corpus("multi30k")
+    assert corpus.splits() == ("train", "validation", "test")
+    assert list(corpus.pairs("train", ("de", "cs"))) == [("de", "cs"), ("de 2", "cs 2")]
+    assert len(zero_shot_directions(corpus, MIXTURES["multi30k"].directions)) == 6
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
+    assert name in CORPORA
+    with pytest.raises(UserError, match=f"corpus '{name}' is not in {data}/") as caught:
+        get_corpus(name)
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith("MNMT_JAX_DATA names the folder above")
+    PUBLISHED[name].path.mkdir()
+    with pytest.raises(UserError, match="put there"):
+        get_corpus(name)
+
+
+def test_the_folder_defaults_to_data(monkeypatch):
+    monkeypatch.delenv("MNMT_JAX_DATA")
+    assert str(published.data_folder()) == "data"
+    with pytest.raises(UserError, match="is not in data/ted19: put there all_talks_train"):
+        published_corpus("ted19")
+
+
+def test_numbers_of_directions():
+    counts = {row.name: len(row.supervised) for row in PUBLISHED.values()}
+    assert counts == {
+        "ted19": 36,
+        "opus100": 188,
+        "ec40": 80,
+        "nllb": 194,
+        "flores": 0,
+        "flores_tuning": 100,
+        "ntrex": 0,
+        "multi30k": 6,
+    }
+    temperatures = {row.name: row.temperature for row in PUBLISHED.values() if row.supervised}
+    assert temperatures.pop("nllb") == temperatures.pop("flores_tuning") == 1.0
+    assert set(temperatures.values()) == {5.0}
+    assert set(PUBLISHED["nllb"].languages) == set(MITRE_LANGUAGES)
+    assert len(set().union(*EC40_TIERS.values()) & set(PUBLISHED["ec40"].languages)) == 40
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\nno json\n', r"eng_Latn\.jsonl:2: not JSON"),
+        ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is not there"),
+        ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is not there or no text"),
+    ],
+)
+def test_damaged_tables_name_file_and_line(data, content, message):
+    write(data, flores__dev__eng_Latn_dot_jsonl=content)
+    write(data, flores__dev__deu_Latn_dot_jsonl='{"text": "b"}\n{"text": "c"}\n')
+    with pytest.raises(UserError, match=message):
+        list(get_corpus("flores").pairs("validation", ("de", "en")))
+
+
+def test_damaged_parquet_files_name_the_file(data):
+    folder = data / "flores" / "dev"
+    folder.mkdir(parents=True)
+    (folder / "eng_Latn.parquet").write_bytes(b"no table")
+    parquet.write_table(pyarrow.Table.from_pylist([{"txt": "a"}]), folder / "deu_Latn.parquet")
+    corpus = get_corpus("flores")
+    with pytest.raises(UserError, match=r"eng_Latn\.parquet: not a Parquet file"):
+        list(corpus.pairs("validation", ("en", "de")))
+    with pytest.raises(UserError, match=r"deu_Latn\.parquet: no column 'text'; it has \['txt'\]"):
+        list(corpus.pairs("validation", ("de", "en")))
