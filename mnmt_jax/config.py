@@ -38,7 +38,6 @@ class Data(Checked):
         max_segments: sentence pairs packed into a row at most; 1 switches packing off.
         chunk_examples: examples planned (shuffled, packed) at a time.
         validation_examples: sentence pairs per validation task.
-        seed: seed of order and mixing.
     """
 
     cache: str = ""
@@ -52,7 +51,6 @@ class Data(Checked):
     max_segments: int = 8
     chunk_examples: int = 16384
     validation_examples: int = 200
-    seed: int = 1
 
 
 @gin.configurable
@@ -162,7 +160,7 @@ class Train(Checked):
 
     Attributes:
         steps: updates.
-        seed: seed of parameters and dropout.
+        seed: the run's: of parameters, dropout, and the order and mixing of the data.
         log_every: updates between lines of `metrics.jsonl`.
         eval_every: updates between validations.
         save_every: updates between checkpoints.

@@ -57,7 +57,6 @@ RANGES: Mapping[str, Range] = {
     "Data.max_segments": COUNT,
     "Data.chunk_examples": COUNT,
     "Data.validation_examples": AMOUNT,
-    "Data.seed": SEED,
     "Model.stage_layers": COUNT,
     "Model.embed": Range(low=2),
     "Model.mlp": COUNT,

@@ -348,8 +348,8 @@ def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipel
         learner.model.layout,
         config.data,
         register_factor=config.model.register_factor,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        seed=config.train.seed,
+        host=(jax.process_index(), jax.process_count()),
     )
 
 

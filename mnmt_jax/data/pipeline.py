@@ -75,8 +75,8 @@ class Pipeline:
         data: Data,
         *,
         register_factor: float = 1.0,
-        process_index: int = 0,
-        process_count: int = 1,
+        seed: int = 1,
+        host: tuple[int, int] = (0, 1),
     ) -> None:
         """Checks the settings against the cache.
 
@@ -85,13 +85,13 @@ class Pipeline:
             layout: tells which roles a batch needs.
             data: what to read and how to pack it.
             register_factor: source tokens per register.
-            process_index: this host's number.
-            process_count: hosts; each gets an equal run of the global batch's rows.
+            seed: of order and mixing.
+            host: this host's number and the number of hosts; each gets an equal run of the global
+                batch's rows.
         """
-        if data.rows % process_count:
-            raise UserError(
-                f"Data.rows={data.rows} must be a multiple of the {process_count} processes"
-            )
+        number, hosts = host
+        if data.rows % hosts:
+            raise UserError(f"Data.rows={data.rows} must be a multiple of the {hosts} processes")
         self.cache = cache
         self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not self.task_names:
@@ -103,14 +103,14 @@ class Pipeline:
             Lengths(data.source_length, data.target_length, data.max_segments),
             register_factor,
         )
-        self._data = data
-        self._rows = data.rows // process_count
-        self._first_row = self._rows * process_index
+        self._data, self._seed = data, seed
+        self._rows = data.rows // hosts
+        self._first_row = self._rows * number
         self._schedule = Schedule(
             self.task_names,
             tuple(cache.split(name, TRAIN).examples for name in self.task_names),
             data.temperature,
-            data.seed,
+            seed,
             data.chunk_examples,
         )
 
@@ -148,12 +148,12 @@ class Pipeline:
     def plan(self, chunk: int) -> Plan:
         """Plans a training chunk: the same on every host."""
         task, index = self._schedule.chunk(chunk)
-        keys = mix64(self._data.seed, chunk, 1, np.arange(len(task)))
+        keys = mix64(self._seed, chunk, 1, np.arange(len(task)))
         shuffled = np.argsort(keys, kind="stable")
         task, index = task[shuffled], index[shuffled]
         plan, rows = self._pack(task, index, self.task_names, TRAIN)
         count = int(rows.max(initial=-1)) + 1
-        place = np.argsort(np.argsort(mix64(self._data.seed, chunk, 2, np.arange(count))))
+        place = np.argsort(np.argsort(mix64(self._seed, chunk, 2, np.arange(count))))
         return _deal(plan, place[rows] if count else rows, (count, self._data.rows))
 
     def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[Batch]:
@@ -348,17 +348,12 @@ def batches(
     data: Data,
     *,
     register_factor: float = 1.0,
-    process_index: int = 0,
-    process_count: int = 1,
+    seed: int = 1,
+    host: tuple[int, int] = (0, 1),
 ) -> BatchIterator:
     """Returns the endless training batches of one host; arguments as of `Pipeline`."""
     return Pipeline(
-        cache,
-        layout,
-        data,
-        register_factor=register_factor,
-        process_index=process_index,
-        process_count=process_count,
+        cache, layout, data, register_factor=register_factor, seed=seed, host=host
     ).train()
 
 

@@ -60,7 +60,6 @@ def settings_of_run(**changes) -> Data:
         max_segments=4,
         temperature=2.0,
         chunk_examples=64,
-        seed=3,
     )
     return Data(**(defaults | changes))
 
@@ -301,8 +300,7 @@ def test_hosts_share_one_global_order(cache, process_count):
             cache,
             LAYOUTS["register"],
             settings_of_run(),
-            process_index=index,
-            process_count=process_count,
+            host=(index, process_count),
         )
         for index in range(process_count)
     ]
@@ -341,7 +339,7 @@ def test_restoring_a_position_continues(cache, steps):
 
 def test_a_position_of_other_settings_is_refused(cache):
     state = batches(cache, LAYOUTS["prefix"], settings_of_run()).get_state()
-    other = batches(cache, LAYOUTS["prefix"], settings_of_run(seed=4))
+    other = batches(cache, LAYOUTS["prefix"], settings_of_run(), seed=4)
     with pytest.raises(UserError, match="saved under other Data settings"):
         other.set_state(state)
 
@@ -371,7 +369,7 @@ def test_a_position_in_other_texts_is_refused(cache, tmp_path):
 def test_seeds_and_epochs_differ_but_repeat(cache):
     first = next(batches(cache, LAYOUTS["prefix"], settings_of_run()))
     assert_batches_equal(first, next(batches(cache, LAYOUTS["prefix"], settings_of_run())))
-    other = next(batches(cache, LAYOUTS["prefix"], settings_of_run(seed=9)))
+    other = next(batches(cache, LAYOUTS["prefix"], settings_of_run(), seed=9))
     assert (other["source_tokens"] != first["source_tokens"]).any()
 
 
@@ -437,6 +435,6 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 def test_settings_are_checked(cache):
     with pytest.raises(UserError, match="multiple of the 3 processes"):
-        batches(cache, LAYOUTS["prefix"], settings_of_run(), process_count=3)
+        batches(cache, LAYOUTS["prefix"], settings_of_run(), host=(0, 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))
