@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.errors import run_command
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.table import comparison_table, markdown_table
 
@@ -91,4 +92,4 @@ def _spread(values: Iterable[float], form: str = "{:.3f}") -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_command(lambda: main(sys.argv[1:]))
