@@ -3,6 +3,7 @@
 RUN/config.gin     resolved configuration
 RUN/vocabulary/    copy of the cache's vocabulary
 RUN/tasks.json     languages of each training task
+RUN/origin.json    whose parameters it started from, if not drawn
 RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, if scripts/average_checkpoints.py made them
 RUN/metrics.jsonl  one line per logged step
@@ -17,6 +18,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mnmt_jax.config import Config, load_config, save_config
 from mnmt_jax.errors import UserError
@@ -65,6 +67,11 @@ class RunDirectory:
     def tasks_file(self) -> Path:
         """The file of the training tasks' languages."""
         return self.path / "tasks.json"
+
+    @property
+    def origin_file(self) -> Path:
+        """The file about the parameters a run started from."""
+        return self.path / "origin.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -127,9 +134,16 @@ class RunDirectory:
             name: {"source_lang": source, "target_lang": target}
             for name, (source, target) in directions.items()
         }
-        partial = self.path / f".tasks.json.partial-{os.getpid()}"
-        partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.tasks_file)
+        _write_json(self.tasks_file, facts)
+
+    def write_origin(self, origin: str, report: str) -> None:
+        """Writes whose parameters the run starts from.
+
+        Args:
+            origin: a run directory, or a checkpoint of another toolkit.
+            report: what was taken of it.
+        """
+        _write_json(self.origin_file, {"origin": origin, "report": report})
 
     def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
         """Writes the configuration and the vocabulary, or checks that they continue the run.
@@ -160,6 +174,12 @@ class RunDirectory:
         partial = self.path / f".config.gin.partial-{os.getpid()}"
         save_config(config, partial)
         partial.replace(self.config_file)
+
+
+def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def changed_fields(before: Config, after: Config) -> list[str]:

@@ -23,6 +23,7 @@ from mnmt_jax.data.converter import segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline
 from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
 from mnmt_jax.losses import LossSums
@@ -42,6 +43,7 @@ from mnmt_jax.train_state import (
     shardings_of,
 )
 from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
+from mnmt_jax.vocabulary import Vocabulary
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
 _NAMES_SHOWN = 8
@@ -122,12 +124,13 @@ def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array,
     )
 
 
-def train(config: Config, workdir: str | Path) -> str | None:
+def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> str | None:
     """Trains, or continues the training in a run directory, to `Train.steps` updates.
 
     Args:
         config: everything about the run.
         workdir: the run directory.
+        origin: whose parameters a new run starts from; None draws them. Continuing ignores it.
 
     Returns:
         None when the run is complete; the name of the signal that stopped it otherwise.
@@ -143,7 +146,7 @@ def train(config: Config, workdir: str | Path) -> str | None:
         )
     settings = config.train
     run = RunDirectory(Path(workdir))
-    with StopRequests() as stop, Session(config, run) as session:
+    with StopRequests() as stop, Session(config, run, origin) as session:
         while session.step < settings.steps and stop.received is None:
             session.advance()
             record: Record = {}
@@ -174,7 +177,7 @@ class Session:
         step: updates done, known without asking the device.
     """
 
-    def __init__(self, config: Config, run: RunDirectory) -> None:
+    def __init__(self, config: Config, run: RunDirectory, origin: Origin | None = None) -> None:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
         cache = TokenCache.open(config.data.cache)
         config = _with_tasks(config, cache)
@@ -202,12 +205,14 @@ class Session:
             run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
         )
         try:
-            self._begin(cache, init, like)
+            self._begin(cache, init, like, origin)
         except BaseException:
             self._checkpoints.close()
             raise
 
-    def _begin(self, cache: TokenCache, init: Init, like: TrainState) -> None:
+    def _begin(
+        self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
+    ) -> None:
         self.run.prepare(
             self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
         )
@@ -218,12 +223,20 @@ class Session:
         self.state = restored.state if restored else create_state(init, self._mesh)
         if restored:
             self._batches.set_state(extra["data"])
+        report = "" if restored or not origin else self._start_from(origin, cache.vocabulary)
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
         left_out = "" if restored else self._pipeline.left_out()
-        if left_out:
-            self.reporter.say(left_out)
+        for line in filter(None, (left_out, report)):
+            self.reporter.say(line)
+
+    def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
+        """Exchanges the parameters just drawn for another run's."""
+        params, report = start_from(origin, self.state.params, self.config, vocabulary)
+        self.state = dataclasses.replace(self.state, params=params)
+        self.run.write_origin(str(origin.run), report)
+        return report
 
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)

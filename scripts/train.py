@@ -2,6 +2,7 @@
 
 import argparse
 import signal
+from pathlib import Path
 
 from mnmt_jax.cli import CommandParser, parse_command_line
 from mnmt_jax.errors import run_command
@@ -15,12 +16,28 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--workdir", required=True, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--initialize_from",
+        metavar="RUN",
+        help="trained or imported run whose parameters a new run starts from, of the same "
+        "vocabulary and sizes; an encoder-decoder gives other layouts its decoder",
+    )
+    parser.add_argument(
+        "--initialize_step",
+        metavar="STEP",
+        help="its checkpoint's step, 'best' or 'average'; the newest if not given",
+    )
     flags, gin_files, bindings = parse_command_line(parser)
 
     from mnmt_jax.config import load_config
+    from mnmt_jax.initialization import Origin
     from mnmt_jax.train import train
 
-    stopped = train(load_config(gin_files, bindings), flags.workdir)
+    origin = None
+    if flags.initialize_from:
+        step = flags.initialize_step or ""
+        origin = Origin(Path(flags.initialize_from), int(step) if step.isdigit() else step or None)
+    stopped = train(load_config(gin_files, bindings), flags.workdir, origin)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 

@@ -75,6 +75,7 @@ def import_checkpoint(
         write_params(run.path, params)
         found.save(run.vocabulary)
         save_config(config, run.config_file)
+        run.write_origin(str(path), f"imported from {kind}")
         if run_dir.is_dir():
             run_dir.rmdir()
         partial.rename(run_dir)
