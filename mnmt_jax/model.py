@@ -24,9 +24,9 @@ from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
 from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, sinusoid
 from mnmt_jax.sharding import split_rows, whole_width
+from mnmt_jax.special_ids import PAD_ID
 
 Batch = Mapping[str, Array]
-_PAD_ROW = 0
 
 
 def build_model(config: Model, vocab_size: int) -> Translator:
@@ -250,4 +250,4 @@ def _segment_ids(batch: Batch) -> dict[str, Array]:
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
     """Draws N(0, embed ** -0.5) with a zero row for padding, as fairseq does (MITRE spec 4.5)."""
     table = jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
-    return table.at[_PAD_ROW].set(0)
+    return table.at[PAD_ID].set(0)

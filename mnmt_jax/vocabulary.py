@@ -22,6 +22,7 @@ import sentencepiece
 
 from mnmt_jax.data.order import mix64, text_key
 from mnmt_jax.errors import UserError
+from mnmt_jax.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 FORMAT = 1
 _MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
@@ -46,9 +47,9 @@ class Vocabulary:
     model: bytes = dataclasses.field(repr=False)
     languages: tuple[str, ...]
     pieces: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
-    pad_id: int = dataclasses.field(default=0, init=False)
-    eos_id: int = dataclasses.field(default=1, init=False)
-    unk_id: int = dataclasses.field(default=2, init=False)
+    pad_id: int = dataclasses.field(default=PAD_ID, init=False)
+    eos_id: int = dataclasses.field(default=EOS_ID, init=False)
+    unk_id: int = dataclasses.field(default=UNK_ID, init=False)
 
     def __post_init__(self) -> None:
         """Checks the language list."""
@@ -342,9 +343,9 @@ def train_sentencepiece(
             model_type=options.model_type,
             character_coverage=options.character_coverage,
             normalization_rule_name=options.normalization,
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
             bos_id=-1,
             max_sentence_length=1 << 16,
             shuffle_input_sentence=False,

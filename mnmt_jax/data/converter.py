@@ -22,6 +22,7 @@ import numpy as np
 
 from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
@@ -165,7 +166,7 @@ class Converter:
         batch = self.static_batch(segments, rows)
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.target_tokens(segments.target_counts)
-        place = _place(segments.row, counts, (rows, self.lengths.target), "target")
+        place = _place(segments.row, counts, (rows, self.lengths.target), TARGET)
         tokens = np.empty(place.total, np.int32)
         labels = np.empty(place.total, np.int32)
         is_piece = np.ones(place.total, bool)
@@ -177,7 +178,7 @@ class Converter:
         tokens[is_piece] = segments.target
         labels[:-1] = tokens[1:]
         labels[place.ends] = self.vocabulary.eos_id
-        batch |= _span("target", place, tokens, (rows, self.lengths.target))
+        batch |= _span(TARGET, place, tokens, (rows, self.lengths.target))
         batch["target_labels"] = place.scatter(labels, (rows, self.lengths.target))
         return batch
 
@@ -189,14 +190,14 @@ class Converter:
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.source_tokens(segments.source_counts)
         batch = self._source(segments, counts, rows)
-        if "register" in self.roles:
-            registers, shape = self.registers(counts), self._shape("register", rows)
-            place = _place(segments.row, registers, shape, "register")
-            batch |= _span("register", place, np.repeat(tags, registers), shape)
-        if "trigger" in self.roles:
-            shape = self._shape("trigger", rows)
-            place = _place(segments.row, np.ones_like(counts), shape, "trigger")
-            batch |= _span("trigger", place, self._triggers(tags), shape)
+        if REGISTER in self.roles:
+            registers, shape = self.registers(counts), self._shape(REGISTER, rows)
+            place = _place(segments.row, registers, shape, REGISTER)
+            batch |= _span(REGISTER, place, np.repeat(tags, registers), shape)
+        if TRIGGER in self.roles:
+            shape = self._shape(TRIGGER, rows)
+            place = _place(segments.row, np.ones_like(counts), shape, TRIGGER)
+            batch |= _span(TRIGGER, place, self._triggers(tags), shape)
         shape = (rows, self.lengths.max_segments)
         place = _place(segments.row, np.ones_like(counts), shape, "segments")
         for name, values in zip(PER_SEGMENT, segments.per_segment, strict=True):
@@ -204,8 +205,8 @@ class Converter:
         return batch
 
     def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> Batch:
-        shape = self._shape("source", rows)
-        place = _place(segments.row, counts, shape, "source")
+        shape = self._shape(SOURCE, rows)
+        place = _place(segments.row, counts, shape, SOURCE)
         tokens = np.empty(place.total, np.int32)
         is_piece = np.ones(place.total, bool)
         is_piece[place.ends] = False
@@ -215,7 +216,7 @@ class Converter:
             language = 0 if self.instruction.source_tag == "source" else 1
             tokens[place.starts] = self.vocabulary.tag_ids[segments.per_segment[language]]
         tokens[is_piece] = segments.source
-        return _span("source", place, tokens, shape)
+        return _span(SOURCE, place, tokens, shape)
 
     def _triggers(self, tags: np.ndarray) -> np.ndarray:
         if self.instruction.trigger == "tag":
@@ -224,9 +225,9 @@ class Converter:
 
     def _shape(self, role: str, rows: int) -> tuple[int, int]:
         width = {
-            "source": self.lengths.source,
-            "register": self.lengths.registers(self.register_factor),
-            "trigger": self.lengths.max_segments,
+            SOURCE: self.lengths.source,
+            REGISTER: self.lengths.registers(self.register_factor),
+            TRIGGER: self.lengths.max_segments,
         }
         return rows, width[role]
 

@@ -82,14 +82,16 @@ def cache_sources(
     Raises:
         UserError: if the corpus has no training text for a supervised direction.
     """
-    missing = [pair for pair in supervised if pair not in corpus.directions("train")]
+    present = {split: dict.fromkeys(corpus.directions(split)) for split in CACHED_SPLITS}
+    missing = [pair for pair in supervised if pair not in present["train"]]
     if missing:
         raise UserError(
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}; it has "
-            f"{', '.join('-'.join(pair) for pair in corpus.directions('train')[:8])}, ..."
+            f"{', '.join('-'.join(pair) for pair in list(present['train'])[:8])}, ..."
         )
     for direction in supervised:
-        yield _source(corpus, direction, CACHED_SPLITS, vocabulary)
+        splits = [split for split in CACHED_SPLITS if direction in present[split]]
+        yield _source(corpus, direction, splits, vocabulary)
     for direction in zero_shot_directions(corpus, supervised):
         yield _source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
 
@@ -108,7 +110,7 @@ def language_text(
         Text by language, for the languages of the directions, in the corpus's order.
     """
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
-    supervised = tuple(directions)
+    supervised = dict.fromkeys(directions)
     for direction in supervised:
         if direction[::-1] in supervised and direction > direction[::-1]:
             continue
@@ -140,10 +142,9 @@ def mixture_corpus(mixture: Mixture) -> Corpus:
 def _source(
     corpus: Corpus, direction: Direction, splits: Sequence[str], vocabulary: Vocabulary
 ) -> TaskSource:
-    present = [split for split in splits if direction in corpus.directions(split)]
     readers = {
         split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
-        for split in present
+        for split in splits
     }
     return TaskSource(task_name(corpus.name, direction), *direction, readers)
 

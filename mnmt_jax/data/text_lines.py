@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import zlib
@@ -13,6 +14,8 @@ from typing import BinaryIO, Literal, cast
 from mnmt_jax.errors import UserError
 
 BadLine = Literal["error", "drop"]
+
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,6 @@ class Flaw:
 
 
 BLANK = Flaw("blank", "blank line")
-BAD_UTF8 = Flaw("bad_utf8", "not valid UTF-8")
 REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split")
 
 
@@ -82,50 +84,63 @@ def check_sentence(text: str, cleaning: Cleaning) -> Flaw | None:
     return None
 
 
-def read_lines(path: str, max_bytes: int) -> Iterator[str | Flaw]:
-    """Yields the lines of a UTF-8 file without their line ends, one at a time.
+def read_lines(source: str | BinaryIO, max_bytes: int | None = None) -> Iterator[str | Flaw]:
+    """Yields the lines of UTF-8 text without their line ends, one at a time.
 
     A line ends at a line feed, with or without a carriage return before it; other characters that
     Unicode counts as line breaks stay in the text. A byte order mark is removed. Memory stays
-    bounded whatever the file holds.
+    bounded by the longest line that is read, whatever the file holds.
 
     Args:
-        path: plain file, or gzip if the name ends in ".gz".
-        max_bytes: longest line that is read; a longer one becomes a flaw.
+        source: path of a file, gzip if it is named ".gz" or begins as gzip does; or an open plain
+            file.
+        max_bytes: longest line that is read; a longer one becomes a flaw. None reads any.
 
     Raises:
         UserError: if the file cannot be opened, or is cut off or no gzip inside.
     """
+    if isinstance(source, str):
+        with closing(_open(source)) as file:
+            yield from _lines(file, source, max_bytes)
+    else:
+        yield from _lines(source, getattr(source, "name", "input"), max_bytes)
+
+
+def _open(path: str) -> BinaryIO:
     try:
-        raw = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+        with open(path, "rb") as file:
+            compressed = path.endswith(".gz") or file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        return cast(BinaryIO, gzip.open(path, "rb") if compressed else open(path, "rb"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def _lines(file: BinaryIO, name: str, max_bytes: int | None) -> Iterator[str | Flaw]:
     number = 0
-    with closing(raw) as opened:
-        file = cast(BinaryIO, opened)
-        while True:
-            try:
-                line = file.readline(max_bytes + 1)
-                overlong = len(line) > max_bytes and not line.endswith(b"\n")
-                while overlong and (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
-                    pass
-            except (EOFError, OSError, zlib.error) as error:
-                raise UserError(
-                    f"{path}: unreadable after line {number} ({error}), copy the file again"
-                ) from None
-            if not line:
-                return
-            number += 1
-            if overlong:
-                yield Flaw("too_long", f"more than {max_bytes} bytes")
-                continue
-            yield _decode(line, first=number == 1)
+    while True:
+        try:
+            line = file.readline(-1 if max_bytes is None else max_bytes + 1)
+            overlong = max_bytes is not None and len(line) > max_bytes and line[-1:] != b"\n"
+            while overlong and (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
+                pass
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(
+                f"{name}: unreadable after line {number} ({error}), copy the file again"
+            ) from None
+        if not line:
+            return
+        number += 1
+        if overlong:
+            yield Flaw("too_long", f"more than {max_bytes} bytes")
+            continue
+        yield _decode(line, first=number == 1)
 
 
 def _decode(line: bytes, *, first: bool) -> str | Flaw:
     """Decodes one line."""
+    line = line.removeprefix(codecs.BOM_UTF8) if first else line
     try:
-        text = line.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError:
-        return BAD_UTF8
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Flaw("bad_utf8", f"not UTF-8 (byte {error.start + 1})")
     return text.removesuffix("\n").removesuffix("\r")

@@ -11,44 +11,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from mnmt_jax.data import text_lines
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translate import Translation
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = "\ufeff"
-
 
 def read_lines(path: str | None) -> Iterator[str]:
-    r"""Yields the lines of a file without their line ends, one at a time.
+    """Yields the lines of a file as `text_lines.read_lines` does; each must be good.
 
     Args:
-        path: a UTF-8 file, gzip or not; None reads standard input. Lines end in `\n` or `\r\n` and
-            nothing else, so other characters that some tools break lines at stay inside a line.
+        path: a UTF-8 file, gzip or not; None reads standard input.
 
     Raises:
         UserError: if the file cannot be read or a line is not UTF-8.
     """
     name = path or "standard input"
-    with _open_input(path) as file:
-        lines = enumerate(file, start=1)
-        while True:
-            try:
-                number, raw = next(lines, (0, b""))
-            except (OSError, EOFError) as error:
-                raise UserError(f"{name}: cannot be read on: {error}") from error
-            if not number:
-                return
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{name}, line {number}: not UTF-8 (byte {error.start + 1}); convert the file"
-                ) from error
-            if number == 1:
-                text = text.removeprefix(_BYTE_ORDER_MARK)
-            yield text.removesuffix("\n").removesuffix("\r")
+    for number, line in enumerate(text_lines.read_lines(path or sys.stdin.buffer), start=1):
+        if isinstance(line, text_lines.Flaw):
+            raise UserError(f"{name}, line {number}: {line.detail}; convert the file")
+        yield line
 
 
 @contextlib.contextmanager
@@ -98,14 +81,3 @@ def format_json(number: int, source: str, translation: Translation) -> str:
         "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
     }
     return json.dumps(record, ensure_ascii=False)
-
-
-def _open_input(path: str | None) -> IO[bytes]:
-    if path is None:
-        return sys.stdin.buffer
-    try:
-        with open(path, "rb") as file:
-            compressed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-        return cast(IO[bytes], gzip.open(path, "rb") if compressed else open(path, "rb"))
-    except OSError as error:
-        raise UserError(f"--input={path}: {error.strerror}") from error

@@ -58,9 +58,14 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
         decode: of the run.
         beam_size: more than 1 selects beam search where the run is greedy; 1 selects greedy search
             where it uses a beam; sampling draws so many. None changes nothing.
+
+    Raises:
+        UserError: if it is not positive.
     """
     if beam_size is None:
         return decode
+    if beam_size < 1:
+        raise UserError(f"beam_size={beam_size} must be at least 1")
     method = decode.method
     if method != "sample":
         method = "beam" if beam_size > 1 else "greedy"

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-PAD_ID, EOS_ID = 0, 1
+from mnmt_jax.special_ids import EOS_ID, PAD_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy

@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import os
 import tracemalloc
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from mnmt_jax.data import corpora
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
+from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.decoding.files import read_lines as input_lines
 from mnmt_jax.errors import UserError
+from tests.unit import made_text
 
 DROP = Cleaning(on_bad_line="drop", max_characters=30)
 EN, DE = b"One.\nTwo.\nThree.\n", "Eins.\nZwei.\nDreißig.\n".encode()
@@ -48,6 +52,37 @@ def test_gzip_reads_like_plain_text(tmp_path):
     assert list(corpus.pairs("train", ("de", "en"))) == [("Eins.", "One.")]
 
 
+def test_text_is_read_alike_by_corpora_and_by_the_translator(tmp_path):
+    text = "\ufeffOne\u2028more.\r\nTwo.\n\nThree".encode()
+    expected = ["One\u2028more.", "Two.", "", "Three"]
+    for name, content in [("a", text), ("b.gz", gzip.compress(text)), ("c", gzip.compress(text))]:
+        path = str(tmp_path / name)
+        (tmp_path / name).write_bytes(content)
+        assert list(read_lines(path, 100)) == list(input_lines(path)) == expected
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfOne.\nTw\xff\n")
+    [good, flaw] = read_lines(str(tmp_path / "a"))
+    assert good == "One." and flaw.reason == "bad_utf8"
+    with pytest.raises(UserError, match=r"line 2: not UTF-8 \(byte 3\); convert the file"):
+        list(input_lines(str(tmp_path / "a")))
+
+
+def test_the_disk_is_looked_at_once(tmp_path, monkeypatch):
+    """However many directions are asked for: a file is looked for once, not once per pair."""
+    codes = ("en", "de", "fr", "cs", "nl", "sv")
+    for code in codes:
+        write(tmp_path, **{f"train_{code}": EN, f"validation_{code}": EN})
+    looked_for = []
+    isfile = os.path.isfile
+    monkeypatch.setattr(os.path, "isfile", lambda path: looked_for.append(path) or isfile(path))
+    corpus = parallel(tmp_path, codes)
+    assert corpus.splits() == ("train", "validation")
+    sources = list(cache_sources(corpus, corpus.directions("train"), made_text.vocabulary()))
+    assert len(sources) == 30 and {len(source.splits) for source in sources} == {2}
+    assert all(len(list(corpus.pairs("train", pair))) == 3 for pair in corpus.directions("train"))
+    # Plain and gzip, of three splits.
+    assert len(looked_for) == len(set(looked_for)) == 2 * 3 * len(codes)
+
+
 def test_a_file_both_plain_and_gzipped_is_refused(tmp_path):
     write(tmp_path, train_en=EN, train_en_gz=EN, train_de=DE)
     with pytest.raises(UserError, match=r"train\.en: exists plain and as \.gz, remove one"):
@@ -83,7 +118,7 @@ def test_split_words_and_pair_folders(tmp_path):
 FLAWS = [
     ("blank", b"One.\n  \nThree.\n", DE, r"train\.en:2: blank line; mend it, or set on_bad_line"),
     ("blank", EN, b"\nZwei.\nDrei.\n", r"train\.de:1: blank line"),
-    ("bad_utf8", b"One.\nTw\xffo.\nThree.\n", DE, r"train\.en:2: not valid UTF-8"),
+    ("bad_utf8", b"One.\nTw\xffo.\nThree.\n", DE, r"train\.en:2: not UTF-8 \(byte 3\)"),
     ("too_long", EN, b"Eins.\nZwei.\n" + b"x" * 31 + b"\n", r"train\.de:3: 31 characters, more"),
     ("too_long", b"x" * 500 + b"\nTwo.\nThree.\n", DE, r"train\.en:1: more than 122 bytes"),
     (
@@ -193,7 +228,7 @@ def test_tsv_columns_by_header_or_by_name(tmp_path):
         (b"en\tde\nOne.\tEins.\nTwo.\n", r"train\.tsv:3: 1 columns where 2 belong"),
         (b"en\tde\nOne.\tEins.\tUn.\n", r"train\.tsv:2: 3 columns where 2 belong"),
         (b"en\tde\nOne.\t\n", r"train\.tsv:2: blank line"),
-        (b"en\tde\n\xff\tEins.\n", r"train\.tsv:2: not valid UTF-8"),
+        (b"en\tde\n\xff\tEins.\n", r"train\.tsv:2: not UTF-8 \(byte 1\)"),
         (b"One.\tEins.\n", r"train\.tsv:1: unknown language 'One\.'.*the header must name"),
         (b"", r"train\.tsv:1: the header must name"),
     ],
