@@ -9,6 +9,7 @@ Features keep seqio's names `inputs` and `targets`: its evaluators and tools loo
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ def add_task(
         source: yields examples that hold the two texts, e.g. a `seqio.TfdsDataSource`.
         direction: source and target language, both with a tag in the vocabulary.
         vocabulary: turns text into ids.
-        keys: names of the source and target text in the source's examples.
+        keys: names of the source and target text in the source's examples; dots lead into nested
+            features, as in "translation.de".
     """
     _DIRECTIONS[name] = direction
     return seqio.TaskRegistry.add(
@@ -73,7 +75,7 @@ def add_corpus(
     """Registers one task per direction of a text corpus, with all the splits it has.
 
     Args:
-        corpus: gives the text; files are read once here, to count them.
+        corpus: gives the text.
         directions: directions to register; with a training split or without.
         vocabulary: turns text into ids.
 
@@ -83,24 +85,62 @@ def add_corpus(
     Raises:
         UserError: if the corpus has no split of a direction.
     """
+    present = {pair for split in corpus.splits() for pair in corpus.directions(split)}
+    wanted = tuple(directions)
+    if missing := [pair for pair in wanted if pair not in present]:
+        raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(missing[0])}")
+    return add_named_corpus(corpus.name, lambda: corpus, directions=wanted, vocabulary=vocabulary)
+
+
+def add_named_corpus(
+    name: str,
+    load: Callable[[], Corpus],
+    *,
+    directions: Iterable[Direction],
+    vocabulary: PieceVocabulary,
+) -> list[str]:
+    """Registers one task per direction of a corpus that is made when a task is first used.
+
+    So tasks can be registered before the corpus's files are there.
+
+    Args:
+        name: of the corpus.
+        load: makes it, or raises what is missing; called more than once.
+        directions: directions to register.
+        vocabulary: turns text into ids.
+
+    Returns:
+        The tasks' names, `{corpus}_{source}_{target}`.
+    """
     names = []
-    present = {split: frozenset(corpus.directions(split)) for split in corpus.splits()}
     for direction in directions:
-        sizes = {
-            split: corpus.size(split, direction)
-            for split, there in present.items()
-            if direction in there
-        }
-        if not sizes:
-            raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(direction)}")
-        data = seqio.FunctionDataSource(
-            functools.partial(_corpus_dataset, corpus, direction),
-            splits=tuple(sizes),
-            num_input_examples=sizes,
-        )
-        names.append(task_name(corpus.name, direction))
-        add_task(names[-1], data, direction=direction, vocabulary=vocabulary)
+        names.append(task_name(name, direction))
+        source = _CorpusSource(load, direction)
+        add_task(names[-1], source, direction=direction, vocabulary=vocabulary)
     return names
+
+
+class _CorpusSource(seqio.FunctionDataSource):
+    """Streams one direction of a corpus; reads files once to count them, when asked."""
+
+    def __init__(self, load: Callable[[], Corpus], direction: Direction) -> None:
+        super().__init__(functools.partial(_corpus_dataset, load, direction), splits=())
+        self._load, self._direction = load, direction
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Splits that have the direction."""
+        corpus = self._load()
+        return tuple(
+            split for split in corpus.splits() if self._direction in corpus.directions(split)
+        )
+
+    def num_input_examples(self, split: str) -> int:
+        """Returns the number of sentence pairs."""
+        return self._load().size(split, self._direction)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'-'.join(self._direction)})"
 
 
 def add_mixture(
@@ -119,7 +159,7 @@ def add_mixture(
     """
     rate = functools.partial(_temperature_rate, temperature=temperature)
     if zero_shot:
-        seqio.MixtureRegistry.add(f"{name}_zero_shot", list(zero_shot), default_rate=rate)
+        seqio.MixtureRegistry.add(f"{name}_zero_shot", list(zero_shot), default_rate=1.0)
     _ZERO_SHOT[name] = tuple(zero_shot)
     return seqio.MixtureRegistry.add(name, list(tasks), default_rate=rate)
 
@@ -201,7 +241,7 @@ def _task_pairs(task: seqio.Task, split: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _corpus_dataset(
-    corpus: Corpus,
+    load: Callable[[], Corpus],
     direction: Direction,
     split: str,
     shuffle_files: bool = False,
@@ -211,7 +251,7 @@ def _corpus_dataset(
     del shuffle_files, seed
 
     def examples() -> Iterator[dict[str, str]]:
-        for source, target in corpus.pairs(split, direction):
+        for source, target in load().pairs(split, direction):
             yield {"inputs": source, "targets": target}
 
     text = tf.TensorSpec((), tf.string)
@@ -221,7 +261,11 @@ def _corpus_dataset(
 
 
 def _take_texts(dataset: tf.data.Dataset, keys: tuple[str, str]) -> tf.data.Dataset:
-    return dataset.map(lambda example: {"inputs": example[keys[0]], "targets": example[keys[1]]})
+    def take(example: dict[str, Any]) -> dict[str, Any]:
+        sides = [functools.reduce(operator.getitem, key.split("."), example) for key in keys]
+        return {"inputs": sides[0], "targets": sides[1]}
+
+    return dataset.map(take)
 
 
 def _add_languages(

@@ -27,6 +27,7 @@ from mnmt_jax.languages import (
     Direction,
     english_centric,
     fine_tuning_directions,
+    many_to_many,
     mitre_directions,
 )
 
@@ -45,8 +46,10 @@ class Published:
         make: builds it from its folder and name.
         wanted: what to put into the folder.
         supervised: directions trained on; none for test sets.
+        tested: languages between which any direction has test text.
         temperature: of sampling, as published.
         folder: its name.
+        vocabulary: name of the vocabulary its models have, if not the corpus's name.
     """
 
     name: str
@@ -54,13 +57,21 @@ class Published:
     make: Callable[[Path, str], Corpus]
     wanted: str
     supervised: tuple[Direction, ...] = ()
+    tested: tuple[str, ...] = ()
     temperature: float = 5.0
     folder: str = ""
+    vocabulary: str = ""
 
     @property
     def path(self) -> Path:
         """The corpus's folder."""
         return data_folder() / (self.folder or self.name)
+
+    @property
+    def zero_shot(self) -> tuple[Direction, ...]:
+        """Directions that are tested only."""
+        known = set(self.supervised)
+        return tuple(pair for pair in many_to_many(self.tested) if pair not in known)
 
 
 def data_folder() -> Path:
@@ -229,6 +240,7 @@ _ROWS: Sequence[Published] = (
         "all_talks_train.tsv, all_talks_dev.tsv and all_talks_test.tsv of ted_talks.tar.gz "
         "(phontron.com/data)",
         english_centric(TED19_LANGUAGES),
+        TED19_LANGUAGES,
     ),
     Published(
         "opus100",
@@ -237,6 +249,7 @@ _ROWS: Sequence[Published] = (
         "the folders supervised and zero-shot of opus-100-corpus/v1.0, or a copy of the data set "
         "Helsinki-NLP/opus-100 (en-fr/train-00000-of-00001.parquet and so on)",
         english_centric(OPUS100_LANGUAGES),
+        ("ar", "de", "fr", "nl", "ru", "zh"),
     ),
     Published(
         "ec40",
@@ -246,6 +259,7 @@ _ROWS: Sequence[Published] = (
         "EC40-FLORES-en-centric-plain and EC40-FLORES-zs-plain "
         "(github.com/Smu-Tan/ZS-NMT-Variations)",
         english_centric(EC40_LANGUAGES),
+        EC40_LANGUAGES,
     ),
     Published(
         "nllb",
@@ -253,10 +267,17 @@ _ROWS: Sequence[Published] = (
         _nllb,
         "the Moses files of NLLB v1 on OPUS, unpacked: de-en/NLLB.de-en.de and so on",
         mitre_directions(),
+        MITRE_LANGUAGES,
         temperature=1.0,
+        vocabulary="mitre",
     ),
     Published(
-        "flores", MITRE_LANGUAGES, _flores({"validation": "dev", "test": "devtest"}), _FLORES_WANTED
+        "flores",
+        MITRE_LANGUAGES,
+        _flores({"validation": "dev", "test": "devtest"}),
+        _FLORES_WANTED,
+        tested=MITRE_LANGUAGES,
+        vocabulary="mitre",
     ),
     Published(
         "flores_tuning",
@@ -266,6 +287,7 @@ _ROWS: Sequence[Published] = (
         fine_tuning_directions(max(FINE_TUNING_COUNTS)),
         temperature=1.0,
         folder="flores",
+        vocabulary="mitre",
     ),
     Published(
         "ntrex",
@@ -273,6 +295,8 @@ _ROWS: Sequence[Published] = (
         _ntrex,
         "the folder NTREX-128 of github.com/MicrosoftTranslator/NTREX "
         "(NTREX-128/newstest2019-ref.deu.txt and so on)",
+        tested=MITRE_LANGUAGES,
+        vocabulary="mitre",
     ),
     Published(
         "multi30k",
@@ -281,6 +305,7 @@ _ROWS: Sequence[Published] = (
         "train.XX, val.XX and test_2016_flickr.XX (or .gz) for en, de, fr, cs of "
         "github.com/multi30k/dataset",
         english_centric(MULTI30K_LANGUAGES),
+        MULTI30K_LANGUAGES,
     ),
 )
 

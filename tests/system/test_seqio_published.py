@@ -1,0 +1,83 @@
+"""The published corpora as seqio tasks: registered without files, read when used."""
+
+import pytest
+import seqio
+import tensorflow as tf
+
+from mnmt_jax.data.mixtures import MIXTURES
+from mnmt_jax.data.published import PUBLISHED
+from mnmt_jax.errors import UserError
+from mnmt_jax.seqio_tasks import add_task, task_sources
+from mnmt_jax.seqio_vocabulary import PieceVocabulary
+from tasks import published
+from tests.unit import made_text
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("MNMT_JAX_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_every_mixture_is_registered_with_its_directions():
+    found = {
+        name: len(seqio.MixtureRegistry.get(name).tasks) for name in seqio.MixtureRegistry.names()
+    }
+    expected = {
+        "ted19": 36, "ted19_zero_shot": 306, "opus100": 188, "opus100_zero_shot": 30, "ec40": 80,
+        "ec40_zero_shot": 1560, "nllb_bridge": 194, "nllb_bridge_zero_shot": 358, "flores": 552,
+        "flores_finetune_5": 5, "flores_finetune_25": 25, "flores_finetune_100": 100, "ntrex": 552,
+        "multi30k": 6, "multi30k_zero_shot": 6,
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
+    for name in MIXTURES:
+        if MIXTURES[name].corpus in PUBLISHED:
+            assert name in expected
+    assert "ted19_zh_de" in seqio.TaskRegistry.names()
+
+
+def test_a_task_without_files_says_what_to_put_where(data):
+    task = seqio.TaskRegistry.get("ec40_en_kab")
+    with pytest.raises(UserError, match=f"corpus 'ec40' is not in {data}/ec40: put there"):
+        task.get_dataset(sequence_length=None, split="train")
+    with pytest.raises(UserError, match=f"vocabulary of corpus 'ec40' is not in {data}/vocabular"):
+        published.load_vocabulary(PUBLISHED["ec40"])
+    assert "mitre" in str(published.vocabulary_folder(PUBLISHED["flores_tuning"]))
+
+
+def test_tasks_read_the_corpus(data, monkeypatch):
+    folder = data / "multi30k"
+    folder.mkdir()
+    for split, start, count in (("train", 1, 12), ("val", 100, 5), ("test_2016_flickr", 200, 3)):
+        for code in made_text.LANGUAGES:
+            text = made_text.sentences(code, count, start)
+            (folder / f"{split}.{code}").write_text("\n".join(text) + "\n", encoding="utf-8")
+    made_text.vocabulary().save(data / "made")
+    monkeypatch.setenv("MNMT_JAX_MULTI30K_VOCABULARY", str(data / "made"))
+    task = seqio.TaskRegistry.get("multi30k_en_de")
+    assert task.splits == ("train", "validation", "test")
+    assert [task.num_input_examples(split) for split in task.splits] == [12, 5, 3]
+    examples = list(task.get_dataset(None, "test", shuffle=False).as_numpy_iterator())
+    vocabulary = made_text.vocabulary()
+    expected = [vocabulary.encode(line) for line in made_text.sentences("de", 3, 200)]
+    assert [example["targets"].tolist() for example in examples] == expected
+    [source] = task_sources("multi30k_de_fr", ("train", "validation"))
+    assert set(source.splits) == {"train", "validation"}
+    pairs = list(source.splits["validation"]())
+    assert [vocabulary.decode(pair[1]) for pair in pairs] == made_text.sentences("fr", 5, 100)
+
+
+def test_nested_features_of_any_data_source():
+    def dataset(split, shuffle_files):
+        return tf.data.Dataset.from_tensors(
+            {"translation": {"de": "drei Haus", "en": "three house"}}
+        )
+
+    source = seqio.FunctionDataSource(dataset, splits=["test"], num_input_examples={"test": 1})
+    vocabulary = PieceVocabulary(made_text.vocabulary)
+    keys = ("translation.de", "translation.en")
+    add_task("nested_de_en", source, direction=("de", "en"), vocabulary=vocabulary, keys=keys)
+    [written] = task_sources("nested_de_en", ("test",))
+    [(inputs, targets)] = written.splits["test"]()
+    assert made_text.vocabulary().decode(inputs) == "drei Haus"
+    assert made_text.vocabulary().decode(targets) == "three house"
