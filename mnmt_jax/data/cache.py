@@ -16,7 +16,6 @@ import collections
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import partial_path
 from mnmt_jax.vocabulary import Vocabulary
 
 FORMAT = 2
@@ -127,7 +127,7 @@ def write_cache(
     """
     directory = Path(directory)
     check_absent(directory, overwrite)
-    partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
+    partial = partial_path(directory)
     try:
         written: dict[str, CachedTask] = {}
         for task in tasks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from mnmt_jax.data import text_lines
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import partial_path
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translate import Translation
@@ -50,7 +50,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
         sys.stdout.flush()
         return
     final = Path(path)
-    partial = final.with_name(f".{final.name}.partial-{os.getpid()}")
+    partial = partial_path(final)
     opener = gzip.open if final.suffix == ".gz" else open
     try:
         file = cast(IO[str], opener(partial, "wt", encoding="utf-8", newline="\n"))

@@ -7,7 +7,6 @@ OUTPUT/translations/de-fr.jsonl     {"source": ..., "hypothesis": ..., "referenc
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
 from mnmt_jax.languages import Direction
+from mnmt_jax.partial import partial_path
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,6 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
 
 def _replace(path: Path, text: str) -> None:
     """Writes a file so that it is either complete or absent."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = partial_path(path)
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

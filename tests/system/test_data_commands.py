@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config import Data
-from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.vocabulary import Vocabulary
@@ -105,6 +105,30 @@ def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
     assert cache.split("cldr_quickstart_en_cs", "train").examples == 30_000
     lengths = cache.lengths("cldr_quickstart_en_cs", "train")
     assert 3 < np.mean(lengths) < 30
+
+
+def test_what_a_killed_process_left_is_cleaned(tmp_path):
+    """And nothing else: not what a living process or another machine is writing."""
+    program = (
+        "import os, signal\n"
+        "from mnmt_jax.data.cache import TaskSource, write_cache\n"
+        "from tests.unit import made_text\n"
+        "def pairs():\n"
+        "    yield [3], [4]\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "task = TaskSource('made', 'en', 'de', {'train': pairs})\n"
+        f"write_cache({str(tmp_path / 'cache')!r}, [task], vocabulary=made_text.vocabulary())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    [left] = tmp_path.iterdir()
+    assert done.returncode == -9 and left.name.startswith(".cache.partial-") and left.is_dir()
+    machine = left.name.rpartition("-")[0]
+    others = [f"{machine}-{os.getppid()}", ".cache.partial-elsewhere-1", ".cache2.partial-x-1"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    task = TaskSource("made", "en", "de", {"train": lambda: [([3], [4])]})
+    write_cache(tmp_path / "cache", [task], vocabulary=made_text.vocabulary())
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", *others}
 
 
 def test_an_existing_model_is_adopted(tmp_path):
