@@ -74,8 +74,9 @@ def load_subject(
     """
     import jax
 
-    from mnmt_jax.checkpoint import restore_params, tree_fingerprint
+    from mnmt_jax.checkpoint import restore_params
     from mnmt_jax.decoding.generate import describe_search, with_beam_size
+    from mnmt_jax.fingerprint import tree_fingerprint
     from mnmt_jax.translator import Translator
     from mnmt_jax.vocabulary import Vocabulary
 
