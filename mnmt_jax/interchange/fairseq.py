@@ -27,7 +27,7 @@ from mnmt_jax.interchange.token_table import (
 )
 from mnmt_jax.interchange.torch_files import read_torch, write_torch
 from mnmt_jax.layout import Layout
-from mnmt_jax.layouts import get_layout
+from mnmt_jax.layouts import REGISTER, get_layout
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -241,7 +241,7 @@ def _export_arguments(config: Config) -> dict[str, Any]:
         )
     found = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
-    is_register = "register" in layout.embedded_roles()
+    is_register = REGISTER in layout.embedded_roles()
     if (instruction.trigger == "tag") != is_register:
         raise UserError(
             f"Data.instruction='{config.data.instruction}' with '{model.layout}' has no "

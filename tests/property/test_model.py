@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.layouts import LAYOUTS
+from tests.drawn_masks import labelled, read_pictures
 from tests.sample_batches import make, pack, random_pairs, small_config, spans_of, unpacked
 
 ATOL = 2e-5
@@ -47,37 +48,94 @@ def test_dense_equals_split_and_packed_equals_unpacked(name, norm):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_input_influence_equals_reachability(name):
-    """A position moves the target's states exactly if the table says a path exists."""
+def test_input_influence_equals_the_drawn_masks(name):
+    """An input moves a state exactly if a path through the pictures of its layers leads there.
+
+    The row is the one drawn, two sentences and padding, and every role's last states are looked at.
+    """
+    stages, memories = read_pictures(name)
     layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
-    batch = unpacked(layout, random_pairs(1, seed=3))
+    batch = row_of(layout, stages)
     model, params = make(small_config(name), batch)
-    tokens = {role: batch[f"{role}_tokens"].shape[1] for role in layout.embedded_roles()}
+    probe = jax.random.normal(jax.random.key(2), (model.config.embed,))
 
     def states(shifts):
-        moved = model.clone()
-        return moved.apply({"params": params}, batch, shifts, method=features_of_shifted)
+        found = model.apply({"params": params}, batch, shifts, method=last_states_of_shifted)
+        return {role: (found[role] * probe[None, None]).sum(axis=-1)[0] for role in found}
 
-    zeros = {role: jnp.zeros((1, n, model.config.embed)) for role, n in tokens.items()}
-    jacobian = jax.jacobian(lambda shifts: states(shifts)[0].sum(axis=-1))(zeros)
-    for role, length in tokens.items():
-        support = np.abs(np.asarray(jacobian[role])[:, 0]).max(axis=-1) > 0
-        expected = np.full(support.shape, role in layout.reachable("target"))
-        if role == "target":
-            expected = np.tri(*support.shape, dtype=bool)
-        np.testing.assert_array_equal(support, expected, err_msg=f"{name}: {role}")
-        assert length > 0
+    zeros = {
+        role: jnp.zeros((1, batch[f"{role}_tokens"].shape[1], model.config.embed))
+        for role in layout.embedded_roles()
+    }
+    jacobian = jax.jacobian(states)(zeros)
+    expected = drawn_influence(layout, stages, memories)
+    assert set(jacobian) == set(expected) == set(layout.embedded_roles())
+    compared = 0
+    for role, by_input in jacobian.items():
+        real = batch[f"{role}_segment_ids"][0] != 0
+        for read, values in by_input.items():
+            support = np.abs(np.asarray(values)[:, 0]).max(axis=-1) > 0
+            np.testing.assert_array_equal(
+                support[real], expected[role][read][real], err_msg=f"{name}: {role} of {read}"
+            )
+            assert support[real].any() == (read in layout.reachable(role))
+            compared += support[real].size
+    assert compared >= 40
 
 
-def features_of_shifted(model, batch, shifts):
-    """`features` with each role's input vectors moved, to differentiate by them."""
+def row_of(layout, stages):
+    """The batch of one row whose spans are labelled as the pictures' columns."""
+    labels = {role: ids for stage in stages for role, ids in labelled(stage.columns).items()}
+    rng, batch = np.random.default_rng(4), {}
+    for role in layout.embedded_roles():
+        ids = np.array([labels[role]], np.int32)
+        batch[f"{role}_segment_ids"] = ids
+        batch[f"{role}_tokens"] = np.where(ids, rng.integers(3, 15, ids.shape), 0).astype(np.int32)
+        positions = [np.sum(ids[0, :i] == number) for i, number in enumerate(ids[0])]
+        batch[f"{role}_positions"] = np.where(ids, positions, 0).astype(np.int32)
+    return batch
+
+
+def drawn_influence(layout, stages, memories):
+    """Role -> role -> [positions, inputs]: which inputs a path through the pictures leads from."""
+    labels = {role: ids for stage in stages for role, ids in labelled(stage.columns).items()}
+    carried = {
+        role: {
+            read: np.eye(len(labels[role]), len(labels[read]), dtype=bool) & (role == read)
+            for read in labels
+        }
+        for role in labels
+    }
+    memories = iter(memories)
+    for stage, picture in zip(layout.stages, stages, strict=True):
+        ended = {role: dict(reach) for role, reach in carried.items()}
+        edges = [(*edge, next(memories).matrix) for edge in stage.memory]
+        for _ in range(stage.layers):
+            after = {}
+            for query in stage.roles:
+                seen = {key: picture.block(query, key) for key in stage.roles}
+                after[query] = {
+                    read: carried[query][read]
+                    | np.any([seen[key] @ carried[key][read] for key in stage.roles], axis=0)
+                    for read in labels
+                }
+            for reader, memory, mask in edges:
+                for read in labels:
+                    after[reader][read] |= mask @ ended[memory][read]
+            carried |= after
+    return carried
+
+
+def last_states_of_shifted(model, batch, shifts):
+    """Every role's last states with each role's input vectors moved, to differentiate by them."""
     embed_span = model._embed_span
 
     def shifted(batch, role, deterministic):
         return embed_span(batch, role, deterministic) + shifts[role]
 
     object.__setattr__(model, "_embed_span", shifted)
-    return model.features(batch)
+    spans, ended, _ = model._run(batch, model.layout.stages, True)
+    return ended | spans
 
 
 def test_one_register_layer_hides_the_source():

@@ -1,5 +1,6 @@
 """The rules of the layout, and the table against masks drawn by hand."""
 
+import ast
 from pathlib import Path
 
 import jax
@@ -11,31 +12,7 @@ from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.attention.dense import dense_mask
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import LAYOUTS, get_layout
-
-MASKS = Path(__file__).parent.parent / "golden" / "masks"
-ROLE_OF_LETTER = {"S": "source", "R": "register", "G": "trigger", "T": "target"}
-
-
-def read_picture(block: str):
-    """Parses a picture into row labels, column labels and {row: cells}, without blank rows."""
-    lines = block.splitlines()
-    columns = lines[0].split()
-    rows, cells = [], {}
-    for number, line in enumerate(lines[1:]):
-        label, *marks = line.split()
-        rows.append(label)
-        if marks:
-            assert len(marks) == len(columns), f"row {number} of the picture has {len(marks)} cells"
-            cells[number] = [mark == "1" for mark in marks]
-    return rows, columns, cells
-
-
-def segment_ids_of(labels: list[str]) -> dict[str, jax.Array]:
-    """Turns labels such as S1 S1 S2 S0 into role -> [1, length] segment ids."""
-    spans: dict[str, list[int]] = {}
-    for label in labels:
-        spans.setdefault(ROLE_OF_LETTER[label[0]], []).append(int(label[1:]))
-    return {role: jnp.array([ids], jnp.int32) for role, ids in spans.items()}
+from tests.drawn_masks import MASKS, labelled, read_pictures
 
 
 def test_every_row_has_a_picture():
@@ -45,28 +22,30 @@ def test_every_row_has_a_picture():
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_masks_equal_the_drawn_ones(name):
     layout = LAYOUTS[name]
-    blocks = (MASKS / f"{name}.txt").read_text().strip().split("\n\n")
-    pictures = [read_picture(block) for block in blocks if not block.startswith("memory")]
-    memories = [
-        read_picture(block.split("\n", 1)[1]) for block in blocks if block.startswith("memory")
-    ]
+    pictures, memories = read_pictures(name)
     assert len(pictures) == len(layout.stages)
     assert len(memories) == sum(len(stage.memory) for stage in layout.stages)
     compared = 0
-    for stage, (rows, columns, cells) in zip(layout.stages, pictures, strict=True):
-        assert rows == columns
-        mask = np.asarray(dense_mask(stage, segment_ids_of(columns)))[0, 0]
-        for row, expected in cells.items():
-            assert mask[row].tolist() == expected, f"{name}: row {row} ({rows[row]})"
+    for stage, picture in zip(layout.stages, pictures, strict=True):
+        assert picture.rows == picture.columns
+        mask = np.asarray(dense_mask(stage, segment_ids_of(picture.columns)))[0, 0]
+        for row, expected in picture.cells.items():
+            assert mask[row].tolist() == expected, f"{name}: row {row} ({picture.rows[row]})"
             compared += 1
     edges = [edge for stage in layout.stages for edge in stage.memory]
-    for (reader, read), (rows, columns, cells) in zip(edges, memories, strict=True):
-        queries, keys = segment_ids_of(rows)[reader], segment_ids_of(columns)[read]
+    for (reader, read), picture in zip(edges, memories, strict=True):
+        queries = segment_ids_of(picture.rows)[reader]
+        keys = segment_ids_of(picture.columns)[read]
         mask = np.asarray(pair_mask(Sees.FULL, queries, keys))[0, 0]
-        for row, expected in cells.items():
+        for row, expected in picture.cells.items():
             assert mask[row].tolist() == expected
             compared += 1
     assert compared >= 7
+
+
+def segment_ids_of(labels: list[str]) -> dict[str, jax.Array]:
+    """Turns labels such as S1 S1 S2 S0 into role -> [1, length] segment ids."""
+    return {role: jnp.array([ids], jnp.int32) for role, ids in labelled(labels).items()}
 
 
 @pytest.mark.parametrize(
@@ -111,16 +90,40 @@ def test_wrong_names_and_layer_counts_name_the_field():
         get_layout("two_stage", (2,))
 
 
+def named_layouts(source: str) -> list[str]:
+    """Finds layout names that code compares something with, looks up in a literal, or matches."""
+    return [
+        f"line {constant.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare | ast.MatchValue)
+        for constant in ast.walk(node)
+        if isinstance(constant, ast.Constant) and constant.value in set(LAYOUTS)
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a.layout == 'prefix'",
+        "'causal' != x",
+        "x in ('register', 'y')",
+        "x not in {'register'}",
+        "match x:\n  case 'two_stage' | 'z':\n    pass",
+    ],
+)
+def test_a_comparison_is_found_however_it_is_spelt(source):
+    assert len(named_layouts(source)) == 1
+    assert not named_layouts("x = 'prefix'\nf(layout='prefix')\ny == 'something'")
+
+
 def test_layouts_are_named_nowhere_else():
     """Outside the table nobody compares a layout's name: structure is read from the row."""
-    package = Path(__file__).parent.parent.parent / "mnmt_jax"
+    root = Path(__file__).parent.parent.parent
     looked_at = 0
-    for path in package.rglob("*.py"):
-        if path.name == "layouts.py":
-            continue
-        looked_at += 1
-        text = path.read_text()
-        for name in LAYOUTS:
-            for comparison in (f'== "{name}"', f'"{name}" ==', f'"{name}" in config.model.layout'):
-                assert comparison not in text, f"{path.name} compares a layout's name: {comparison}"
-    assert looked_at > 10
+    for folder in ("mnmt_jax", "scripts", "tasks"):
+        for path in (root / folder).rglob("*.py"):
+            if path.name != "layouts.py":
+                looked_at += 1
+                found = named_layouts(path.read_text(encoding="utf-8"))
+                assert not found, f"{path.relative_to(root)} compares a layout's name: {found}"
+    assert looked_at > 60
