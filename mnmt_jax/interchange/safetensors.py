@@ -185,7 +185,7 @@ def _write_file(path: Path, tensors: Sequence[tuple[str, LazyArray]]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, tensor in tensors:
-            array = np.ascontiguousarray(tensor.read(), tensor.dtype)
+            array = np.asarray(tensor.read(), tensor.dtype, order="C")
             if array.shape != tensor.shape:
                 raise ValueError(f"{name} has shape {array.shape}, announced as {tensor.shape}")
             array.reshape(-1).view(np.uint8).tofile(file)

@@ -81,8 +81,10 @@ def read_torch(path: str | Path) -> Any:
     except UserError:
         raise
     except Exception as error:  # damaged pickles end in errors of many types
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path}: data.pkl is damaged ({reason}); download it again") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(
+            f"{path}: data.pkl is damaged or more than weights ({reason}); nothing was run"
+        ) from error
 
 
 class _Reader(_Unpickler):
