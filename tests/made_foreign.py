@@ -1,0 +1,172 @@
+"""Small checkpoints in other toolkits' forms: random weights, a real SentencePiece model."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from mnmt_jax.config import Model
+from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, Dialect, entries
+from mnmt_jax.interchange.safetensors import write_safetensors
+from mnmt_jax.interchange.tags import M2M100_LANGUAGES
+from mnmt_jax.interchange.torch_files import write_torch
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.lazy_array import LazyArray
+from tests.unit.made_text import LANGUAGES, sentences
+
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
+EXTRA, DROPPED = "▁extra", 3  # a piece the model lacks, and how many of its pieces are not in use
+FILLERS = 8
+SIZES = {"embed": 16, "mlp": 24, "heads": 2}
+
+
+@functools.cache
+def spm_model() -> bytes:
+    """A model with SentencePiece's own ids: unk 0, <s> 1, </s> 2, no pad."""
+    model = io.BytesIO()
+    text = [line for language in LANGUAGES for line in sentences(language, 200)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_writer=model, vocab_size=60, minloglevel=2
+    )
+    return model.getvalue()
+
+
+def spm_pieces() -> list[str]:
+    """The model's pieces without its specials."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm_model())
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+def m2m100_pieces() -> list[str]:
+    """The same but in another order, with some left out and one more."""
+    pieces = spm_pieces()
+    order = np.random.default_rng(0).permutation(len(pieces))
+    return [*(pieces[i] for i in order[DROPPED:]), EXTRA]
+
+
+def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> dict:
+    """Random weights under another toolkit's names."""
+    rng = np.random.default_rng(seed)
+    layout = get_layout(model.layout, model.stage_layers)
+    tensors = {}
+    for entry in entries(model, layout, dialect, np.arange(size)):
+        value = rng.normal(0, 0.3, entry.other_shape).astype(np.float32)
+        tensors |= {name: value for name in entry.written}
+    return tensors
+
+
+def write_json(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+
+
+def write_tensors(folder: Path, tensors: dict, **options: Any) -> None:
+    write_safetensors(folder, [(n, LazyArray.of(v)) for n, v in tensors.items()], **options)
+
+
+def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
+    """Writes a directory as `transformers` has it; returns its tensors."""
+    folder.mkdir(parents=True)
+    tokens = [*SPECIALS, *m2m100_pieces()]
+    size = len(tokens) + len(M2M100_LANGUAGES) + FILLERS
+    model = Model(layout="encoder_decoder", stage_layers=(1, 2), **SIZES)
+    tensors = random_tensors(model, M2M100, size, seed)
+    write_tensors(folder, tensors, **options)
+    sides = {
+        f"{side}_{field}": value
+        for side, layers in (("encoder", 1), ("decoder", 2))
+        for field, value in (("layers", layers), ("ffn_dim", 24), ("attention_heads", 2))
+    }
+    values = {"model_type": "m2m_100", "d_model": 16, "vocab_size": size, "scale_embedding": True}
+    values |= {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    write_json(folder / "config.json", values | sides | {"dropout": 0.1, "num_beams": 3})
+    (folder / "sentencepiece.bpe.model").write_bytes(spm_model())
+    write_json(folder / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    tags = [f"__{code}__" for code in M2M100_LANGUAGES]
+    write_json(folder / "special_tokens_map.json", {"additional_special_tokens": tags})
+    return tensors
+
+
+def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
+    """Writes a directory as the released MITRE has it, as far as that is known."""
+    folder.mkdir(parents=True)
+    tokens = [*SPECIALS, *spm_pieces()]
+    size = len(tokens) + 24
+    model = Model(layout="register", stage_layers=(2,), **SIZES)
+    tensors = {
+        prefix + name.removeprefix("model.decoder."): value
+        for name, value in random_tensors(model, MITRE, size).items()
+    }
+    write_tensors(folder, tensors)
+    values = {"model_type": "mitre", "d_model": 16, "decoder_layers": 2, "decoder_ffn_dim": 24}
+    values |= {"decoder_attention_heads": 2, "vocab_size": size, "pad_token_id": 1}
+    values |= {"eos_token_id": 2, "decoder_start_token_id": 2, "scale_embedding": True}
+    write_json(folder / "config.json", values)
+    (folder / "mitre_spm.model").write_bytes(spm_model())
+    write_json(folder / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    return tensors
+
+
+FAIRSEQ_MODELS = {
+    "mitre": Model(layout="register", stage_layers=(2,), register_factor=1.5, **SIZES),
+    "two_stage": Model(
+        layout="two_stage_trigger", stage_layers=(1, 2), norm="post", adaption_mlp=12, **SIZES
+    ),
+    "prefix": Model(layout="prefix", stage_layers=(2,), **SIZES),
+    "encoder_decoder": Model(layout="encoder_decoder", stage_layers=(2, 1), **SIZES),
+}
+
+
+def fairseq_settings(kind: str) -> dict[str, Any]:
+    """The command line of a training, as a checkpoint keeps it."""
+    model = FAIRSEQ_MODELS[kind]
+    pre = model.norm == "pre"
+    settings: dict[str, Any] = {
+        "encoder_layers": (0, *model.stage_layers)[-2],
+        "decoder_layers": model.stage_layers[-1],
+        "encoder_normalize_before": pre and kind not in ("mitre", "prefix"),
+        "decoder_normalize_before": pre,
+        "share_all_embeddings": True,
+        "dropout": 0.1,
+        "encoder_langtok": "tgt",
+        "decoder_langtok": False,
+        "lr": [0.0005],
+    }
+    for side in ("encoder", "decoder"):
+        settings |= {f"{side}_embed_dim": 16, f"{side}_ffn_embed_dim": 24}
+        settings[f"{side}_attention_heads"] = 2
+    if kind == "mitre":
+        settings["register_factor"] = 1.5
+    if kind in ("two_stage", "prefix"):
+        settings["attention_position_bias"] = int(kind == "two_stage")
+        settings |= {"adaption_flag": str(kind == "two_stage"), "adaption_inner_size": 12}
+        settings["adaption_dropout"] = 0.1
+    return settings
+
+
+def fairseq_checkpoint(folder: Path, kind: str) -> dict:
+    """Writes `checkpoint.pt` with the vocabulary's files beside it; returns the state."""
+    folder.mkdir(parents=True)
+    size = len(SPECIALS) + len(spm_pieces()) + len(LANGUAGES)
+    tensors = random_tensors(FAIRSEQ_MODELS[kind], FAIRSEQ, size)
+    state = collections.OrderedDict()
+    for name, value in tensors.items():
+        state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
+    for side in ("encoder", "decoder"):
+        state[f"{side}.version"] = LazyArray.of(np.array([3], np.float32))
+    settings = argparse.Namespace(**fairseq_settings(kind))
+    history = [{"num_updates": 100, "optimizer_name": "FairseqAdam"}]
+    data = {"args": None, "cfg": {"model": settings, "task": {"_name": "x"}}, "model": state}
+    write_torch(folder / "checkpoint.pt", data | {"optimizer_history": history})
+    lines = [f"{piece} {100 - i}" for i, piece in enumerate(spm_pieces())]
+    (folder / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "languages.txt").write_text(",".join(LANGUAGES) + "\n", encoding="utf-8")
+    (folder / "spm.model").write_bytes(spm_model())
+    return tensors

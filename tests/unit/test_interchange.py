@@ -1,0 +1,351 @@
+"""Names, ids and settings of other toolkits: what is understood, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mnmt_jax.config import Model
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.fairseq import open_fairseq
+from mnmt_jax.interchange.huggingface import open_huggingface
+from mnmt_jax.interchange.names import (
+    FAIRSEQ,
+    M2M100,
+    MITRE,
+    entries,
+    read_params,
+    written_tensors,
+)
+from mnmt_jax.interchange.safetensors import read_safetensors
+from mnmt_jax.interchange.tags import (
+    M2M100_LANGUAGES,
+    NLLB_LANGUAGES,
+    NLLB_TAGS,
+    code_of_tag,
+    tag_tokens,
+)
+from mnmt_jax.interchange.token_table import (
+    plain_rows,
+    read_hugging_face_table,
+    rows_of_vocabulary,
+    tokens_for_export,
+)
+from mnmt_jax.interchange.torch_files import write_torch
+from mnmt_jax.languages import LANGUAGES as KNOWN
+from mnmt_jax.languages import MITRE_LANGUAGES
+from mnmt_jax.layouts import LAYOUTS, get_layout
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.vocabulary import Vocabulary
+from tests import made_foreign
+from tests.made_params import assert_same, read_all
+from tests.unit.made_text import LANGUAGES, sentences
+
+
+def lazy(tensors: dict) -> dict:
+    return {name: LazyArray.of(value) for name, value in tensors.items()}
+
+
+MODELS = {
+    name: Model(
+        layout=name,
+        stage_layers=(1, 2)[: len(row.stages)],
+        adaption_mlp=12 if "two_stage" in name else 0,
+        norm="post" if "causal" in name else "pre",
+        **made_foreign.SIZES,
+    )
+    for name, row in LAYOUTS.items()
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_survives_in_fairseq_names(name):
+    """Read and write are one table; the shapes are those of the model itself."""
+    import jax
+
+    from mnmt_jax.model import build_model
+    from tests.sample_batches import random_pairs, unpacked
+
+    model = MODELS[name]
+    layout = get_layout(name, model.stage_layers)
+    tensors = made_foreign.random_tensors(model, FAIRSEQ, 17)
+    table = entries(model, layout, FAIRSEQ, plain_rows(17))
+    params = read_all(read_params(lazy(tensors), table))
+    written = {name: tensor.read() for name, tensor in written_tensors(params, table)}
+    assert written.keys() == tensors.keys() and len(written) > 18
+    for key, value in tensors.items():
+        np.testing.assert_array_equal(written[key], value)
+    batch = unpacked(layout, random_pairs(1))
+    shapes = jax.eval_shape(build_model(model, 17).init, jax.random.key(0), batch)["params"]
+    assert jax.tree.map(lambda a: a.shape, shapes) == jax.tree.map(lambda a: a.shape, params)
+
+
+def problems_of(tensors: dict, model: Model = MODELS["encoder_decoder"]) -> str:
+    layout = get_layout(model.layout, model.stage_layers)
+    with pytest.raises(UserError) as refused:
+        read_params(lazy(tensors), entries(model, layout, M2M100, plain_rows(17)))
+    return str(refused.value)
+
+
+def test_all_problems_are_one_list():
+    good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
+    bad = dict(good)
+    del bad["model.decoder.layers.0.fc1.weight"]
+    del bad["model.encoder.layer_norm.bias"]
+    bad["model.decoder.layers.1.fc2.weight"] = np.zeros((16, 25), np.float32)
+    bad["model.decoder.layers.7.fc1.bias"] = np.zeros(24, np.float32)
+    bad["lm_head.weight"] = bad["model.shared.weight"] + 1
+    bad["model.encoder.embed_positions.weights"] = np.zeros((9, 16), np.float32)  # computed
+    message = problems_of(bad)
+    assert message.count("\n  ") == 5 and "5 problems" in message
+    for line in (
+        "missing decoder.layers.0.fc1.weight [24, 16]",
+        "missing encoder.layer_norm.bias [16]",
+        "model.decoder.layers.1.fc2.weight has shape [16, 25], expected [16, 24]",
+        "unexpected model.decoder.layers.7.fc1.bias [24]",
+        "model.shared.weight differs from lm_head.weight: the model has one matrix for both",
+    ):
+        assert f"\n  {line}" in message
+    total = sum(value.size for value in good.values())
+    assert f"{total:,} expected" in message
+
+
+def test_a_learned_position_table_is_unexpected():
+    good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
+    message = problems_of(good | {"model.decoder.embed_positions.weight": np.zeros((9, 16))})
+    assert "unexpected model.decoder.embed_positions.weight [9, 16]" in message
+
+
+def test_two_tensors_for_one_name_are_refused():
+    good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
+    name = "encoder.layer_norm.bias"
+    message = problems_of(good | {f"ema.{name}": good[f"model.{name}"]})
+    assert f"ema.{name} and model.{name} both end in {name}" in message
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "model.decoder.", "transformer.h."])
+@pytest.mark.parametrize("embedding", ["embed_tokens.weight", "shared.weight"])
+def test_mitre_is_found_by_suffix(prefix, embedding):
+    model = MODELS["register"]
+    layout = get_layout(model.layout, model.stage_layers)
+    table = entries(model, layout, MITRE, plain_rows(17))
+    expected = made_foreign.random_tensors(model, MITRE, 17)
+    renamed = {
+        name.replace("model.decoder.", prefix).replace("embed_tokens.weight", embedding): value
+        for name, value in expected.items()
+    }
+    renamed["lm_head.weight"] = expected["model.decoder.embed_tokens.weight"]
+    assert_same(
+        read_all(read_params(lazy(renamed), table)), read_all(read_params(lazy(expected), table))
+    )
+
+
+def test_tags():
+    assert code_of_tag("__de__") == code_of_tag("deu_Latn") == "de"
+    assert code_of_tag("__fil__") == "fil" and code_of_tag("tgl_Latn") == "tl"
+    assert code_of_tag("zho_Hans") == "zh" and code_of_tag("zho_Hant") == "zho_Hant"
+    for word in ("de", "▁de", "__", "____", "deu_latn", "<s>", "a_Latn"):
+        assert code_of_tag(word) is None
+    assert len(M2M100_LANGUAGES) == 100 and len(set(NLLB_LANGUAGES)) == len(NLLB_TAGS) == 202
+    known = {facts.flores for facts in KNOWN.values()} | {"tgl_Latn", "zho_Hans"}
+    for tag, code in zip(NLLB_TAGS, NLLB_LANGUAGES, strict=True):
+        assert (code in KNOWN) == (tag in known), tag
+    assert set(MITRE_LANGUAGES) <= set(NLLB_LANGUAGES) & set(M2M100_LANGUAGES)
+    assert tag_tokens(NLLB_LANGUAGES) == list(NLLB_TAGS)
+    assert tag_tokens(("en", "ace_Arab")) == ["__en__", "__ace_Arab__"]
+
+
+def test_m2m100_vocabulary(tmp_path):
+    """Another order than the model's, pieces it lacks, pieces not in use, fillers at the end."""
+    made_foreign.m2m100_directory(tmp_path / "m2m")
+    config = json.loads((tmp_path / "m2m" / "config.json").read_text())
+    table = read_hugging_face_table(tmp_path / "m2m", "m2m_100", config["vocab_size"])
+    vocabulary, rows = table.vocabulary()
+    assert vocabulary.size == config["vocab_size"] == len(rows) == len(set(rows))
+    assert vocabulary.languages == M2M100_LANGUAGES
+    tags = [f"__{code}__" for code in M2M100_LANGUAGES]
+    ours = vocabulary.tokens(range(vocabulary.size))
+    assert [table.tokens[i] for i in rows] == ours
+    assert ours[:5] == ["<pad>", "</s>", "<unk>", "<s>", made_foreign.m2m100_pieces()[0]]
+    assert ours[-100:] == tags and ours[-101] == "madeupword0007"
+    assert table.tokens[-8:] == tuple(f"madeupword{n:04d}" for n in range(8))
+    np.testing.assert_array_equal(rows_of_vocabulary(vocabulary, tags_last=False), rows)
+    assert tokens_for_export(vocabulary, tags, rows) == list(table.tokens)
+    _check_text(vocabulary, table)
+
+
+def _check_text(vocabulary: Vocabulary, table) -> None:
+    """Encodes as their tokenizer does: the model's pieces, looked up by name."""
+    processor = vocabulary._processor
+    unknown = 0
+    for language in LANGUAGES:
+        for line in sentences(language, 30):
+            pieces = processor.encode(line, out_type=str)
+            known = [piece if piece in table.tokens else "<unk>" for piece in pieces]
+            ids = vocabulary.encode(line)
+            assert vocabulary.tokens(ids) == known
+            unknown += known.count("<unk>")
+            text = vocabulary.decode([vocabulary.tag_id(language), *ids, 1, 0])
+            assert text == processor.decode(known)
+            if "<unk>" not in known:
+                assert text == line
+    assert unknown > 0
+    extra = table.tokens.index(made_foreign.EXTRA)
+    ids = [int(np.flatnonzero(rows_of_vocabulary(vocabulary, tags_last=False) == extra)[0])]
+    assert vocabulary.decode(vocabulary.encode("one") + ids).endswith(" extra")
+
+
+def test_listed_pieces_are_saved(tmp_path):
+    made_foreign.m2m100_directory(tmp_path / "m2m")
+    size = json.loads((tmp_path / "m2m" / "config.json").read_text())["vocab_size"]
+    vocabulary, _ = read_hugging_face_table(tmp_path / "m2m", "m2m_100", size).vocabulary()
+    vocabulary.save(tmp_path / "saved")
+    loaded = Vocabulary.load(tmp_path / "saved")
+    assert loaded.pieces == vocabulary.pieces and loaded.fingerprint == vocabulary.fingerprint
+    plain = dataclasses.replace(vocabulary, pieces=None)
+    assert plain.fingerprint != vocabulary.fingerprint
+    plain.save(tmp_path / "saved")
+    assert Vocabulary.load(tmp_path / "saved").pieces is None
+    with pytest.raises(UserError, match="listed twice"):
+        dataclasses.replace(vocabulary, pieces=("a", "b", "a"))
+
+
+def test_mitre_vocabulary_is_the_models_own(tmp_path):
+    made_foreign.mitre_directory(tmp_path / "mitre")
+    size = len(made_foreign.spm_pieces()) + 4 + 24
+    vocabulary, rows = read_hugging_face_table(tmp_path / "mitre", "mitre", size).vocabulary()
+    assert vocabulary.pieces is None and vocabulary.languages == MITRE_LANGUAGES
+    np.testing.assert_array_equal(rows, plain_rows(size))
+
+
+@pytest.mark.parametrize("form", ["sentencepiece alone", "tokenizer.json"])
+def test_nllb_vocabulary(tmp_path, form):
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(made_foreign.spm_model())
+    pieces = made_foreign.spm_pieces()
+    expected = [*made_foreign.SPECIALS, *pieces, *NLLB_TAGS, "<mask>"]
+    size = len(expected) + 2
+    if form == "tokenizer.json":
+        vocab = {token: i for i, token in enumerate(expected[: 4 + len(pieces)])}
+        added = [{"id": i, "content": t} for i, t in enumerate(expected) if t not in vocab]
+        tokenizer = {"model": {"vocab": vocab}, "added_tokens": added}
+        made_foreign.write_json(tmp_path / "tokenizer.json", tokenizer)
+    table = read_hugging_face_table(tmp_path, "m2m_100", size)
+    assert list(table.tokens[:-2]) == expected
+    vocabulary, rows = table.vocabulary()
+    assert vocabulary.languages == NLLB_LANGUAGES
+    assert [table.tokens[i] for i in rows[-202:]] == list(NLLB_TAGS)
+    assert vocabulary.named_pieces[-3:] == ("<mask>", "madeupword0000", "madeupword0001")
+    np.testing.assert_array_equal(rows_of_vocabulary(vocabulary, tags_last=False), rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("vocab.json", {"<s>": 0, "a": 0}, "have the same id 0"),
+        ("vocab.json", {"<s>": 99}, "the embedding has 20 rows"),
+        ("vocab.json", {t: i for i, t in enumerate("abcd")}, "ids 0 to 3 are not"),
+    ],
+)
+def test_bad_token_tables_are_refused(tmp_path, name, values, message):
+    (tmp_path / "spm.model").write_bytes(made_foreign.spm_model())
+    made_foreign.write_json(tmp_path / name, values)
+    with pytest.raises(UserError, match=message):
+        read_hugging_face_table(tmp_path, "mitre", 20).vocabulary()
+
+
+def test_a_model_of_other_pieces_is_refused(tmp_path):
+    (tmp_path / "spm.model").write_bytes(made_foreign.spm_model())
+    tokens = [*made_foreign.SPECIALS, *(f"other{n}" for n in range(60)), "__en__"]
+    made_foreign.write_json(tmp_path / "vocab.json", {t: i for i, t in enumerate(tokens)})
+    with pytest.raises(UserError, match="give the SentencePiece model that belongs to it"):
+        read_hugging_face_table(tmp_path, "x", len(tokens)).vocabulary()
+
+
+def test_huggingface_settings(tmp_path):
+    made_foreign.m2m100_directory(tmp_path / "m2m")
+    foreign = open_huggingface(tmp_path / "m2m")
+    expected = Model(layout="encoder_decoder", stage_layers=(1, 2), **made_foreign.SIZES)
+    assert foreign.model == expected and foreign.instruction == "5"
+    assert foreign.decode.beam_size == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation_function": "gelu"}, "activation_function='gelu'"),
+        ({"scale_embedding": False, "pad_token_id": 0}, "pad_token_id=0.*scale_embedding=False"),
+        ({"encoder_ffn_dim": 32}, r"feed-forward widths=\[32, 24\]"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"model_type": "nllb-moe"}, "model_type 'nllb-moe' is not one of m2m_100, mitre"),
+        ({"encoder_layers": None}, "lacks encoder_layers"),
+    ],
+)
+def test_other_huggingface_models_are_refused(tmp_path, changes, message):
+    made_foreign.m2m100_directory(tmp_path / "m2m")
+    path = tmp_path / "m2m" / "config.json"
+    values = json.loads(path.read_text()) | changes
+    made_foreign.write_json(path, {k: v for k, v in values.items() if v is not None})
+    with pytest.raises(UserError, match=message):
+        open_huggingface(tmp_path / "m2m")
+
+
+def test_old_torch_weights_of_huggingface_are_read(tmp_path):
+    tensors = made_foreign.m2m100_directory(tmp_path / "m2m")
+    (tmp_path / "m2m" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights"):
+        open_huggingface(tmp_path / "m2m")
+    write_torch(tmp_path / "m2m" / "pytorch_model.bin", lazy(tensors))
+    found = open_huggingface(tmp_path / "m2m").tensors
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(found[name].read(), value)
+
+
+def test_half_precision_becomes_float32(tmp_path):
+    tensors = made_foreign.m2m100_directory(tmp_path / "m2m")
+    halves = {name: value.astype(np.float16) for name, value in tensors.items()}
+    made_foreign.write_tensors(tmp_path / "m2m", halves)
+    model = MODELS["encoder_decoder"]
+    found = read_safetensors(tmp_path / "m2m" / "model.safetensors")
+    size = len(tensors["model.shared.weight"])
+    table = entries(model, get_layout(model.layout, (1, 2)), M2M100, plain_rows(size))
+    params = read_all(read_params(found, table))
+    assert params["embedding"].dtype == np.float32
+    np.testing.assert_array_equal(
+        params["embedding"], halves["model.shared.weight"].astype(np.float32)[plain_rows(size)]
+    )
+
+
+@pytest.mark.parametrize("kind", made_foreign.FAIRSEQ_MODELS)
+def test_fairseq_settings(tmp_path, kind):
+    made_foreign.fairseq_checkpoint(tmp_path / "x", kind)
+    foreign = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
+    assert foreign.model == made_foreign.FAIRSEQ_MODELS[kind]
+    assert foreign.instruction == ("register" if kind == "mitre" else "1")
+    assert foreign.decode.beam_size == (5 if kind == "mitre" else 4)
+    vocabulary, rows = foreign.tokens.vocabulary()
+    assert vocabulary.languages == LANGUAGES and vocabulary.pieces is None
+    np.testing.assert_array_equal(rows, plain_rows(vocabulary.size))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoder_learned_pos": True}, "decoder_learned_pos=True"),
+        ({"encoder_embed_dim": 32}, "encoder_embed_dim=32"),
+        ({"encoder_normalize_before": True}, "encoder_normalize_before=True"),
+        ({"attention_position_bias": 2}, "attention_position_bias=2"),
+        ({"encoder_langtok": "src"}, "no instruction of ours"),
+        ({"decoder_layers": None}, "holds no model settings"),
+    ],
+)
+def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatch):
+    settings = made_foreign.fairseq_settings("two_stage") | changes
+    settings = {name: value for name, value in settings.items() if value is not None}
+    monkeypatch.setattr(made_foreign, "fairseq_settings", lambda kind: settings)
+    made_foreign.fairseq_checkpoint(tmp_path / "x", "two_stage")
+    with pytest.raises(UserError, match=message):
+        open_fairseq(tmp_path / "x" / "checkpoint.pt")
