@@ -44,6 +44,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
     )
+    scores = parser.add_argument_group("further scores")
+    scores.add_argument(
+        "--paper_compatible",
+        nargs="?",
+        const="auto",
+        default="",
+        metavar="NAME",
+        help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
+        "ec40, ted19 or opus100; without a name by the model's languages",
+    )
+    scores.add_argument(
+        "--flores200_model",
+        metavar="FILE",
+        help="spBLEU's SentencePiece model; default: where sacreBLEU keeps it",
+    )
+    scores.add_argument("--comet", metavar="FILE", help="checkpoint of a COMET model")
+    scores.add_argument(
+        "--bert_score",
+        metavar="FOLDER",
+        help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
+    )
     files = parser.add_argument_group("files of your own")
     add_file_arguments(files, files.add_mutually_exclusive_group())
     return parser
@@ -56,6 +77,7 @@ def main() -> None:
         raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import evaluate, load_subject
+    from mnmt_jax.evaluation.further import Further, Wanted
     from mnmt_jax.evaluation.table import comparison_table
 
     corpus, wanted = _corpus(flags)
@@ -72,7 +94,18 @@ def main() -> None:
         limit=flags.limit,
         candidates=languages,
     )
-    result = evaluate(subject, benchmark, flags.output, which=flags.directions)
+    further = Further(
+        Wanted(
+            spbleu=benchmark.nearest is None or flags.flores200_model is not None,
+            flores200_model=flags.flores200_model,
+            comet=flags.comet,
+            bert_score=flags.bert_score,
+            paper=flags.paper_compatible,
+        ),
+        subject.vocabulary,
+        languages,
+    )
+    result = evaluate(subject, benchmark, flags.output, which=flags.directions, further=further)
     print(comparison_table([result]))
 
 

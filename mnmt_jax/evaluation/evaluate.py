@@ -10,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.config import Config, load_config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
+from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, write_result
@@ -19,6 +20,7 @@ from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore
 from mnmt_jax.languages import Direction
 from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Subject:
         parameters: their number; None if unknown.
         supervised: directions it was trained on; None if unknown.
         metrics_file: `metrics.jsonl` of its training; None if there is none.
+        vocabulary: of its model; None if unknown.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Subject:
     parameters: int | None = None
     supervised: frozenset[Direction] | None = None
     metrics_file: Path | None = None
+    vocabulary: Vocabulary | None = None
 
 
 def load_subject(
@@ -78,7 +82,6 @@ def load_subject(
     from mnmt_jax.decoding.generate import describe_search, with_beam_size
     from mnmt_jax.fingerprint import tree_fingerprint
     from mnmt_jax.translator import Translator
-    from mnmt_jax.vocabulary import Vocabulary
 
     folder = RunDirectory(Path(run))
     folder.config()  # reports a folder that is no run
@@ -108,12 +111,18 @@ def load_subject(
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
+        vocabulary=vocabulary,
     )
     return subject, vocabulary.languages
 
 
 def evaluate(
-    subject: Subject, benchmark: Benchmark, output: str | Path, *, which: str = "all"
+    subject: Subject,
+    benchmark: Benchmark,
+    output: str | Path,
+    *,
+    which: str = "all",
+    further: Further | None = None,
 ) -> RunResult:
     """Translates and scores every direction and writes everything to a folder.
 
@@ -123,6 +132,7 @@ def evaluate(
         output: folder for `scores.json`, `table.md`, `report.html` and `translations/`; what was
             translated there before, by the same parameters and search, is not translated again.
         which: "all", "supervised" or "zero_shot" directions.
+        further: computes scores beyond the standard ones; None computes none.
 
     Raises:
         UserError: if there is nothing to evaluate or the folder cannot be written.
@@ -140,20 +150,27 @@ def evaluate(
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = store.outputs(direction, texts, subject.translate)
-        scored.append(
-            score_direction(
-                direction,
-                texts,
-                outputs=outputs,
-                benchmark=benchmark,
-                supervised=subject.supervised,
-                first_sample=SAMPLES * (number - 1),
-            )
+        item = score_direction(
+            direction,
+            texts,
+            outputs=outputs,
+            benchmark=benchmark,
+            supervised=subject.supervised,
+            first_sample=SAMPLES * (number - 1),
         )
+        if further is not None:
+            hypotheses = [output.text for output in outputs]
+            added = further.add(item.result, texts, hypotheses)
+            item = dataclasses.replace(item, result=added)
+        scored.append(item)
         _say(f"{number}/{len(directions)} {_line(scored[-1].result)}")
     if store.reused:
         _say(f"{len(store.reused)} of {len(directions)} directions had been translated before")
     result = _run_result(subject, benchmark, scored)
+    if further is not None:
+        signatures = {**result.signatures, **further.signatures}
+        paper = further.paper(result.directions)
+        result = dataclasses.replace(result, signatures=signatures, paper=paper)
     write_result(result, folder / "scores.json")
     (folder / "table.md").write_text(result_page(result), encoding="utf-8")
     write_report(folder / "report.html", [result])

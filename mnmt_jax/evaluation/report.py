@@ -21,6 +21,7 @@ from mnmt_jax.evaluation.table import (
     group_mean,
     leading_metrics,
     model_label,
+    paper_table,
     summary_groups,
 )
 
@@ -58,6 +59,7 @@ def report_page(runs: Sequence[RunResult]) -> str:
         _curves(runs),
         _samples(runs),
         _averages(runs),
+        _paper(runs),
         _methods(runs),
     ]
     head = tag(
@@ -196,6 +198,30 @@ def _averages(runs: Sequence[RunResult]) -> Html:
         table = tag("table", caption, head, tag("tbody", rows), class_="averages")
         tables.append(tag("div", table, class_="scroll map"))
     return _section("Averages by group", tag("div", tables, class_="maps"))
+
+
+def _paper(runs: Sequence[RunResult]) -> list[Html]:
+    """Shows the averages of a published procedure, apart from the others."""
+    tables = []
+    label = ""
+    for number, run in enumerate(runs):
+        if not run.paper:
+            continue
+        label = str(run.paper["label"])
+        header, rows = paper_table(run)
+        head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in header]))
+        body = [
+            tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]])
+            for row in rows
+        ]
+        name = tag("span", run.name, class_=f"name run-{number % 5}")
+        caption = tag("caption", name, f" by the procedure of {run.paper['procedure']}")
+        table = tag("table", caption, head, tag("tbody", body), class_="averages")
+        tables.append(tag("div", table, class_="scroll map"))
+    if not tables:
+        return []
+    told = tag("p", f"{label}. Not comparable with the numbers above.", class_="muted")
+    return [_section("As published", told, tag("div", tables, class_="maps"))]
 
 
 # Curves

@@ -54,7 +54,12 @@ METRICS: tuple[Metric, ...] = (
         "Percent of outputs that fastText's lid.176 takes for another language; on short phrases "
         "it errs, see its rate on the references.",
     ),
+    Metric("spbleu", "spBLEU", True, "BLEU over the pieces of Flores-200's SentencePiece model."),
+    Metric("comet", "COMET", True, "A neural metric that reads source, output and reference."),
+    Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
 )
+STANDARD = METRICS[:5]
+"""Metrics that every evaluation has; the others are shown where they were computed."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,11 @@ class DirectionResult:
         off_target_nearest: by nearest rendering; None where items are not known in all languages.
         off_target_lid: by lid.176.
         off_target_lid_reference: what lid.176 says of the references: the floor of the above.
+        spbleu: BLEU over Flores-200's pieces.
+        comet: COMET, times 100.
+        bert_score: BERTScore's F, times 100.
+        paper: scores by a published procedure, with roles swapped and so on; never to be mixed with
+            those above.
         empty: number of empty hypotheses.
         detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
             "" is none), most frequent first.
@@ -88,6 +98,10 @@ class DirectionResult:
     off_target_nearest: float | None
     off_target_lid: float | None
     off_target_lid_reference: float | None
+    spbleu: float | None = None
+    comet: float | None = None
+    bert_score: float | None = None
+    paper: Mapping[str, float] = field(default_factory=dict)
     empty: int = 0
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -143,6 +157,8 @@ class RunResult:
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: how the translations were made (beam size and the like).
+        paper: averages by a published procedure: its name, a label, and per metric and group
+            {"mean", "directions"}; empty if it was not asked for.
         notes: what a reader must know: things left out and why.
     """
 
@@ -158,6 +174,7 @@ class RunResult:
     samples: tuple[Sample, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -180,6 +197,17 @@ class RunResult:
         """Averages per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
         return {key: average_groups(self.values(key), self.supervised) for key in keys}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The standard metrics, and those of the others that were computed."""
+        others = METRICS[len(STANDARD) :]
+        present = {
+            metric.key
+            for metric in others
+            if any(value is not None for value in self.values(metric.key).values())
+        }
+        return (*STANDARD, *(metric for metric in others if metric.key in present))
 
     @property
     def off_target(self) -> Metric:

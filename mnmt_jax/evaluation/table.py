@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.result import METRICS, DirectionResult, Metric, RunResult, Sample
+from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample
 
 _LEADING = METRICS[:3]
+_PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
 
 
 def format_score(value: float | None) -> str:
@@ -80,7 +81,8 @@ def result_page(result: RunResult) -> str:
     """Writes `table.md`: summary, averages by group, every direction, how it was computed."""
     lines = [f"# {model_label(result)} on {result.task}", "", comparison_table([result]), ""]
     lines += ["## Averages", "", _averages_table(result), ""]
-    lines += ["## Directions", "", _directions_table(result.directions), ""]
+    lines += _paper_lines(result)
+    lines += ["## Directions", "", _directions_table(result), ""]
     lines += ["## Computed as", ""]
     for metric, signature in result.signatures.items():
         parts = signature.items() if isinstance(signature, dict) else [("", signature)]
@@ -156,26 +158,57 @@ def average_rows(averages: Averages) -> list[tuple[str, Average]]:
 
 
 def _averages_table(result: RunResult) -> str:
-    columns = [average_rows(result.averages[metric.key]) for metric in METRICS]
+    columns = [average_rows(result.averages[metric.key]) for metric in result.metrics]
     rows = []
     for cells in zip(*columns, strict=True):
         count = max(average.directions for _, average in cells)
         if count:
             rows.append([cells[0][0], str(count), *(format_score(item.mean) for _, item in cells)])
-    return markdown_table(["group", "directions", *(item.title for item in METRICS)], rows)
+    titles = [item.title for item in result.metrics]
+    return markdown_table(["group", "directions", *titles], rows)
 
 
-def _directions_table(directions: Sequence[DirectionResult]) -> str:
+def paper_table(result: RunResult) -> tuple[list[str], list[list[str]]]:
+    """Returns header and rows of the averages by a published procedure, two decimals as there."""
+    averages = result.paper["averages"]
+    labels = dict.fromkeys(label for table in averages.values() for label in table)
+    rows = []
+    for label in labels:
+        cells = [averages[metric].get(label, {"mean": None}) for metric in averages]
+        means = [_two_decimals(cell["mean"]) for cell in cells]
+        if any(cell["mean"] is not None for cell in cells):
+            rows.append([label, *means])
+    return ["group", *(_PAPER_TITLES.get(metric, metric) for metric in averages)], rows
+
+
+def _two_decimals(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _paper_lines(result: RunResult) -> list[str]:
+    if not result.paper:
+        return []
+    header, rows = paper_table(result)
+    title = f"## Averages by the procedure of {result.paper['procedure']}"
+    return [title, "", f"{_capital(result.paper['label'])}.", "", markdown_table(header, rows), ""]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _directions_table(result: RunResult) -> str:
     names = {True: "yes", False: "no", None: "?"}
-    header = ["direction", "trained on", "sentences", *(metric.title for metric in METRICS)]
+    metrics = result.metrics
+    header = ["direction", "trained on", "sentences", *(metric.title for metric in metrics)]
     rows = [
         [
             f"{item.source} → {item.target}",
             names[item.supervised],
             str(item.sentences),
-            *(format_score(getattr(item, metric.key)) for metric in METRICS),
+            *(format_score(getattr(item, metric.key)) for metric in metrics),
         ]
-        for item in directions
+        for item in result.directions
     ]
     return markdown_table(header, rows)
 

@@ -90,14 +90,18 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert [row["hypothesis"] for row in rows] == direct and any(direct)
     assert [row["reference"] for row in rows] == sentences("fr", SENTENCES)
 
-    again = _run(*where, *files, "--directions", "zero_shot")
+    again = _run(*where, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
     assert again.returncode == 0, again.stderr
     assert "3 of 3 directions had been translated before" in again.stderr
-    assert [item.direction for item in read_result(folder / "out").directions] == [
+    back = read_result(folder / "out")
+    assert [item.direction for item in back.directions] == [
         ("de", "fr"),
         ("fr", "en"),
         ("fr", "de"),
     ]
+    assert back.paper["procedure"] == "opus100" and "swapped" in back.paper["label"]
+    assert {"bleu", "chrf", "off_target"} >= set(back.paper["averages"]) >= {"bleu", "chrf"}
+    assert "As published" in (folder / "out/report.html").read_text(encoding="utf-8")
 
 
 def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):

@@ -11,7 +11,7 @@ from mnmt_jax.evaluation.chart import Line, line_chart, ticks
 from mnmt_jax.evaluation.heat_map import scale
 from mnmt_jax.evaluation.markup import Html, tag, text_in
 from mnmt_jax.evaluation.report import report_page, write_report
-from mnmt_jax.evaluation.result import METRICS
+from mnmt_jax.evaluation.result import STANDARD
 from mnmt_jax.evaluation.table import (
     comparison_table,
     format_score,
@@ -97,7 +97,7 @@ def test_every_score_appears_in_its_cell(runs, page):
     names = {"en": "English", "de": "German", "fr": "French", "cs": "Czech"}
     checked = 0
     for run in runs:
-        for metric in METRICS:
+        for metric in STANDARD:
             for (source, target), value in run.values(metric.key).items():
                 kind = kinds[(source, target) in run.supervised]
                 title = f"{names[source]} to {names[target]} ({kind}): {value:.2f}"

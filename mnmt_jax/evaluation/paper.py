@@ -1,0 +1,260 @@
+"""Scores as the papers' released scripts compute them, to compare with published tables.
+
+The scripts give sacreBLEU the hypotheses as references and the references as hypotheses; score
+against references that went through SentencePiece and back (`<<unk>>` where a character has no
+piece); and average in ways of their own (`paper_groups`). None of this is how a translation should
+be scored: these numbers stand beside the correct ones and are labelled.
+
+Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.metrics import missing_tokenizer
+from mnmt_jax.evaluation.paper_groups import TABLES
+from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_note
+from mnmt_jax.languages import (
+    EC40_LANGUAGES,
+    MITRE_LANGUAGES,
+    OPUS100_LANGUAGES,
+    TED19_LANGUAGES,
+    Direction,
+    language,
+)
+from mnmt_jax.vocabulary import Vocabulary
+
+_UNKNOWN = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
+
+# Languages that the authors' scripts compute a metric for, where not all.
+_EC40_COMET = frozenset(EC40_LANGUAGES) - set("mt ti lb oc ast kab".split())
+_EC40_OFF_TARGET = frozenset(
+    "en bg da es uk hi ro de cs pt nl mr ur sv gu ar fr ru it pl he kn bn be mt am is sd".split()
+)
+_OPUS_BERT_SCORE = frozenset(OPUS100_LANGUAGES) - set(
+    "am as eo fy gd ha ig km ku ky li mt or ps rw se si th tk ug wa xh yi zu fa".split()
+)
+_OPUS_COMET = frozenset(OPUS100_LANGUAGES) - set("ig li mt oc rw se sh tg tk tt wa zu".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Procedure:
+    """How one of the papers' benchmarks was scored.
+
+    Attributes:
+        name: of the benchmark.
+        languages: of its models, by which it is recognised.
+        spbleu: BLEU over Flores-200's pieces; else over the target language's words.
+        detokenize: Moses' detokenizer on sources, hypotheses and references first.
+        longest: pairs with a sentence of more tokens (tag and eos counted) were not scored; 0
+            scores all.
+        own_bert_models: as in `BertScore`.
+        measured: languages a metric was computed for, where not all.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    spbleu: bool
+    detokenize: bool = False
+    longest: int = 0
+    own_bert_models: bool = True
+    measured: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Says what readers of the numbers must know."""
+        parts = ["as published: hypotheses and references swapped in BLEU and chrF++"]
+        parts.append("references through SentencePiece and back")
+        if self.detokenize:
+            parts.append("Moses' detokenizer first")
+        if self.longest:
+            parts.append(f"pairs of more than {self.longest} tokens left out")
+        zeros = "count" if self.name == "mitre" else "are left out of en →, → en, zero and avg"
+        return "; ".join([*parts, f"values of exactly zero {zeros}"])
+
+    def table(self, metric: str, values: Mapping[Direction, float]) -> dict[str, dict[str, Any]]:
+        """Averages a metric as the paper's tables do, ready for JSON.
+
+        Args:
+            metric: key of the scores of `PaperScorer.scores`.
+            values: of the evaluated directions.
+        """
+        table = TABLES[self.name](values, self.measured.get(metric))
+        return {label: dataclasses.asdict(average) for label, average in table.items()}
+
+
+PROCEDURES: Mapping[str, Procedure] = {
+    item.name: item
+    for item in (
+        Procedure("mitre", MITRE_LANGUAGES, spbleu=True),
+        Procedure(
+            "ec40",
+            EC40_LANGUAGES,
+            spbleu=True,
+            detokenize=True,
+            measured={"comet": _EC40_COMET, "off_target": _EC40_OFF_TARGET},
+        ),
+        Procedure("ted19", TED19_LANGUAGES, spbleu=False, detokenize=True),
+        Procedure(
+            "opus100",
+            OPUS100_LANGUAGES,
+            spbleu=False,
+            longest=128,
+            own_bert_models=False,
+            measured={"bert_score": _OPUS_BERT_SCORE, "comet": _OPUS_COMET},
+        ),
+    )
+}
+"""The published procedures by name (registers.md 7.4 to 7.7, two_stage.md 7.2 to 7.8)."""
+
+
+def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
+    """Returns the procedure of a name, or with "auto" the one of a model's languages.
+
+    Raises:
+        UserError: if the name is unknown or no benchmark has these languages.
+    """
+    if name in PROCEDURES:
+        return PROCEDURES[name]
+    if name != "auto":
+        raise UserError(f"--paper_compatible={name} must be one of {', '.join(PROCEDURES)}")
+    for procedure in PROCEDURES.values():
+        if set(procedure.languages) == set(languages):
+            return procedure
+    raise UserError(
+        f"--paper_compatible: no paper has a model of these {len(languages)} languages; name the "
+        f"procedure: {', '.join(PROCEDURES)}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperTexts:
+    """One direction's texts as the scripts score them.
+
+    Attributes:
+        sources: what was translated.
+        hypotheses: output texts.
+        references: what they should be.
+    """
+
+    sources: list[str]
+    hypotheses: list[str]
+    references: list[str]
+
+
+class PaperScorer:
+    """Scores directions by a published procedure.
+
+    Args:
+        procedure: of the benchmark.
+        vocabulary: of the model; references pass through it.
+        tokenizer: Flores-200's; None leaves spBLEU out.
+
+    Raises:
+        UserError: if the procedure needs a package that is missing.
+    """
+
+    def __init__(
+        self, procedure: Procedure, vocabulary: Vocabulary, tokenizer: FloresTokenizer | None
+    ) -> None:
+        self.procedure = procedure
+        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
+        self._detokenizers: dict[str, Callable[[list[str]], str]] = {}
+        self._moses: Any = _import_sacremoses() if procedure.detokenize else None
+
+    def texts(
+        self,
+        direction: Direction,
+        sources: Sequence[str],
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+    ) -> PaperTexts:
+        """Prepares the texts of a direction: selects, passes through SentencePiece, detokenizes."""
+        kept = PaperTexts([], [], [])
+        for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
+            pieces = [self._vocabulary.encode(text) for text in (source, reference)]
+            # A source has a tag and eos besides its pieces, a target has eos.
+            longest = self.procedure.longest
+            if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
+                continue
+            source_lang, target_lang = direction
+            kept.sources.append(self._detokenize(self._text(pieces[0]), source_lang))
+            output = _UNKNOWN.sub("<unk>", hypothesis)
+            kept.hypotheses.append(self._detokenize(output, target_lang))
+            kept.references.append(self._detokenize(self._text(pieces[1]), target_lang))
+        return kept
+
+    def scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
+        """Returns the swapped scores, to two decimals as the scripts print them.
+
+        Args:
+            direction: source and target.
+            texts: from `texts`.
+
+        Returns:
+            `spbleu` or `bleu` (absent if its tokenizer is), and `chrf`.
+        """
+        if not texts.references:
+            return {}
+        found = {}
+        swapped = (texts.references, [texts.hypotheses])  # sic
+        if self.procedure.spbleu:
+            if self._tokenizer is not None:
+                columns = [
+                    [self._tokenizer(text) for text in column]
+                    for column in (texts.references, texts.hypotheses)
+                ]
+                bleu = BLEU(tokenize="none", force=True)
+                found["spbleu"] = bleu.corpus_score(columns[0], [columns[1]]).score
+        elif not self.note(direction):
+            bleu = BLEU(tokenize=language(direction[1]).sacrebleu_tokenizer, force=True)
+            found["bleu"] = bleu.corpus_score(*swapped).score
+        found["chrf"] = CHRF(word_order=2).corpus_score(*swapped).score
+        return {name: two_decimals(value) for name, value in found.items()}
+
+    def note(self, direction: Direction) -> str:
+        """Says why BLEU is left out of a direction's scores; "" if it is not."""
+        if self.procedure.spbleu:
+            return "" if self._tokenizer is not None else missing_note()
+        return missing_tokenizer(language(direction[1]).sacrebleu_tokenizer)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Joins pieces as fairseq does in its "T-" lines, with an escaped <unk>."""
+        unknown = self._vocabulary.unk_id
+        pieces = self._vocabulary.tokens(ids)
+        joined = "".join(
+            "<<unk>>" if token == unknown else piece
+            for token, piece in zip(ids, pieces, strict=True)
+        )
+        return joined.replace(" ", "").replace("\u2581", " ").strip()
+
+    def _detokenize(self, text: str, code: str) -> str:
+        if self._moses is None:
+            return text
+        if code not in self._detokenizers:
+            self._detokenizers[code] = self._moses.MosesDetokenizer(lang=code).detokenize
+        return self._detokenizers[code](text.split())
+
+
+def two_decimals(value: float) -> float:
+    """Rounds as the scripts do: printed with four decimals, read, rounded to two."""
+    return round(float(f"{value:.4f}"), 2)
+
+
+def _import_sacremoses() -> Any:
+    try:
+        return importlib.import_module("sacremoses")
+    except ImportError as error:
+        raise UserError(
+            "--paper_compatible: this benchmark's texts are detokenized first; pip install "
+            "sacremoses"
+        ) from error

@@ -1,0 +1,142 @@
+"""Wiring of COMET and BERTScore, against small packages of the same interface."""
+
+import sys
+import types
+
+import pytest
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.neural import BERT_SCORE_LAYERS, BertScore, Comet
+
+SOURCES = ["ein Haus", "zwei", "drei"]
+HYPOTHESES = ["a house", "two", ""]
+REFERENCES = ["a house", "two", "three"]
+
+
+class _Tensor:
+    """As much of a tensor as bert-score's callers use."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def mean(self):
+        return _Tensor([sum(self._values) / len(self._values)])
+
+    def item(self):
+        [value] = self._values
+        return value
+
+
+class FakeBertScore(types.ModuleType):
+    """The interface of bert_score: F is 1 for equal texts, else 0.5; P and R tell apart."""
+
+    __version__ = "0.3.13"
+
+    def __init__(self):
+        super().__init__("bert_score")
+        self.made = []
+        outer = self
+
+        class BERTScorer:
+            def __init__(self, *, model_type, num_layers, device):
+                outer.made.append((model_type, num_layers, device))
+
+            def score(self, cands, refs, batch_size=64):
+                assert isinstance(cands, list) and isinstance(refs, list)
+                f1 = [1.0 if cand == ref else 0.5 for cand, ref in zip(cands, refs, strict=True)]
+                return _Tensor([0.0] * len(f1)), _Tensor([2.0] * len(f1)), _Tensor(f1)
+
+        self.BERTScorer = BERTScorer
+
+
+class FakeComet(types.ModuleType):
+    """The interface of comet: the score is the share of sentences whose fields fit together."""
+
+    __version__ = "2.2.6"
+
+    def __init__(self):
+        super().__init__("comet")
+        self.loaded = []
+
+    def load_from_checkpoint(self, path):
+        self.loaded.append(path)
+        return self
+
+    def predict(self, samples, batch_size, gpus):
+        assert all(list(sample) == ["src", "mt", "ref"] for sample in samples)
+        assert samples[0]["src"] == SOURCES[0] and gpus == 0
+        scores = [float(sample["mt"] == sample["ref"]) for sample in samples]
+        return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
+
+
+@pytest.fixture
+def comet(monkeypatch):
+    package = FakeComet()
+    monkeypatch.setitem(sys.modules, "comet", package)
+    return package
+
+
+@pytest.fixture
+def bert_score(monkeypatch):
+    package = FakeBertScore()
+    monkeypatch.setitem(sys.modules, "bert_score", package)
+    return package
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Folders of two of the four models."""
+    for name in ("roberta-large", "bert-base-multilingual-cased"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_comet(tmp_path, comet):
+    checkpoint = tmp_path / "model.ckpt"
+    checkpoint.touch()
+    scorer = Comet(checkpoint)
+    assert scorer.score(SOURCES, HYPOTHESES, REFERENCES) == pytest.approx(200 / 3)
+    assert comet.loaded == [str(checkpoint)]
+    assert scorer.signature == f"comet:2.2.6|model:{checkpoint}"
+    with pytest.raises(UserError, match=r"--comet=.*none\.ckpt: no such file; give the checkpoint"):
+        Comet(tmp_path / "none.ckpt")
+
+
+def test_bert_score(models, bert_score):
+    scorer = BertScore(models)
+    assert scorer.score(HYPOTHESES, REFERENCES, "en") == pytest.approx(100 * 2.5 / 3)
+    assert scorer.score(HYPOTHESES[:2], REFERENCES[:2], "en") == 100.0
+    assert scorer.score(HYPOTHESES[2:], REFERENCES[2:], "de") == 50.0
+    roberta, multilingual = models / "roberta-large", models / "bert-base-multilingual-cased"
+    assert bert_score.made == [(str(roberta), 17, "cpu"), (str(multilingual), 9, "cpu")]
+    assert scorer.signature("de") == (
+        "bert_score:0.3.13|model:bert-base-multilingual-cased|layer:9|no-idf"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own_models", "names"),
+    [
+        (True, {"zh": "bert-base-chinese", "tr": "dbmdz/bert-base-turkish-cased"}),
+        (False, {"zh": "bert-base-multilingual-cased", "tr": "bert-base-multilingual-cased"}),
+    ],
+)
+def test_models_of_the_two_scripts(models, bert_score, own_models, names):
+    scorer = BertScore(models, own_models=own_models)
+    names |= {"en": "roberta-large", "de": "bert-base-multilingual-cased"}
+    assert {code: scorer.model(code) for code in names} == names
+    assert set(names.values()) <= set(BERT_SCORE_LAYERS)
+    assert not scorer.missing("de") and not scorer.missing("en")
+    assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
+
+
+def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
+    (tmp_path / "model.ckpt").touch()
+    for package in ("comet", "bert_score"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=r"COMET is not installed .*neural-metrics"):
+        Comet(tmp_path / "model.ckpt")
+    with pytest.raises(UserError, match=r"BERTScore is not installed .*neural-metrics"):
+        BertScore(tmp_path)
+    with pytest.raises(UserError, match=r"--bert_score=.*none: no such folder; it holds"):
+        BertScore(tmp_path / "none")

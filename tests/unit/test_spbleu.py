@@ -1,0 +1,59 @@
+"""spBLEU equals sacreBLEU's own where the tokenizer is, and is left out where it is not."""
+
+import pytest
+from sacrebleu.metrics import BLEU
+from sacrebleu.tokenizers import tokenizer_spm
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation import spbleu as module
+from mnmt_jax.evaluation.spbleu import find_tokenizer, missing_note, spbleu
+from tests.unit import made_text
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of sacreBLEU's."""
+    monkeypatch.setattr(module, "SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+
+    def refuse(*arguments):
+        raise AssertionError("nothing may be downloaded")
+
+    monkeypatch.setattr(tokenizer_spm, "download_file", refuse)
+    return tmp_path
+
+
+def put(path):
+    """Puts a small SentencePiece model where Flores-200's would be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(made_text.vocabulary().model)
+
+
+def test_the_score_is_sacrebleus_own(cache):
+    put(module.cached_model())
+    assert module.cached_model().parent == cache / "models"
+    references = made_text.sentences("de", 30)
+    hypotheses = [text.replace("Haus", "Baum") for text in references]
+    score, signature = spbleu(hypotheses, references, find_tokenizer())
+    own = BLEU(tokenize="flores200")
+    assert 20 < score < 99
+    assert score == own.corpus_score(hypotheses, [references]).score
+    assert signature.startswith(str(own.get_signature()) + "|model:")
+    assert BLEU().corpus_score(hypotheses, [references]).score != pytest.approx(score, abs=1)
+
+
+def test_without_the_file_there_is_a_line_that_says_how_to_get_it(cache):
+    assert find_tokenizer() is None
+    note = missing_note()
+    assert "spBLEU left out" in note and "\n" not in note
+    assert str(module.cached_model()) in note and "--flores200_model" in note
+
+
+def test_a_named_file_is_taken_or_refused(tmp_path):
+    put(tmp_path / "flores.model")
+    assert find_tokenizer(tmp_path / "flores.model") is not None
+    with pytest.raises(UserError, match=r"nowhere\.model: no such file; get flores200"):
+        find_tokenizer(tmp_path / "nowhere.model")
+    (tmp_path / "text").write_text("no model")
+    with pytest.raises(UserError, match="text: not a SentencePiece model"):
+        find_tokenizer(tmp_path / "text")
