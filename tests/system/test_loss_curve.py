@@ -22,7 +22,7 @@ LOSS_RTOL = 1e-4  # float32 sums in another order, twenty updates long
 
 
 def loss_curve(folder: Path) -> list[float]:
-    """Trains registers with dropout, packing, accumulation and clipping; the loss of each update."""
+    """Returns the losses of a training with dropout, packing, accumulation and clipping."""
     config = make_config(
         make_cache(folder / "cache"),
         model={"layout": "register", "stage_layers": (2,)},
