@@ -45,10 +45,11 @@ class Comet:
         if not path.is_file():
             raise UserError(
                 f"--comet={path}: no such file; give the checkpoint of {COMET_MODEL} "
-                "(checkpoints/model.ckpt of its Hugging Face repository)"
+                "(checkpoints/model.ckpt of its Hugging Face repository, hparams.yaml beside the "
+                "folder)"
             )
         comet = _import("comet", "COMET")
-        self._model = comet.load_from_checkpoint(str(path))
+        self._model = comet.load_from_checkpoint(str(path), local_files_only=True)
         self.signature = f"comet:{_version(comet)}|model:{path}"
 
     def score(
@@ -64,7 +65,8 @@ class Comet:
         names = ("src", "mt", "ref")
         rows = zip(sources, hypotheses, references, strict=True)
         data = [dict(zip(names, row, strict=True)) for row in rows]
-        output = self._model.predict(data, batch_size=_BATCH, gpus=int(_has_gpu()))
+        gpus = int(_has_gpu())
+        output = self._model.predict(data, batch_size=_BATCH, gpus=gpus, progress_bar=False)
         return 100.0 * float(output.system_score)
 
 
@@ -90,6 +92,11 @@ class BertScore:
             raise UserError(
                 f"--bert_score={folder}: no such folder; it holds the models "
                 f"{', '.join(BERT_SCORE_LAYERS)}"
+            )
+        if "t5" in str(folder):
+            raise UserError(
+                f"--bert_score={folder}: bert-score takes every path with 't5' in it for a T5 "
+                "model; name the folder without it"
             )
         self._package = _import("bert_score", "BERTScore")
         self._own_models = own_models

@@ -58,11 +58,13 @@ class FakeComet(types.ModuleType):
         super().__init__("comet")
         self.loaded = []
 
-    def load_from_checkpoint(self, path):
+    def load_from_checkpoint(self, path, *, local_files_only):
+        assert local_files_only
         self.loaded.append(path)
         return self
 
-    def predict(self, samples, batch_size, gpus):
+    def predict(self, samples, batch_size, gpus, *, progress_bar):
+        assert not progress_bar
         assert all(list(sample) == ["src", "mt", "ref"] for sample in samples)
         assert samples[0]["src"] == SOURCES[0] and gpus == 0
         scores = [float(sample["mt"] == sample["ref"]) for sample in samples]
@@ -140,3 +142,6 @@ def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
         BertScore(tmp_path)
     with pytest.raises(UserError, match=r"--bert_score=.*none: no such folder; it holds"):
         BertScore(tmp_path / "none")
+    (tmp_path / "t5").mkdir()
+    with pytest.raises(UserError, match="takes every path with 't5' in it for a T5 model"):
+        BertScore(tmp_path / "t5")
