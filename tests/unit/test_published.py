@@ -59,7 +59,7 @@ def test_ted19(data):
     rows = [
         talk(en='" I have a confession . "', de="Ich muss &apos;was sagen .", zh="我 得 坦白 。"),
         talk(en="Only English and German .", de="Nur Englisch und Deutsch ."),
-        talk(en="", de="Die englische Seite ist leer ."),
+        talk(en="", de="Die englische Seite fehlt ."),
         talk(de="Kein Englisch .", zh="没有 英文 。"),
         talk(en="Third .", de="Drittens ."),
     ]
@@ -252,7 +252,7 @@ NTREX = """
 en src.eng, af ref.afr, am ref.amh, ar ref.arb, az ref.aze-Latn, be ref.bel, bg ref.bul,
 bn ref.ben, bs ref.bos, ca ref.cat, cs ref.ces, da ref.dan, de ref.deu, es ref.spa, fa ref.fas,
 fr ref.fra, ha ref.hau, he ref.heb, id ref.ind, is ref.isl, lv ref.lav, ms ref.msa, ne ref.nep,
-no ref.nob, ro ref.ron, sd ref.snd-Arab, sr ref.srp-Cyrl, tl ref.fil, uz ref.uzb, vi ref.vie,
+no ref.nob, ro ref.ron, sd ref.snd-Arab, sr ref.srp-Cyrl, tl ref.fil, uz ref.uzb, hr ref.hrv,
 zh ref.zho-CN
 """
 
