@@ -1,0 +1,183 @@
+"""Parameters of one run as the start of another, of the same structure or not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.checkpoint import load_params, write_params
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.errors import UserError
+from mnmt_jax.initialization import Origin, source_names, start_from
+from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
+from mnmt_jax.interchange.token_table import plain_rows
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.train import train
+from tests.made_foreign import SIZES, random_tensors
+from tests.made_params import assert_same, read_all
+from tests.made_run import compilation_cache, make_cache, make_config
+from tests.unit.made_text import vocabulary as made_vocabulary
+
+ENCODER_DECODER = Model(layout="encoder_decoder", stage_layers=(2, 4), **SIZES)
+
+
+def config_of(model: Model) -> Config:
+    return Config(Data(), model, Optimizer(), Train(), Decode(), Mesh())
+
+
+def params_of(model: Model, size: int, seed: int = 0) -> dict:
+    """Random parameters, made without the model."""
+    layout = get_layout(model.layout, model.stage_layers)
+    tensors = random_tensors(model, FAIRSEQ, size, seed)
+    lazy = {name: LazyArray.of(value) for name, value in tensors.items()}
+    return read_params(lazy, entries(model, layout, FAIRSEQ, plain_rows(size)))
+
+
+def write_run(folder, model: Model, seed: int = 0) -> dict:
+    vocabulary = made_vocabulary()
+    params = params_of(model, vocabulary.size, seed)
+    run = RunDirectory(folder)
+    run.prepare(config_of(model), vocabulary, has_checkpoint=False)
+    write_params(folder, params)
+    return read_all(params)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "given"
+    return folder, write_run(folder, ENCODER_DECODER)
+
+
+def start(given, model: Model) -> tuple[dict, dict, str]:
+    """Returns the parameters drawn, those after the start, and the report."""
+    vocabulary = made_vocabulary()
+    drawn = jax.tree.map(jnp.asarray, read_all(params_of(model, vocabulary.size, seed=1)))
+    started, report = start_from(Origin(given[0]), drawn, config_of(model), vocabulary)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(started))
+    return drawn, started, report
+
+
+def test_the_same_structure_gives_everything(given):
+    _, started, report = start(given, ENCODER_DECODER)
+    assert_same(started, given[1])
+    assert "freshly drawn" not in report and "not used" not in report
+
+
+@pytest.mark.parametrize("layout", ["two_stage", "two_stage_trigger", "two_stage_causal"])
+def test_two_stages_take_the_decoder(given, layout):
+    model = Model(layout=layout, stage_layers=(1, 3), adaption_mlp=8, **SIZES)
+    drawn, started, report = start(given, model)
+    old = given[1]
+    for layer in range(4):
+        expected = dict(old[f"layer_{layer + 2}"])
+        del expected["memory_attention"], expected["memory_attention_norm"]
+        assert_same(started[f"layer_{layer}"], expected)
+    for norm in ("stage_0_norm", "stage_1_norm"):
+        assert_same(started[norm], old["stage_1_norm"])
+    np.testing.assert_array_equal(started["embedding"], old["embedding"])
+    for module in ("adaption_input", "adaption_output"):
+        assert_same(started[module], jax.tree.map(np.asarray, drawn[module]))
+    assert "freshly drawn adaption_input/wi, adaption_input/wo" in report
+    assert "layer_*/memory_attention" in report.split("not used")[1]
+
+
+@pytest.mark.parametrize("layout", ["prefix", "causal", "prefix_trigger", "register"])
+def test_decoder_only_takes_the_decoder(given, layout):
+    _, started, report = start(given, Model(layout=layout, stage_layers=(4,), **SIZES))
+    assert_same(started["layer_3"]["mlp"], given[1]["layer_5"]["mlp"])
+    assert_same(started["stage_0_norm"], given[1]["stage_1_norm"])
+    assert "freshly drawn" not in report
+
+
+def test_a_smaller_encoder_decoder_takes_both_halves_of_the_decoder(given):
+    model = Model(layout="encoder_decoder", stage_layers=(2, 2), **SIZES)
+    _, started, _ = start(given, model)
+    assert "memory_attention" not in started["layer_1"]
+    for layer in range(4):
+        expected = dict(given[1][f"layer_{layer + 2}"])
+        if layer < 2:
+            del expected["memory_attention"], expected["memory_attention_norm"]
+        assert_same(started[f"layer_{layer}"], expected)
+
+
+def test_decoder_only_models_exchange_all_layers(tmp_path):
+    folder = tmp_path / "prefix"
+    old = write_run(folder, Model(layout="prefix", stage_layers=(4,), **SIZES))
+    _, started, _ = start((folder, old), Model(layout="two_stage", stage_layers=(2, 2), **SIZES))
+    for layer in range(4):
+        assert_same(started[f"layer_{layer}"], old[f"layer_{layer}"])
+
+
+def test_published_sizes_fit():
+    """The counts of the paper: 12 decoder layers give 12 or 6 + 6, 24 give 24 or 12 + 12."""
+    for layers in (12, 24):
+        before = get_layout("encoder_decoder", (layers, layers))
+        for name, stages in (("prefix", (layers,)), ("two_stage", (layers // 2,) * 2)):
+            names = source_names(before, get_layout(name, stages))
+            assert names["layer_0"] == f"layer_{layers}"
+            assert names[f"layer_{layers - 1}"] == f"layer_{2 * layers - 1}"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Model(layout="prefix", stage_layers=(3,), **SIZES), "'prefix' has 3.*has 4 with a target"),
+        (
+            dataclasses.replace(ENCODER_DECODER, mlp=32, norm="post"),
+            "Model.mlp is 24 there, 32 here; Model.norm is 'pre' there, 'post' here",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, model, message):
+    with pytest.raises(UserError, match=message):
+        start(given, model)
+
+
+def test_another_vocabulary_is_refused(given):
+    other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
+    with pytest.raises(UserError, match="make the cache with --vocabulary"):
+        start_from(Origin(given[0]), {}, config_of(ENCODER_DECODER), other)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
+    return folder, write_run(folder, model), make_cache(tmp_path_factory.mktemp("data") / "cache")
+
+
+def test_training_starts_there_and_continues_without(small, tmp_path):
+    """The first update has rate zero, so its checkpoint holds what the training started from."""
+    given, expected, cache = small
+    folder = tmp_path / "new"
+    model = {"layout": "prefix", "stage_layers": (1,), **SIZES}
+    settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
+    config = make_config(cache, model=model, train=settings)
+    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
+    with compilation_cache(tmp_path / "compiled"):
+        train(config, folder, Origin(given, 0))
+        params, step = load_params(folder)
+        train(longer, folder, Origin(tmp_path / "gone"))  # continuing does not look at it
+        after, later = load_params(folder)
+    assert (step, later) == (1, 2)
+    assert_same(params["layer_0"]["mlp"], expected["layer_1"]["mlp"])
+    np.testing.assert_array_equal(params["embedding"], expected["embedding"])
+    assert not np.array_equal(after["embedding"], params["embedding"])
+    assert "step 0" in RunDirectory(folder).origin_file.read_text()
+
+
+def test_an_imported_run_cannot_be_continued(small):
+    folder, _, cache = small
+    before = RunDirectory(folder).config()
+    changes = {"data": {"tasks": tuple(TokenCache.open(cache).tasks_with("train"))}}
+    config = make_config(cache, model=dataclasses.asdict(before.model), **changes)
+    RunDirectory(folder).prepare(config, made_vocabulary(), has_checkpoint=False)
+    with pytest.raises(UserError, match="holds parameters but no training.*--initialize_from"):
+        train(config, folder)
