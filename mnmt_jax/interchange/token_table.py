@@ -21,11 +21,9 @@ SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
 # Rows that no text reaches; fairseq fills its dictionaries up with the first kind.
 _FILLER = re.compile(r"madeupword\d+|<mask>")
-# Beside vocab.json without tags of their own: the lists that the toolkits have built in.
-_BUILT_IN_TAGS = {
-    "m2m_100": tuple(f"__{code}__" for code in M2M100_LANGUAGES),
-    "mitre": tuple(f"__{code}__" for code in MITRE_LANGUAGES),
-}
+# What follows the pieces where the files do not say: the lists that the toolkits have built in.
+_M2M100_TAGS = tuple(f"__{code}__" for code in M2M100_LANGUAGES)
+_MITRE_TAGS = tuple(f"__{code}__" for code in MITRE_LANGUAGES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,15 +141,16 @@ def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
         UserError: if files are missing, or give a token outside the embedding or two for one id.
     """
     model = _only(folder, "*.model")
-    if (folder / "vocab.json").is_file():
+    has_list = (folder / "vocab.json").is_file()
+    if has_list:
         ids = {str(token): int(i) for token, i in _json(folder / "vocab.json").items()}
-        ids |= _added_tokens(folder)
-        _append(ids, _tag_list(folder) or _BUILT_IN_TAGS.get(kind, ()), size)
     elif (folder / "tokenizer.json").is_file():
         ids = _fast_tokens(_json(folder / "tokenizer.json"))
     else:
-        ids = _nllb_ids(model) | _added_tokens(folder)
-        _append(ids, (*(_tag_list(folder) or NLLB_TAGS), "<mask>"), size)
+        ids = _ids_of_pieces(model)
+    ids |= _added_tokens(folder)
+    built_in = _M2M100_TAGS if has_list else (*NLLB_TAGS, "<mask>")
+    _append(ids, _tag_list(folder) or (_MITRE_TAGS if kind == "mitre" else built_in), size)
     return TokenTable(_by_id(folder, ids, size), model)
 
 
@@ -176,8 +175,10 @@ def _by_id(folder: Path, ids: Mapping[str, int], size: int) -> tuple[str, ...]:
 
 
 def _append(ids: dict[str, int], tokens: Sequence[str], size: int) -> None:
-    """Gives tokens that have no id yet the next ones, if the embedding has rows for them."""
+    """Gives tokens the next ids, unless there are tags or the embedding has no rows for them."""
     new = [token for token in tokens if token not in ids]
+    if any(code_of_tag(token) is not None and token in ids for token in tokens):
+        return
     start = max(ids.values(), default=-1) + 1
     if start + len(new) <= size:
         ids.update({token: start + i for i, token in enumerate(new)})
@@ -213,8 +214,8 @@ def _fast_tokens(tokenizer: Mapping[str, Any]) -> dict[str, int]:
     return ids | {_content(token): int(token["id"]) for token in tokenizer.get("added_tokens", ())}
 
 
-def _nllb_ids(model: Path) -> dict[str, int]:
-    """Returns NLLB's ids of pieces: fairseq's specials, then the pieces of the model."""
+def _ids_of_pieces(model: Path) -> dict[str, int]:
+    """Returns the usual ids: fairseq's specials, then the pieces of the model."""
     pieces = Vocabulary.from_sentencepiece(model, ()).model_pieces
     return {name: i for i, name in enumerate(_NAMES)} | {
         piece: i + 1 for i, piece in enumerate(pieces) if i >= 3

@@ -213,8 +213,17 @@ def test_listed_pieces_are_saved(tmp_path):
         dataclasses.replace(vocabulary, pieces=("a", "b", "a"))
 
 
-def test_mitre_vocabulary_is_the_models_own(tmp_path):
+@pytest.mark.parametrize("form", ["pieces", "pieces and tags", "none"])
+def test_mitre_vocabulary_is_the_models_own(tmp_path, form):
+    """Whatever the list of tokens holds, ids follow from the model and MITRE's languages."""
     made_foreign.mitre_directory(tmp_path / "mitre")
+    path = tmp_path / "mitre" / "vocab.json"
+    if form == "none":
+        path.unlink()
+    elif form == "pieces and tags":
+        ids = json.loads(path.read_text())
+        tags = {f"__{code}__": len(ids) + n for n, code in enumerate(MITRE_LANGUAGES)}
+        made_foreign.write_json(path, ids | tags)
     size = len(made_foreign.spm_pieces()) + 4 + 24
     vocabulary, rows = read_hugging_face_table(tmp_path / "mitre", "mitre", size).vocabulary()
     assert vocabulary.pieces is None and vocabulary.languages == MITRE_LANGUAGES
