@@ -1,0 +1,149 @@
+"""Exported checkpoints in the hands of PyTorch and transformers themselves (extra `test`)."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+import transformers
+
+from mnmt_jax.checkpoint import load_params
+from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.interchange.importing import import_checkpoint
+from mnmt_jax.interchange.safetensors import read_safetensors
+from mnmt_jax.interchange.token_table import rows_of_vocabulary
+from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.model import build_model
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.vocabulary import Vocabulary
+from tests import made_foreign
+from tests.sample_batches import pack
+from tests.unit.made_text import sentences
+
+LOGITS_ATOL = 2e-5
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    made_foreign.m2m100_directory(folder / "given")
+    import_checkpoint("huggingface", folder / "given", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "hf"
+    export_checkpoint("huggingface", run, folder)
+    return folder
+
+
+def pairs_of(vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
+    """Source and decoder input of sentence pairs in our ids, laid out as M2M-100 has it."""
+    pairs = []
+    for english, german in zip(sentences("en", 4), sentences("de", 4), strict=True):
+        source = [vocabulary.tag_id("en"), *vocabulary.encode(english), 1]
+        pairs.append((source, [1, vocabulary.tag_id("de"), *vocabulary.encode(german)]))
+    return pairs
+
+
+def test_transformers_computes_the_same_logits(run, exported):
+    config, vocabulary = RunDirectory(run).config(), Vocabulary.load(run / "vocabulary")
+    pairs = pairs_of(vocabulary)
+    lengths = {"source": max(len(s) for s, _ in pairs), "target": max(len(t) for _, t in pairs)}
+    batch = pack([[{"source": s, "target": t}] for s, t in pairs], lengths)
+    params, _ = load_params(run)
+    model = build_model(config.model, vocabulary.size)
+    ours = np.asarray(jax.jit(model.apply)({"params": params}, batch))
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(exported)
+    theirs.eval()
+    assert theirs.num_parameters() == sum(leaf.size for leaf in jax.tree.leaves(params))
+    valid = {role: batch[f"{role}_segment_ids"] != 0 for role in lengths}
+    ids = {
+        role: torch.tensor(np.where(valid[role], rows[batch[f"{role}_tokens"]], 1))
+        for role in lengths
+    }
+    with torch.no_grad():
+        logits = theirs(
+            input_ids=ids["source"],
+            attention_mask=torch.tensor(valid["source"].astype(np.int64)),
+            decoder_input_ids=ids["target"],
+        ).logits.numpy()
+    assert valid["target"].sum() > 10
+    np.testing.assert_allclose(
+        ours[valid["target"]], logits[valid["target"]][:, rows], atol=LOGITS_ATOL, rtol=0
+    )
+
+
+def test_transformers_reads_the_vocabulary(run, exported):
+    vocabulary = Vocabulary.load(run / "vocabulary")
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    tokenizer.src_lang = "de"
+    compared = 0
+    for line in sentences("de", 20):
+        ids = [vocabulary.tag_id("de"), *vocabulary.encode(line), vocabulary.eos_id]
+        assert tokenizer(line)["input_ids"] == rows[ids].tolist()
+        text = tokenizer.decode(rows[ids], skip_special_tokens=True)
+        assert text.strip() == vocabulary.decode(i for i in ids if i != vocabulary.unk_id)
+        compared += 1
+    assert compared == 20
+
+
+def test_the_safetensors_package_reads_what_is_written(exported):
+    path = exported / "model.safetensors"
+    theirs, ours = safetensors.numpy.load_file(path), read_safetensors(path)
+    assert theirs.keys() == ours.keys() and len(theirs) > 20
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name].read(), value)
+
+
+def test_files_of_torch_are_read(tmp_path):
+    weight = torch.randn(3, 4)
+    state = collections.OrderedDict(
+        weight=weight,
+        tied=weight,
+        transposed=weight.T,
+        row=weight[1],
+        half=torch.randn(5).half(),
+        brain=torch.randn(5).bfloat16(),
+        steps=torch.tensor(7),
+        parameter=torch.nn.Parameter(torch.randn(2)),
+    )
+    module = torch.nn.Linear(2, 3)
+    settings = argparse.Namespace(encoder_layers=2, device=torch.device("cpu"))
+    torch.save({"model": state, "args": settings, "module": module.state_dict()}, tmp_path / "x.pt")
+    found = read_torch(tmp_path / "x.pt")
+    for name, tensor in {**state, **module.state_dict()}.items():
+        lazy = {**found["model"], **found["module"]}[name]
+        assert lazy.shape == tuple(tensor.shape)
+        np.testing.assert_array_equal(
+            lazy.read().astype(np.float32), tensor.detach().float().numpy()
+        )
+    assert found["model"]["weight"].storage == found["model"]["tied"].storage
+    assert found["args"].encoder_layers == 2
+    torch.save(module, tmp_path / "module.pt")
+    with pytest.raises(ValueError, match="nothing was run"):
+        read_torch(tmp_path / "module.pt")
+
+
+def test_torch_reads_what_is_written(tmp_path):
+    tensors = made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
+    import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
+    export_checkpoint("fairseq", tmp_path / "run", tmp_path / "out")
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        found = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
+    assert found["args"].register_factor == 1.5
+    assert found["model"].keys() == tensors.keys()
+    for name, tensor in found["model"].items():
+        np.testing.assert_array_equal(tensor.numpy(), tensors[name])
+    names = ("encoder.embed_tokens.weight", "decoder.output_projection.weight")
+    first, second = (found["model"][name] for name in names)
+    assert first.data_ptr() == second.data_ptr()
