@@ -17,7 +17,7 @@ for seed in 1 2 3; do
             --gin_file="gin_configs/models/${model}_tiny.gin" \
             --gin_file="gin_configs/runs/cldr_quickstart.gin" \
             --gin.Data.cache="'$directory/cache'" \
-            --gin.Train.seed="$seed"
+            --gin.Train.steps=3000 --gin.Train.seed="$seed"
         "$python" scripts/evaluate.py --run "$run" --task cldr_quickstart --limit 200 \
             --output "$run/report" > /dev/null
     done
