@@ -334,4 +334,7 @@ def _check_all_consumed() -> None:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
+    if "malformed node" in text:
+        text = re.sub(r"^malformed node.*?> ", "", text)
+        text += "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
     return re.sub(r"\s*In call to configurable .*$", "", text)

@@ -85,6 +85,13 @@ def test_mistakes_are_one_clear_line(gin_file, binding, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_string_without_quotes_is_explained(gin_file):
+    with pytest.raises(UserError, match="strings need quotes of their own") as caught:
+        load_config([gin_file], ["Data.cache=runs/mine/cache"])
+    assert "runs" in str(caught.value)
+    assert "ast.Name" not in str(caught.value)
+
+
 def test_a_missing_file_is_named(capfd):
     with pytest.raises(UserError, match=r"nowhere\.gin"):
         load_config(["nowhere.gin"])
