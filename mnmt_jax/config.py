@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import difflib
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import re
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,6 @@ class Data(Checked):
     Attributes:
         cache: token cache directory (`scripts/cache_tasks.py` makes one).
         tasks: names of the training tasks; empty means every task with a `train` split.
-        zero_shot: names of validation tasks never trained on; empty means every task of the cache
-            that has a `validation` split and is not trained on.
         temperature: T of p_i ~ (n_i / N)^(1/T); 1 is proportional, larger is flatter.
         instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: where language tags stand.
         rows: rows of one global batch (of one micro-batch when accumulating).
@@ -42,7 +41,6 @@ class Data(Checked):
 
     cache: str = ""
     tasks: tuple[str, ...] = ()
-    zero_shot: tuple[str, ...] = ()
     temperature: float = 5.0
     instruction: str = "1"
     rows: int = 64
@@ -122,8 +120,6 @@ class Optimizer(Checked):
         schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
         warmup_steps: updates of linear warm-up.
         initial_learning_rate: rate of the first update.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
         eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
         weight_decay: decoupled, on every parameter.
         clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
@@ -135,8 +131,6 @@ class Optimizer(Checked):
     schedule: str = "inverse_sqrt"
     warmup_steps: int = 4000
     initial_learning_rate: float = 0.0
-    b1: float = 0.9
-    b2: float = 0.98
     eps: float = 1e-6
     weight_decay: float = 0.0
     clip_norm: float = 0.0
@@ -197,28 +191,26 @@ class Decode(Checked):
     """How translations are searched.
 
     Attributes:
-        method: `beam`, `greedy` or `sample`.
-        beam_size: hypotheses per sentence.
+        beam_size: hypotheses per sentence: 1 is greedy search, more are a beam, or so many samples.
         length_penalty: score = sum of log-probabilities / length ** length_penalty.
         max_length: generated tokens at most, without eos.
         max_length_per_source: if > 0 the limit is min(max_length, this x source tokens + 10).
         batch: sentences translated together.
         buckets: source lengths (with tag and eos) that inputs are padded to; longer input is cut
             to the largest and marked.
-        temperature: of sampling.
+        temperature: of sampling; 0 searches.
         top_k: sample among the k best; 0 is all.
         top_p: sample among the smallest set of this probability mass; 1 is all.
         seed: of sampling.
     """
 
-    method: str = "beam"
     beam_size: int = 5
     length_penalty: float = 1.0
     max_length: int = 200
     max_length_per_source: float = 0.0
     batch: int = 32
     buckets: tuple[int, ...] = (16, 32, 64, 128, 256)
-    temperature: float = 1.0
+    temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
@@ -229,19 +221,22 @@ class Decode(Checked):
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
 
+    @property
+    def method(self) -> str:
+        """What the values amount to: `sample`, `beam` or `greedy`."""
+        return "sample" if self.temperature else "beam" if self.beam_size > 1 else "greedy"
+
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Mesh(Checked):
-    """Shape of the device mesh. Its product is the number of devices.
+    """Shape of the device mesh; its third axis, `data`, takes the devices that are left.
 
     Attributes:
-        data: batch shards with replicated parameters; -1 takes the devices that are left.
-        fsdp: batch shards with sharded parameters.
+        fsdp: batch shards with sharded parameters; -1 takes them all.
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 
-    data: int = -1
     fsdp: int = 1
     tensor: int = 1
 
@@ -294,12 +289,15 @@ def _own_gin_state() -> Iterator[None]:
     """Empties gin's global state and puts back what was there: notebooks and t5x use gin too."""
     state = gin.config  # no public accessor of these exists
     kept = [state._CONFIG, state._SINGLETONS, state._IMPORTS, state._OPERATIVE_CONFIG]
+    readers = state._FILE_READERS
+    state._FILE_READERS = readers[:1]  # plain files; gin's search in packages logs every miss
     before = [copy.copy(part) for part in kept]
     was_locked = gin.config_is_locked()
     gin.clear_config()
     try:
         yield
     finally:
+        state._FILE_READERS = readers
         gin.clear_config()
         for part, content in zip(kept, before, strict=True):
             part.update(content)
@@ -337,4 +335,22 @@ def _one_line(error: Exception) -> str:
     if "malformed node" in text:
         text = re.sub(r"^malformed node.*?> ", "", text)
         text += "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
-    return re.sub(r"\s*In call to configurable .*$", "", text)
+    text = re.sub(r"\s*In call to configurable .*$", "", text)
+    return _with_near_names(re.sub(r"\s*In bindings string .*$", "", text))
+
+
+def _with_near_names(text: str) -> str:
+    """Says of a name that gin does not know which one was perhaps meant."""
+    sections = {section.__name__: section for section in _SECTIONS.values()}
+    field = re.match(r"Configurable '(\w+)' doesn't have a parameter named '(\w+)'\.?", text)
+    section = re.match(r"No configurable matching '(\w+)'\.?", text)
+    if field and field[1] in sections:
+        known = [f.name for f in dataclasses.fields(sections[field[1]])]
+        found, place, unknown = field, f"{field[1]}.", field[2]
+    elif section:
+        known, found, place, unknown = list(sections), section, "", section[1]
+    else:
+        return text
+    near = [place + name for name in difflib.get_close_matches(unknown, known, n=2)]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    return f"{place}{unknown}: no such name; {hint}{text[found.end() :]}"

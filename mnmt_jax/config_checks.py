@@ -71,8 +71,6 @@ RANGES: Mapping[str, Range] = {
     "Optimizer.learning_rate": AMOUNT,
     "Optimizer.warmup_steps": AMOUNT,
     "Optimizer.initial_learning_rate": AMOUNT,
-    "Optimizer.b1": RATE,
-    "Optimizer.b2": RATE,
     "Optimizer.eps": AMOUNT,
     "Optimizer.weight_decay": AMOUNT,
     "Optimizer.clip_norm": AMOUNT,
@@ -92,13 +90,12 @@ RANGES: Mapping[str, Range] = {
     "Decode.max_length_per_source": AMOUNT,
     "Decode.batch": COUNT,
     "Decode.buckets": COUNT,
-    "Decode.temperature": POSITIVE,
+    "Decode.temperature": AMOUNT,
     "Decode.top_k": AMOUNT,
     "Decode.top_p": Range(low=0, high=1, above=True),
     "Decode.seed": SEED,
-    "Mesh.data": Range(low=-1),
     "Mesh.fsdp": Range(low=-1),
-    "Mesh.tensor": Range(low=-1),
+    "Mesh.tensor": COUNT,
 }
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -106,7 +103,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "Model.dtype": ("float32", "bfloat16"),
     "Model.attention": ("split", "dense"),
     "Optimizer.schedule": ("inverse_sqrt", "cosine", "constant"),
-    "Decode.method": ("beam", "greedy", "sample"),
 }
 
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}

@@ -50,9 +50,9 @@ def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
 
 
 def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """Lists the run files of published models; the quickstart's are not among them."""
+    """Lists the run files of published models; the phrases' and your own text's are not."""
     files = sorted((folder / "runs").glob("*.gin"))
-    return tuple(path for path in files if not path.stem.startswith("cldr"))
+    return tuple(path for path in files if not path.stem.startswith(("cldr", "own")))
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from mnmt_jax.errors import UserError
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
+B1, B2 = 0.9, 0.98  # decays of the moments in all runs of the papers
 _CLIP_EPS = 1e-6  # fairseq's clip_grad_norm_
 
 
@@ -112,11 +113,10 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
 
     Args:
         schedule: learning rate by number of updates done.
-        config: `b1`, `b2`, `eps`, `weight_decay`.
+        config: `eps`, `weight_decay`.
 
     Source: MITRE spec 6.2, TDO spec 6.2, fairseq's `adam`.
     """
-    b1, b2 = config.b1, config.b2
 
     def init(params: Any) -> AdamState:
         zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)  # noqa: E731
@@ -125,10 +125,10 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
     def update(gradients: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
         rate = schedule(state.updates)
         count = state.updates + 1
-        step_size = rate * jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count)
-        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first_moment, gradients)
+        step_size = rate * jnp.sqrt(_one_minus_power(B2, count)) / _one_minus_power(B1, count)
+        first = jax.tree.map(lambda m, g: B1 * m + (1 - B1) * g, state.first_moment, gradients)
         second = jax.tree.map(
-            lambda v, g: b2 * v + (1 - b2) * (g * g), state.second_moment, gradients
+            lambda v, g: B2 * v + (1 - B2) * (g * g), state.second_moment, gradients
         )
         updates = jax.tree.map(
             lambda m, v, p: (
@@ -145,6 +145,4 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
 
 def _one_minus_power(base: float, exponent: Int[Array, ""]) -> Float[Array, ""]:
     """Computes 1 - base ** exponent without losing digits when the power is near 1."""
-    if base == 0.0:
-        return jnp.ones((), jnp.float32)
     return -jnp.expm1(exponent.astype(jnp.float32) * math.log(base))

@@ -28,7 +28,6 @@ from mnmt_jax.vocabulary import Vocabulary
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
 _MAY_CHANGE = (
     "data.cache",
-    "data.zero_shot",
     "model.attention",
     "model.remat",
     "train.steps",
@@ -162,7 +161,8 @@ class RunDirectory:
             if changed:
                 raise UserError(
                     f"{self.path} was started with another configuration: {'; '.join(changed)}. "
-                    "Restore these values or choose another --workdir"
+                    "Restore these values, or choose another --workdir (a new run can start from "
+                    f"these parameters: --initialize_from={self.path})"
                 )
             if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
                 raise UserError(

@@ -60,24 +60,24 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     """Arranges devices as (data, fsdp, tensor).
 
     Args:
-        config: sizes; one of them may be -1 and takes the devices that are left.
+        config: sizes; `data` follows from the number of devices.
         devices: None takes all.
 
     Raises:
-        UserError: if the sizes do not multiply to the number of devices.
+        UserError: if the sizes do not divide the number of devices.
     """
     found = list(jax.devices() if devices is None else devices)
-    sizes = [getattr(config, axis) for axis in MESH_AXES]
-    text = ", ".join(f"Mesh.{axis}={size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
-    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
-        raise UserError(f"{text}: sizes must be positive, and one of them may be -1")
-    if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = max(len(found) // known, 1)
-    if math.prod(sizes) != len(found):
-        raise UserError(f"{text} must multiply to the {len(found)} devices present")
+    fsdp, tensor = config.fsdp, config.tensor
+    if fsdp == -1 and tensor > 0:
+        fsdp = max(len(found) // tensor, 1)
+    if fsdp < 1 or tensor < 1 or len(found) % (fsdp * tensor):
+        raise UserError(
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} must divide the {len(found)} devices "
+            "present"
+        )
+    sizes = (len(found) // (fsdp * tensor), fsdp, tensor)
     auto = (AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=auto, devices=found)
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
 
 
 def partition_spec(
@@ -241,7 +241,8 @@ def place_batch(
     rows = next(iter(batch.values())).shape[leading] * jax.process_count()
     if rows % batch_shards(mesh):
         raise UserError(
-            f"Data.rows={rows} must be a multiple of Mesh.data x Mesh.fsdp = {batch_shards(mesh)}"
+            f"Data.rows={rows} must be a multiple of the {batch_shards(mesh)} parts (data x "
+            "fsdp) that the mesh splits a batch into"
         )
     sharding = batch_sharding(mesh, leading)
     if jax.process_count() == 1:

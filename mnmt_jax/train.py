@@ -185,7 +185,7 @@ class Session:
         self._mesh = make_mesh(config.mesh)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self._mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner)
-        self._tasks = validation_tasks(config.data, self._pipeline)
+        self._tasks = validation_tasks(self._pipeline)
         shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
         self._positions = {
             role: shapes[f"{role}_segment_ids"].size
@@ -228,7 +228,8 @@ class Session:
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
         left_out = "" if restored else self._pipeline.left_out()
-        for line in filter(None, (left_out, report)):
+        unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
+        for line in filter(None, (left_out, report, unmeasured)):
             self.reporter.say(line)
 
     def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mnmt_jax.config import Data
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
-from mnmt_jax.errors import UserError
 from mnmt_jax.losses import LossSums
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
@@ -28,19 +26,11 @@ class ValidationTasks(NamedTuple):
     zero_shot: tuple[str, ...]
 
 
-def validation_tasks(data: Data, pipeline: Pipeline) -> ValidationTasks:
-    """Chooses the tasks: those with a validation split, as `Data.zero_shot` says.
-
-    Raises:
-        UserError: if `Data.zero_shot` names a task that is trained on or has no validation split.
-    """
+def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
+    """Groups the cache's tasks that have a validation split by whether they are trained on."""
     present = pipeline.cache.tasks_with(VALIDATION)
     trained = set(pipeline.task_names)
-    for name in data.zero_shot:
-        if name in trained or name not in present:
-            what = "is trained on" if name in trained else "has no validation split in the cache"
-            raise UserError(f"Data.zero_shot: task '{name}' {what}; remove it")
-    zero_shot = tuple(data.zero_shot) or tuple(name for name in present if name not in trained)
+    zero_shot = tuple(name for name in present if name not in trained)
     return ValidationTasks(tuple(name for name in present if name in trained), zero_shot)
 
 

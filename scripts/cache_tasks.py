@@ -46,6 +46,8 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
+    if not splits["validation"]:
+        print("no validation split: training will know no validation loss", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="jsonl adds score, n-best list and truncation mark",
+        help="jsonl adds score, n-best list, and marks of input and output that was cut",
     )
     parser.add_argument(
         "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
@@ -56,7 +56,7 @@ def main() -> None:
     translations = translator.stream(
         for_model, source=flags.source, target=flags.target, beam_size=flags.beam_size
     )
-    cut = []
+    cut, limited = [], []
     with open_output(flags.output) as file:
         pairs = zip(_progress(translations), for_output, strict=False)
         for number, (translation, line) in enumerate(pairs, start=1):
@@ -66,8 +66,20 @@ def main() -> None:
             )
             if translation.truncated:
                 cut.append(number)
-    if cut:
-        _warn_of_cut_lines(cut, max(translator.config.decode.buckets))
+            if translation.limited:
+                limited.append(number)
+    decode = translator.config.decode
+    _warn(
+        cut,
+        f"lines have more than {max(decode.buckets)} tokens with tags and were cut",
+        "add a larger bucket to --gin.Decode.buckets or split them",
+    )
+    _warn(
+        limited,
+        f"translations reached the length limit (Decode.max_length={decode.max_length}) and may "
+        "lack their end",
+        "raise --gin.Decode.max_length",
+    )
 
 
 def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
@@ -80,16 +92,16 @@ def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
         yield translation
     seconds = time.monotonic() - start
     rate = count / max(seconds, 1e-9)
-    print(f"{count} lines in {seconds:.1f} s ({rate:.1f} lines/s)", file=sys.stderr)
-
-
-def _warn_of_cut_lines(numbers: list[int], largest: int) -> None:
-    shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
     print(
-        f"warning: {len(numbers)} lines have more than {largest} tokens with tags and were cut "
-        f"(line {shown}); add a larger bucket to --gin.Decode.buckets or split them",
-        file=sys.stderr,
+        f"{count} lines in {seconds:.1f} s ({rate:.1f} lines/s with compilation)", file=sys.stderr
     )
+
+
+def _warn(numbers: list[int], what: str, remedy: str) -> None:
+    """Says which lines something happened to, if any."""
+    if numbers:
+        shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+        print(f"warning: {len(numbers)} {what} (line {shown}); {remedy}", file=sys.stderr)
 
 
 if __name__ == "__main__":

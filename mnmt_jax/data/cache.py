@@ -193,7 +193,9 @@ class TokenCache:
         directory = Path(directory)
         path = directory / "cache.json"
         if not path.is_file():
-            raise UserError(f"{path}: no such file; make a cache with scripts/cache_tasks.py")
+            raise UserError(
+                f"{path}: no such file; Data.cache must name what scripts/cache_tasks.py wrote"
+            )
         facts = json.loads(path.read_text(encoding="utf-8"))
         if facts.get("format") != FORMAT:
             raise UserError(

@@ -172,8 +172,8 @@ class FileCorpus(Corpus):
                 flaw = REPEATED
             elif self._cleaning.on_bad_line == "error":
                 raise UserError(
-                    f"{place}: {flaw.detail}; mend it, or set on_bad_line='drop' to leave such "
-                    "lines out"
+                    f"{place}: {flaw.detail}; mend it, or leave such lines out with "
+                    "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
                 )
             report.dropped[flaw.reason] += 1
             report.first = report.first or place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,13 +139,31 @@ def file_corpus(
             raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
         splits = {split: splits[split] for split in only}
     if arguments.tsv:
-        return TsvFile(name, arguments.tsv, languages or None, splits=splits, cleaning=cleaning)
+        table = TsvFile(name, arguments.tsv, languages or None, splits=splits, cleaning=cleaning)
+        return _with_all_languages(table, arguments.tsv)
     if not languages:
         raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
     pattern = arguments.parallel
-    if Path(pattern).is_dir():
+    if "{" not in pattern:
+        if not Path(pattern).is_dir():
+            raise UserError(
+                f"--parallel={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or "
+                "a pattern such as 'data/{split}.{language}'"
+            )
         pattern = str(Path(pattern) / "{split}.{language}")
-    return ParallelFiles(name, pattern, languages, splits=splits, cleaning=cleaning)
+    files = ParallelFiles(name, pattern, languages, splits=splits, cleaning=cleaning)
+    return _with_all_languages(files, pattern)
+
+
+def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:
+    """Returns the corpus unless a language that was asked for has no text in it."""
+    directions = (pair for split in corpus.splits() for pair in corpus.directions(split))
+    found = set(itertools.chain.from_iterable(directions))
+    if missing := [code for code in corpus.languages if code not in found]:
+        raise UserError(
+            f"--languages: {pattern} has no text in '{missing[0]}'; add its files, or leave it out"
+        )
+    return corpus
 
 
 def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:

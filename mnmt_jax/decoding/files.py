@@ -78,6 +78,7 @@ def format_json(number: int, source: str, translation: Translation) -> str:
         "translation": translation.text,
         "score": translation.score,
         "truncated": translation.truncated,
+        "limited": translation.limited,
         "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
     }
     return json.dumps(record, ensure_ascii=False)

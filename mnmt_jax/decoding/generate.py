@@ -33,14 +33,14 @@ def make_search(decode: Decode) -> Search:
     """
     if decode.beam_size < 1:
         raise UserError(f"Decode.beam_size={decode.beam_size} must be at least 1")
-    if decode.method == "greedy" or (decode.method == "beam" and decode.beam_size == 1):
+    if decode.method == "greedy":
         return Greedy(length_penalty=decode.length_penalty)
     if decode.method == "beam":
         return BeamSearch(decode.beam_size, reorder, decode.length_penalty)
-    if decode.temperature <= 0 or not 0 < decode.top_p <= 1 or decode.top_k < 0:
+    if decode.temperature < 0 or not 0 < decode.top_p <= 1 or decode.top_k < 0:
         raise UserError(
             f"Decode.temperature={decode.temperature}, top_k={decode.top_k}, top_p={decode.top_p}: "
-            "need temperature > 0, top_k >= 0 and 0 < top_p <= 1"
+            "need temperature >= 0, top_k >= 0 and 0 < top_p <= 1"
         )
     return Sample(
         beam=decode.beam_size,
@@ -56,8 +56,8 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
 
     Args:
         decode: of the run.
-        beam_size: more than 1 selects beam search where the run is greedy; 1 selects greedy search
-            where it uses a beam; sampling draws so many. None changes nothing.
+        beam_size: 1 is greedy search, more are a beam; sampling draws so many. None changes
+            nothing.
 
     Raises:
         UserError: if it is not positive.
@@ -66,18 +66,13 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
         return decode
     if beam_size < 1:
         raise UserError(f"beam_size={beam_size} must be at least 1")
-    method = decode.method
-    if method != "sample":
-        method = "beam" if beam_size > 1 else "greedy"
-    return dataclasses.replace(decode, method=method, beam_size=beam_size)
+    return dataclasses.replace(decode, beam_size=beam_size)
 
 
 def describe_search(decode: Decode) -> dict[str, Any]:
-    """Returns the fields of a configuration that the search obeys, as it obeys them."""
-    search = make_search(decode)
-    fields = dataclasses.asdict(decode) | {"beam_size": search.beam}
+    """Returns the search's name and the fields of a configuration that it obeys."""
+    fields = {"method": decode.method, **dataclasses.asdict(decode)}
     if decode.method != "sample":
-        fields["method"] = "greedy" if search.beam == 1 else "beam"
         for name in ("temperature", "top_k", "top_p", "seed"):
             del fields[name]
     return fields

@@ -58,10 +58,12 @@ class Translation:
     Attributes:
         hypotheses: best first; empty for a blank line.
         truncated: the line was longer than the largest bucket and its end was not translated.
+        limited: the best hypothesis is as long as `Decode` allows; its end may be missing.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
     truncated: bool = False
+    limited: bool = False
 
     @property
     def text(self) -> str:
@@ -150,7 +152,8 @@ def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> li
                     f"line {lines[i].number + 1}: the model's output is not a number; "
                     "use another checkpoint"
                 )
-            translations[i] = Translation(hypotheses, len(encoded[i]) > room)
+            limited = len(hypotheses[0].tokens) > int(request.max_length[row])
+            translations[i] = Translation(hypotheses, len(encoded[i]) > room, limited)
     return translations
 
 

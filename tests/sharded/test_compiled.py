@@ -85,7 +85,7 @@ def shapes_of_whole_batch(program: str) -> set[str]:
 
 @pytest.mark.parametrize("layout", STAGE_LAYERS)
 def test_no_device_holds_the_whole_batch_under_fsdp(layout, tmp_path):
-    program = step_program(tmp_path, Mesh(data=1, fsdp=8), layout)
+    program = step_program(tmp_path, Mesh(fsdp=8), layout)
     assert not shapes_of_whole_batch(program)
     counts = collections.Counter(COLLECTIVE.findall(program))
     assert counts["all-gather"] > 0  # of parameters
@@ -93,13 +93,13 @@ def test_no_device_holds_the_whole_batch_under_fsdp(layout, tmp_path):
 
 
 def test_the_step_of_data_parallel_only_sums(tmp_path):
-    program = step_program(tmp_path, Mesh(data=8), "register")
+    program = step_program(tmp_path, Mesh(), "register")
     assert not shapes_of_whole_batch(program)
     assert set(COLLECTIVE.findall(program)) == {"all-reduce"}
 
 
 def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
-    mesh = make_mesh(Mesh(data=8))
+    mesh = make_mesh(Mesh())
     learner = make_learner(tmp_path, mesh, "register")
     shapes = batch_shapes(learner.model.layout, mesh, 0)
     like = abstract_state(make_init(learner.model, learner.optimizer, shapes, 3), mesh)
@@ -114,7 +114,7 @@ def test_constraints_are_the_identity_without_a_mesh():
 
 
 def test_compile_on_sets_the_mesh_for_the_call_alone():
-    mesh = make_mesh(Mesh(data=2, fsdp=4))
+    mesh = make_mesh(Mesh(fsdp=4))
     rows = compile_on(mesh, split_rows)(jax.numpy.ones((8, 4)))
     assert rows.sharding.is_equivalent_to(batch_sharding(mesh), 2)
     assert jax.sharding.get_abstract_mesh().empty

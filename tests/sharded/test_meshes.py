@@ -25,11 +25,11 @@ LOSS_RTOL = 1e-6
 MOMENT_ATOL = 1e-7
 PARAMETER_ATOL = 2e-6
 MESHES = {
-    "1x1x1": Mesh(data=1),
-    "8x1x1": Mesh(data=8),
-    "2x1x4": Mesh(data=2, tensor=4),
-    "2x4x1": Mesh(data=2, fsdp=4),
-    "2x2x2": Mesh(data=2, fsdp=2, tensor=2),
+    "1x1x1": Mesh(),
+    "8x1x1": Mesh(),
+    "2x1x4": Mesh(tensor=4),
+    "2x4x1": Mesh(fsdp=4),
+    "2x2x2": Mesh(fsdp=2, tensor=2),
 }
 STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
 

@@ -83,6 +83,20 @@ def test_own_text_becomes_batches(tsv, tmp_path):
     assert (batch["target_segment_ids"] > 0).sum() > 20
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tsv", "{text}/{{split}}.tsv", "--languages", "en,de,es"], "has no text in 'es'"),
+        (["--parallel", "{text}/nowhere", "--languages", "en,de"], "no such directory"),
+    ],
+)
+def test_missing_text_is_one_clear_line(tsv, tmp_path, flags, message):
+    flags = [flag.format(text=tsv) for flag in flags]
+    done = run("cache_tasks.py", *flags, "--splits", "train=train", "--output", tmp_path / "cache")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr and not (tmp_path / "cache").exists()
+
+
 def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
     code = (
         "import sys; sys.argv = ['cache_tasks.py', *sys.argv[1:]]\n"

@@ -42,7 +42,7 @@ def _cache(directory: Path) -> Path:
 def folder(tmp_path_factory) -> Path:
     """Holds a run of a few steps and a small parallel test set."""
     path = tmp_path_factory.mktemp("evaluate")
-    decode = {"batch": 4, "max_length": 6, "buckets": (16,), "method": "greedy"}
+    decode = {"batch": 4, "max_length": 6, "buckets": (16,), "beam_size": 1}
     changes = {"decode": decode, "train": {"steps": 2, "log_every": 1, "eval_every": 2}}
     changes |= {"model": {"layout": "register"}}
     config = made_run.make_config(_cache(path / "cache"), **changes)
@@ -114,7 +114,7 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     path = tmp_path / "translations" / "en-de.jsonl"
     found = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
     where = {"source": "en", "target": "de"}
-    beam = Translator.load(folder / "tiny", bindings=["Decode.method='beam'"])
+    beam = Translator.load(folder / "tiny", bindings=["Decode.beam_size=5"])
     assert found == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
     greedy = Translator.load(folder / "tiny")
     sizes = [
@@ -126,14 +126,12 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
 
 def test_the_search_is_described_as_it_is_done(folder):
     config = Translator.load(folder / "tiny").config.decode
-    assert (config.method, config.beam_size) == ("greedy", 5)
+    assert (config.method, config.beam_size) == ("greedy", 1)
     assert describe_search(config)["beam_size"] == 1 and "top_p" not in describe_search(config)
     wide = describe_search(with_beam_size(config, 4))
     assert (wide["method"], wide["beam_size"]) == ("beam", 4)
-    single = describe_search(Decode(method="beam", beam_size=1))
-    assert (single["method"], single["beam_size"]) == ("greedy", 1)
-    sampled = with_beam_size(Decode(method="sample"), 3)
-    assert describe_search(sampled) == dataclasses.asdict(sampled)
+    sampled = with_beam_size(Decode(temperature=1.0), 3)
+    assert describe_search(sampled) == {"method": "sample", **dataclasses.asdict(sampled)}
     assert (sampled.method, sampled.beam_size) == ("sample", 3)
 
 

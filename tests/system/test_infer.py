@@ -85,6 +85,7 @@ def test_a_pipe_gives_one_line_per_line(run):
     assert "5 lines in" in done.stderr.decode()
     assert "warning: 1 lines have more than 12 tokens" in done.stderr.decode()
     assert "(line 5)" in done.stderr.decode()
+    assert "4 translations reached the length limit (Decode.max_length=6)" in done.stderr.decode()
 
 
 def test_files_gzip_and_json(run, infer, tmp_path):
@@ -101,6 +102,7 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     for record, translation in zip(records, found, strict=True):
         assert record["translation"] == translation.text
         assert record["score"] == translation.score
+        assert record["limited"] == translation.limited
         nbest = [{"text": h.text, "score": h.score} for h in translation.hypotheses]
         assert record["nbest"] == nbest and len(nbest) in (0, 3)
     assert set(tmp_path.iterdir()) == {source, output}

@@ -67,8 +67,8 @@ def configure(cache, layout: str, instruction: str) -> Config:
             learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0
         ),
         train=Train(steps=400, eval_every=400, save_every=400, log_every=100),
-        decode=Decode(method="greedy", max_length=60, buckets=(48,), batch=PHRASES),
-        mesh=Mesh(data=1),
+        decode=Decode(beam_size=1, max_length=60, buckets=(48,), batch=PHRASES),
+        mesh=Mesh(),
     )
 
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
         (DESCRIBE, "Model.stage_layers=(1, 2)", "Model.stage_layers=(1, 2)"),
         (TRAIN, "Train.log_every=0", "Train.log_every=0"),
         (TRAIN, "Model.vocab_size=5", "Model.vocab_size=5"),
-        (TRAIN, "Mesh.data=5", "Mesh.data=5, Mesh.fsdp=1, Mesh.tensor=1 must multiply"),
+        (TRAIN, "Mesh.fsdp=5", "Mesh.fsdp=5 x Mesh.tensor=1 must divide the"),
     ],
 )
 def test_one_line_and_status_two(script, binding, named, folder, tmp_path):

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from mnmt_jax.config import Optimizer
-from mnmt_jax.optimizer import make_optimizer, make_schedule
+from mnmt_jax.optimizer import B1, B2, make_optimizer, make_schedule
 
 RATE_RTOL = 1e-6
 STEP_RTOL = 2e-6
@@ -75,10 +75,10 @@ def fairseq_adam(params, gradients, rates, config):
     p = np.asarray(params, np.float64)
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, (g, lr) in enumerate(zip(gradients, rates, strict=True), start=1):
-        m = config.b1 * m + (1 - config.b1) * g
-        v = config.b2 * v + (1 - config.b2) * g * g
+        m = B1 * m + (1 - B1) * g
+        v = B2 * v + (1 - B2) * g * g
         denominator = np.sqrt(v) + config.eps
-        step_size = lr * math.sqrt(1 - config.b2**t) / (1 - config.b1**t)
+        step_size = lr * math.sqrt(1 - B2**t) / (1 - B1**t)
         p = p + -config.weight_decay * lr * p
         p = p - step_size * m / denominator
     return p

@@ -24,8 +24,8 @@ from mnmt_jax.sharding import (
     ("config", "sizes"),
     [
         (Mesh(), (8, 1, 1)),
-        (Mesh(data=2, fsdp=2, tensor=2), (2, 2, 2)),
-        (Mesh(data=1, fsdp=-1, tensor=2), (1, 4, 2)),
+        (Mesh(fsdp=2, tensor=2), (2, 2, 2)),
+        (Mesh(fsdp=-1, tensor=2), (1, 4, 2)),
     ],
 )
 def test_mesh_sizes(config, sizes):
@@ -37,10 +37,9 @@ def test_mesh_sizes(config, sizes):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Mesh(data=3), "Mesh.data=3, Mesh.fsdp=1, Mesh.tensor=1 must multiply to the 8 devices"),
-        (Mesh(fsdp=3), "must multiply to the 8 devices"),
-        (Mesh(fsdp=-1), "one of them may be -1"),
-        (Mesh(tensor=0), "must be positive"),
+        (Mesh(fsdp=3), "Mesh.fsdp=3 x Mesh.tensor=1 must divide the 8 devices present"),
+        (Mesh(fsdp=4, tensor=4), "must divide the 8 devices"),
+        (Mesh(fsdp=-1, tensor=3), "Mesh.fsdp=-1 x Mesh.tensor=3 must divide"),
     ],
 )
 def test_mesh_refuses_sizes_that_do_not_fit(config, message):
@@ -72,7 +71,7 @@ def test_length_cannot_be_split():
 
 
 def test_tree_sharding_covers_parameters_moments_and_scalars():
-    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     params = {
         "embedding": jnp.zeros((10, 4)),
         "layer_0": {"attention": {"out": {"kernel": jnp.zeros((2, 3, 4)), "bias": jnp.zeros(4)}}},
@@ -90,7 +89,7 @@ def test_tree_sharding_covers_parameters_moments_and_scalars():
 
 
 def test_odd_vocabulary_stays_whole_but_other_axes_must_divide():
-    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     spec = tree_sharding(mesh, {"embedding": jnp.zeros((11, 4))})["embedding"].spec
     assert spec == PartitionSpec(None, "fsdp")
     with pytest.raises(
@@ -102,11 +101,11 @@ def test_odd_vocabulary_stays_whole_but_other_axes_must_divide():
 
 
 def test_batch_rows_are_split_over_data_and_fsdp():
-    mesh = make_mesh(Mesh(data=2, fsdp=2, tensor=2))
+    mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     batch = {"source_tokens": np.arange(24, dtype=np.int32).reshape(8, 3)}
     placed = place_batch(batch, mesh)["source_tokens"]
     np.testing.assert_array_equal(placed, batch["source_tokens"])
     assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 3)}
     assert batch_sharding(mesh, 1).spec == PartitionSpec(None, ("data", "fsdp"))
-    with pytest.raises(ValueError, match="Data.rows=6 must be a multiple of .* 4"):
+    with pytest.raises(ValueError, match="Data.rows=6 must be a multiple of the 4 parts"):
         place_batch({"source_tokens": np.zeros((6, 3), np.int32)}, mesh)

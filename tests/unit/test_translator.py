@@ -13,7 +13,7 @@ from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, se
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding.generate import growth_steps
-from mnmt_jax.decoding.translate import length_limit
+from mnmt_jax.decoding.translate import Translation, length_limit
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.model import build_model
@@ -106,9 +106,21 @@ def test_order_blank_lines_and_cut_lines():
             assert one == [translation]
 
 
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-def test_a_line_does_not_depend_on_the_others(method: str):
-    translator = _translator(method=method)
+def test_output_as_long_as_allowed_is_marked():
+    short = _translator(max_length=2).translate_nbest(LINES, source="en", target="de")
+    assert all(t.limited and len(t.hypotheses[0].tokens) == 3 for t in short)
+    found = _translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
+    lengths = [len(translation.hypotheses[0].tokens) for translation in found]
+    assert [translation.limited for translation in found] == [length == 12 for length in lengths]
+    assert not Translation().limited
+
+
+SEARCHES = [{"beam_size": 5}, {"beam_size": 1}, {"temperature": 1.0}]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=["beam", "greedy", "sample"])
+def test_a_line_does_not_depend_on_the_others(search):
+    translator = _translator(**search)
     together = translator.translate_nbest(LINES, source="en", target="de")
     assert len({translation.text for translation in together}) > 1
     for place in (0, 3, 6):
@@ -119,7 +131,7 @@ def test_a_line_does_not_depend_on_the_others(method: str):
 
 def test_samples_follow_the_seed_and_the_line_number():
     def sampled(lines, **decode):
-        found = _translator(method="sample", **decode).translate_nbest(
+        found = _translator(temperature=1.0, **decode).translate_nbest(
             lines, source="en", target="de"
         )
         return [translation.hypotheses for translation in found]
@@ -216,7 +228,7 @@ def test_growing_gives_every_old_cache_back(monkeypatch):
 
     monkeypatch.setattr(generate_module, "_go_on", watched_go_on)
     monkeypatch.setattr(generate_module, "_enlarge", watched_enlarge)
-    translator = _translator(method="greedy", max_length=20, buckets=(9,))
+    translator = _translator(beam_size=1, max_length=20, buckets=(9,))
     found = translator.translate_nbest(LINES[:2], source="en", target="de")
     assert all(translation.hypotheses for translation in found)
     assert len(shorter) == 2 * 2 and all(shorter)  # keys and values of two layers
