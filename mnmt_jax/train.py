@@ -42,6 +42,7 @@ from mnmt_jax.train_state import (
     roles_of,
     shardings_of,
 )
+from mnmt_jax.trainable import join
 from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -52,7 +53,7 @@ _NAMES_SHOWN = 8
 def train_step(
     learner: Learner, state: TrainState, batch: Batch
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Updates the parameters once. Pure; every process and device sees the same global sums.
+    """Updates the parameters that train. Pure; every process and device sees the same sums.
 
     Args:
         learner: the run's constants.
@@ -64,21 +65,23 @@ def train_step(
         `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
-    differentiate = jax.value_and_grad(batch_loss, argnums=1, has_aux=True)
+    trained, frozen = learner.trainable.split(state.params)
 
     def part(number: Array, micro_batch: Batch) -> tuple[Any, LossSums]:
-        micro_rng = jax.random.fold_in(rng, number)
-        (_, sums), gradients = differentiate(learner, state.params, micro_batch, micro_rng)
-        return gradients, sums
+        def loss(trained: Any) -> tuple[Array, LossSums]:
+            micro_rng = jax.random.fold_in(rng, number)
+            return batch_loss(learner, join(trained, frozen), micro_batch, micro_rng)
+
+        return jax.grad(loss, has_aux=True)(trained)
 
     gradients, sums = _sum_parts(part, batch)
     tokens = jnp.maximum(sums.tokens, 1.0)
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, state.params)
+    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
     after = TrainState(
         state.step + 1,
-        optax.apply_updates(state.params, updates),
+        join(optax.apply_updates(trained, updates), frozen),
         opt_state,
         _widen(state.window, sums, batch, (norm, state.step + 1)),
     )
@@ -193,7 +196,10 @@ class Session:
             * config.optimizer.accumulate
             for role in roles_of(shapes)
         }
-        init = make_init(self._learner.model, self._learner.optimizer, shapes, config.train.seed)
+        learner = self._learner
+        init = make_init(
+            learner.model, learner.optimizer, shapes, config.train.seed, learner.trainable
+        )
         like = abstract_state(init, self._mesh)
         self._compile(shardings_of(like))
         self._batches = self._pipeline.train()
