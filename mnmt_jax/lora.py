@@ -8,8 +8,8 @@ Hu et al. scale the change by alpha / rank, "a constant in r", and then "simply 
 first r we try and do not tune it", since under Adam it only does what the learning rate does. Here
 alpha is the rank, so the scale is 1 and is not a setting.
 
-Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. They leave
-the width of the Gaussian open: N(0, 1 / inputs) is ours, so that x A is as wide as x.
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1. They
+leave the width of the Gaussian open: N(0, 1 / inputs) is ours, so that x A is as wide as x.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def chunked_token_loss(
     """Computes `token_loss(features @ embedding.T, ...)` with the logits of few tokens at a time.
 
     Under differentiation the gradients are computed in the same pass as the loss, so each logit is
-    computed once; that of the embedding only if it is asked for. Only `smoothed` carries a gradient; to train on the plain likelihood set
-    `label_smoothing` to 0.
+    computed once, and the embedding's gradient only if it is asked for. Only `smoothed` carries a
+    gradient; to train on the plain likelihood set `label_smoothing` to 0.
 
     Args:
         features: final states, float32 or bfloat16; products are accumulated in float32.

@@ -82,7 +82,9 @@ class Projection(nn.DenseGeneral, kw_only=True):
         mapped = super().__call__(states)
         if not self._carries_lora():
             return mapped
-        read = states.shape[-len(self.axis) :] if isinstance(self.axis, tuple) else states.shape[-1:]
+        read = (
+            states.shape[-len(self.axis) :] if isinstance(self.axis, tuple) else states.shape[-1:]
+        )
         features = self.features if isinstance(self.features, tuple) else (self.features,)
         rank, gaussian = self.config.lora_rank, nn.initializers.normal(math.prod(read) ** -0.5)
         a = self.param(LORA_A, gaussian, (*read, rank), jnp.float32).astype(mapped.dtype)

@@ -139,8 +139,8 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         None when the run is complete; the name of the signal that stopped it otherwise.
 
     Raises:
-        UserError: if the configuration does not fit the data, the devices or the run, or if a loss
-            is not finite.
+        UserError: if the configuration does not fit the data, the devices or the run, if LoRA has
+            no `origin`, or if a loss is not finite.
     """
     if jax.process_count() > 1:
         raise UserError(
@@ -219,9 +219,13 @@ class Session:
     def _begin(
         self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
     ) -> None:
-        self.run.prepare(
-            self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
-        )
+        continues = bool(self._checkpoints.steps())
+        if self.config.model.lora_rank and not origin and not continues:
+            raise UserError(
+                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
+                "changes a trained model; name its run, or set Model.lora_rank=0"
+            )
+        self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
         tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
         self.run.write_tasks({n: (task.source_lang, task.target_lang) for n, task in tasks.items()})
         restored = self._checkpoints.restore(like)
@@ -233,8 +237,8 @@ class Session:
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
-        left_out = "" if restored else self._pipeline.left_out()
-        for line in filter(None, (left_out, report)):
+        lines = () if restored else (self._pipeline.left_out(), report, self._share())
+        for line in filter(None, lines):
             self.reporter.say(line)
 
     def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
@@ -243,6 +247,13 @@ class Session:
         self.state = dataclasses.replace(self.state, params=params)
         self.run.write_origin(str(origin.run), report)
         return report
+
+    def _share(self) -> str:
+        """Says how much of the model trains; nothing if all of it does."""
+        trainable, params = self._learner.trainable, self.state.params
+        total = sum(leaf.size for leaf in jax.tree.leaves(params))
+        count = trainable.count(params)
+        return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
@@ -305,9 +316,11 @@ class Session:
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
-        model, many = self._learner.model, max(examples, 1.0)
+        learner, many = self._learner, max(examples, 1.0)
+        model = learner.model
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        return many * train_flops(model.config, model.layout, model.vocab_size, mean)
+        sizes = model.config, model.layout, model.vocab_size
+        return many * train_flops(*sizes, mean, learner.trainable)
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""

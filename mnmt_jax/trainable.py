@@ -15,7 +15,7 @@ from flax import traverse_util
 
 from mnmt_jax.config import Model, Optimizer
 from mnmt_jax.errors import UserError
-from mnmt_jax.lora import LORA_A, is_lora
+from mnmt_jax.lora import is_lora
 from mnmt_jax.patterns import check_patterns, matches
 
 
@@ -37,11 +37,6 @@ class Trainable:
         """Returns the rule that a configuration describes."""
         return cls(optimizer.frozen, model.lora if model.lora_rank else ())
 
-    @property
-    def everything(self) -> bool:
-        """Whether nothing is frozen."""
-        return not self.frozen and not self.lora
-
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains.
 
@@ -61,7 +56,7 @@ class Trainable:
             params: of the whole model, arrays or shapes.
 
         Returns:
-            What trains and what is frozen: trees without empty branches, which `join` puts together.
+            What trains and what is frozen: trees without empty branches; `join` is the inverse.
 
         Raises:
             UserError: if a pattern fits no parameter, or nothing is left to train.
