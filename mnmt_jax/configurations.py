@@ -36,8 +36,8 @@ _MODELS = """
 
 Parameters, counted from the shapes of the model's own initialisation
 (`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
-(the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs `*_lora`
-train what they add to the total: {lora}.
+(the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs
+`*_lora` train what LoRA adds: {lora}.
 """
 
 _RUNS = """
