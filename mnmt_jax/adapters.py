@@ -5,7 +5,7 @@ An adapter is a folder: `adapter.safetensors` holds LoRA's own parameters under 
 
     lora_rank, lora      as `Model.lora_rank` and `Model.lora`
     model                the other values of `Model` that the meaning of a parameter depends on
-    instruction          where the model expected language tags
+    instruction, tasks   where the model expected language tags, and what LoRA was trained on
     base                 fingerprint of the parameters that were frozen, and where they came from
     fingerprint, step    of LoRA's own parameters
 """
@@ -35,6 +35,7 @@ from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
 _STEM = "adapter"
+_FACTS = {"lora_rank", "lora", "model", "instruction", "tasks", "base", "fingerprint"}
 _STRUCTURE = (
     "layout",
     "stage_layers",
@@ -76,6 +77,7 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
         "lora": config.model.lora,
         "model": _structure(config.model),
         "instruction": config.data.instruction,
+        "tasks": run.trained_tasks(),
         "base": {"fingerprint": tree_fingerprint(base), "origin": _origin(run)},
         "fingerprint": tree_fingerprint(own),
         "step": found,
@@ -121,7 +123,7 @@ def load_adapter(
     flat = traverse_util.flatten_dict(base, sep="/") | own
     params = traverse_util.unflatten_dict({n: LazyArray.of(a) for n, a in flat.items()}, sep="/")
     origin = str(run.path), f"step {found} with the LoRA of {directory}"
-    write_run(output, config, vocabulary, params, origin=origin)
+    write_run(output, config, vocabulary, params, origin=origin, tasks=facts["tasks"])
 
 
 def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None) -> None:
@@ -142,7 +144,8 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     vocabulary = Vocabulary.load(run.vocabulary)
     origin = str(run.path), f"step {found} with its LoRA merged"
-    write_run(output, config, vocabulary, merge_lora(params), origin=origin)
+    tasks = run.trained_tasks()
+    write_run(output, config, vocabulary, merge_lora(params), origin=origin, tasks=tasks)
 
 
 def _with_lora(run_dir: str | Path) -> tuple[RunDirectory, Config]:
@@ -170,8 +173,7 @@ def _read_facts(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file; --adapter must name what scripts/adapters.py saved")
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"lora_rank", "lora", "model", "instruction", "base", "fingerprint"} - set(facts)
-        missing |= {"fingerprint", "origin"} - set(facts["base"])
+        missing = _FACTS - set(facts) | {"fingerprint", "origin"} - set(facts["base"])
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: cannot be read ({error}); save the adapter again") from error
     if missing:

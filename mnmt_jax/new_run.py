@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.checkpoint import write_params
 from mnmt_jax.config import Config, save_config
+from mnmt_jax.languages import Direction
 from mnmt_jax.partial import new_folder
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
 
 def write_run(
-    run_dir: Path, config: Config, vocabulary: Vocabulary, params: Any, *, origin: tuple[str, str]
+    run_dir: Path,
+    config: Config,
+    vocabulary: Vocabulary,
+    params: Any,
+    *,
+    origin: tuple[str, str],
+    tasks: Mapping[str, Direction] | None = None,
 ) -> None:
     """Writes a run at step 0, all that `infer`, `evaluate` and `--initialize_from` need.
 
@@ -23,6 +31,7 @@ def write_run(
         vocabulary: of the run.
         params: tree of `LazyArray`; one of them is in memory at a time.
         origin: whose parameters they are, and what was done with them.
+        tasks: directions they were trained on, by task name; None if unknown.
     """
     with new_folder(run_dir) as partial:
         run = RunDirectory(partial)
@@ -30,3 +39,5 @@ def write_run(
         vocabulary.save(run.vocabulary)
         save_config(config, run.config_file)
         run.write_origin(*origin)
+        if tasks is not None:
+            run.write_tasks(tasks)

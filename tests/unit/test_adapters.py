@@ -26,6 +26,7 @@ from tests.made_params import assert_same
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 MODEL = Model(layout="register", stage_layers=(2,), embed=16, mlp=24, heads=2)
+TASKS = {"made_en_de": ("en", "de")}
 LORA = dataclasses.replace(MODEL, lora_rank=3, lora=("query", "out"))
 
 
@@ -54,7 +55,8 @@ def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
     params = random_tree(model, seed)
     lazy = jax.tree.map(LazyArray.of, params)
     config = config_of(model, **optimizer)
-    write_run(folder, config, made_vocabulary(), lazy, origin=("runs/base", "made"))
+    told = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
+    write_run(folder, config, made_vocabulary(), lazy, **told)
     return params
 
 
@@ -98,6 +100,7 @@ def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
     again = RunDirectory(tmp_path / "again")
     assert again.config() == RunDirectory(folder / "tuned").config()
     assert "with the LoRA of" in again.origin_file.read_text()
+    assert again.trained_tasks() == TASKS and not (folder / "base" / "tasks.json").exists()
 
 
 def test_the_adapter_brings_the_place_of_the_tags(runs, tmp_path):
@@ -117,6 +120,7 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
     folder, base, tuned = runs
     merge_adapter(folder / "tuned", tmp_path / "merged")
     assert RunDirectory(tmp_path / "merged").config().model.lora_rank == 0
+    assert RunDirectory(tmp_path / "merged").trained_tasks() == TASKS
     merged, _ = load_params(tmp_path / "merged")
     changed = 0
     for path, found in jax.tree_util.tree_leaves_with_path(merged):
