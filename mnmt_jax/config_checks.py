@@ -68,6 +68,7 @@ RANGES: Mapping[str, Range] = {
     "Model.dropout": RATE,
     "Model.attention_dropout": RATE,
     "Model.position_base": POSITIVE,
+    "Model.lora_rank": AMOUNT,
     "Optimizer.learning_rate": AMOUNT,
     "Optimizer.warmup_steps": AMOUNT,
     "Optimizer.initial_learning_rate": AMOUNT,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.config import Config, Model, load_config
 from mnmt_jax.describe import count_parameters, parameter_shapes
+from mnmt_jax.trainable import Trainable
 
 GIN_CONFIGS = Path(__file__).resolve().parent.parent / "gin_configs"
 
@@ -27,19 +28,23 @@ several share. Where paper and code differ, the file follows what the released m
 comment names the binding for the other reading.
 """
 
+_LORA = GIN_CONFIGS / "runs" / "settings" / "lora.gin"
+_LORA_MODELS = ("register_mitre_466m", "register_mitre_913m")
+
 _MODELS = """
 ## Models
 
 Parameters, counted from the shapes of the model's own initialisation
 (`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
-(the models that start from M2M-100 and NLLB) the column "rest" is what is trained.
+(the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs
+`*_lora` train what LoRA adds: {lora}.
 """
 
 _RUNS = """
 ## Runs
 
 Tokens per update are rows x length x accumulated micro-batches, padding included; beam is that of
-translation.
+translation. What does not train has no gradient, no optimizer state and no weight decay.
 """
 
 
@@ -61,6 +66,13 @@ def parameter_counts(model: Model) -> dict[str, int]:
     return count_parameters(parameter_shapes(model, model.vocab_size))
 
 
+@functools.cache
+def learnable(config: Config) -> int:
+    """Counts the parameters that a model and run train, with the vocabulary the model expects."""
+    shapes = parameter_shapes(config.model, config.model.vocab_size)
+    return Trainable.from_config(config.model, config.optimizer).count(shapes)
+
+
 def configuration_page() -> str:
     """Writes the page: every published model's size, every run's settings."""
     models = [(path.stem, load_config([str(path)])) for path in model_files()]
@@ -68,7 +80,7 @@ def configuration_page() -> str:
     header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
     return (
         _INTRODUCTION
-        + _MODELS
+        + _MODELS.format(lora=", ".join(map(_lora_count, _LORA_MODELS)))
         + "\n"
         + _table(header, (_model_row(name, config) for name, config in models))
         + _RUNS
@@ -84,10 +96,16 @@ def configuration_page() -> str:
                 "ε",
                 "T",
                 "beam",
+                "trains",
             ],
             (_run_row(name, config) for name, config in runs),
         )
     )
+
+
+def _lora_count(name: str) -> str:
+    config = load_config([str(GIN_CONFIGS / "models" / f"{name}.gin"), str(_LORA)])
+    return f"{learnable(config):,} for `{name}`"
 
 
 def _model_row(name: str, config: Config) -> list[str]:
@@ -119,7 +137,15 @@ def _run_row(name: str, config: Config) -> list[str]:
         f"{optimizer.label_smoothing:g}",
         f"{data.temperature:g}",
         str(config.decode.beam_size) if config.decode.method == "beam" else config.decode.method,
+        _trained(config),
     ]
+
+
+def _trained(config: Config) -> str:
+    """Says in words what a run trains."""
+    if config.model.lora_rank and not config.optimizer.frozen:
+        return f"LoRA: rank {config.model.lora_rank} on {', '.join(config.model.lora)}"
+    return f"all but {', '.join(config.optimizer.frozen)}" if config.optimizer.frozen else "all"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -16,6 +16,7 @@ from mnmt_jax.losses import LossSums, chunked_token_loss
 from mnmt_jax.model import Translator, build_model
 from mnmt_jax.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.sharding import batch_shards
+from mnmt_jax.trainable import Trainable
 
 Batch = Mapping[str, Any]
 
@@ -31,6 +32,7 @@ class Learner:
         label_smoothing: of the loss.
         chunk: tokens, over all devices, whose logits exist at one time.
         seed: of dropout.
+        trainable: which parameters train.
     """
 
     model: Translator
@@ -39,6 +41,7 @@ class Learner:
     label_smoothing: float
     chunk: int
     seed: int
+    trainable: Trainable
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -50,6 +53,7 @@ class Learner:
             config.optimizer.label_smoothing,
             config.train.loss_chunk * batch_shards(mesh),
             config.train.seed,
+            Trainable.from_config(config.model, config.optimizer),
         )
 
 

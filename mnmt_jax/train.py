@@ -42,6 +42,7 @@ from mnmt_jax.train_state import (
     roles_of,
     shardings_of,
 )
+from mnmt_jax.trainable import join
 from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -52,7 +53,7 @@ _NAMES_SHOWN = 8
 def train_step(
     learner: Learner, state: TrainState, batch: Batch
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Updates the parameters once. Pure; every process and device sees the same global sums.
+    """Updates the parameters that train. Pure; every process and device sees the same sums.
 
     Args:
         learner: the run's constants.
@@ -64,21 +65,23 @@ def train_step(
         `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
-    differentiate = jax.value_and_grad(batch_loss, argnums=1, has_aux=True)
+    trained, frozen = learner.trainable.split(state.params)
 
     def part(number: Array, micro_batch: Batch) -> tuple[Any, LossSums]:
-        micro_rng = jax.random.fold_in(rng, number)
-        (_, sums), gradients = differentiate(learner, state.params, micro_batch, micro_rng)
-        return gradients, sums
+        def loss(trained: Any) -> tuple[Array, LossSums]:
+            micro_rng = jax.random.fold_in(rng, number)
+            return batch_loss(learner, join(trained, frozen), micro_batch, micro_rng)
+
+        return jax.grad(loss, has_aux=True)(trained)
 
     gradients, sums = _sum_parts(part, batch)
     tokens = jnp.maximum(sums.tokens, 1.0)
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, state.params)
+    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
     after = TrainState(
         state.step + 1,
-        optax.apply_updates(state.params, updates),
+        join(optax.apply_updates(trained, updates), frozen),
         opt_state,
         _widen(state.window, sums, batch, (norm, state.step + 1)),
     )
@@ -136,8 +139,8 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         None when the run is complete; the name of the signal that stopped it otherwise.
 
     Raises:
-        UserError: if the configuration does not fit the data, the devices or the run, or if a loss
-            is not finite.
+        UserError: if the configuration does not fit the data, the devices or the run, if LoRA has
+            no `origin`, or if a loss is not finite.
     """
     if jax.process_count() > 1:
         raise UserError(
@@ -193,7 +196,10 @@ class Session:
             * config.optimizer.accumulate
             for role in roles_of(shapes)
         }
-        init = make_init(self._learner.model, self._learner.optimizer, shapes, config.train.seed)
+        learner = self._learner
+        init = make_init(
+            learner.model, learner.optimizer, shapes, config.train.seed, learner.trainable
+        )
         like = abstract_state(init, self._mesh)
         self._compile(shardings_of(like))
         self._batches = self._pipeline.train()
@@ -213,9 +219,13 @@ class Session:
     def _begin(
         self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
     ) -> None:
-        self.run.prepare(
-            self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
-        )
+        continues = bool(self._checkpoints.steps())
+        if self.config.model.lora_rank and not origin and not continues:
+            raise UserError(
+                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
+                "changes a trained model; name its run, or set Model.lora_rank=0"
+            )
+        self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
         tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
         self.run.write_tasks({n: (task.source_lang, task.target_lang) for n, task in tasks.items()})
         restored = self._checkpoints.restore(like)
@@ -227,9 +237,9 @@ class Session:
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
-        left_out = "" if restored else self._pipeline.left_out()
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        for line in filter(None, (left_out, report, unmeasured)):
+        lines = () if restored else (self._pipeline.left_out(), report, self._share(), unmeasured)
+        for line in filter(None, lines):
             self.reporter.say(line)
 
     def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
@@ -238,6 +248,13 @@ class Session:
         self.state = dataclasses.replace(self.state, params=params)
         self.run.write_origin(str(origin.run), report)
         return report
+
+    def _share(self) -> str:
+        """Says how much of the model trains; nothing if all of it does."""
+        trainable, params = self._learner.trainable, self.state.params
+        total = sum(leaf.size for leaf in jax.tree.leaves(params))
+        count = trainable.count(params)
+        return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
@@ -300,9 +317,11 @@ class Session:
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
-        model, many = self._learner.model, max(examples, 1.0)
+        learner, many = self._learner, max(examples, 1.0)
+        model = learner.model
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        return many * train_flops(model.config, model.layout, model.vocab_size, mean)
+        sizes = model.config, model.layout, model.vocab_size
+        return many * train_flops(*sizes, mean, learner.trainable)
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""

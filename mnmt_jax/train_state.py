@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.losses import LossSums
 from mnmt_jax.sharding import tree_sharding
+from mnmt_jax.trainable import EVERYTHING, Trainable
 
 NEVER = -1
 
@@ -57,8 +58,8 @@ class TrainState:
 
     Attributes:
         step: updates done.
-        params: float32 master weights.
-        opt_state: the optimizer's.
+        params: float32 master weights, frozen ones too.
+        opt_state: the optimizer's, of the parameters that train.
         window: sums for the metrics.
     """
 
@@ -72,7 +73,11 @@ Init = Callable[[], TrainState]
 
 
 def make_init(
-    model: Any, optimizer: optax.GradientTransformation, batch: Mapping[str, Any], seed: int
+    model: Any,
+    optimizer: optax.GradientTransformation,
+    batch: Mapping[str, Any],
+    seed: int,
+    trainable: Trainable = EVERYTHING,
 ) -> Init:
     """Returns the pure function that makes the state before the first update.
 
@@ -81,6 +86,7 @@ def make_init(
         optimizer: from `make_optimizer`.
         batch: arrays or shapes of one micro-batch.
         seed: of the parameters.
+        trainable: which parameters the optimizer holds state for.
     """
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
 
@@ -88,7 +94,8 @@ def make_init(
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
         params = model.init(jax.random.key(seed), zeros)["params"]
         step = jnp.zeros((), jnp.int32)
-        return TrainState(step, params, optimizer.init(params), Window.empty(roles_of(shapes)))
+        opt_state = optimizer.init(trainable.split(params)[0])
+        return TrainState(step, params, opt_state, Window.empty(roles_of(shapes)))
 
     return init
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from mnmt_jax.checkpoint import write_params
-from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train, save_config
+from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.foreign import Foreign
@@ -19,7 +17,8 @@ from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import entries, read_params
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
 from mnmt_jax.layouts import get_layout
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.new_run import write_run
+from mnmt_jax.partial import check_output
 from mnmt_jax.vocabulary import Vocabulary
 
 _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
@@ -48,8 +47,7 @@ def import_checkpoint(
         UserError: if anything is missing or does not fit; nothing is written then.
     """
     run_dir = Path(run_dir)
-    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise UserError(f"{run_dir}: is there already; choose another --output or remove it")
+    check_output(run_dir)
     ours, theirs = _vocabulary_folders(kind, Path(path), vocabulary)
     foreign = _OPEN[kind](Path(path), theirs)
     found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
@@ -67,20 +65,7 @@ def import_checkpoint(
         decode=foreign.decode,
         mesh=Mesh(),
     )
-    partial = run_dir.with_name(f".{run_dir.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        run = RunDirectory(partial)
-        write_params(run.path, params)
-        found.save(run.vocabulary)
-        save_config(config, run.config_file)
-        run.write_origin(str(path), f"imported from {kind}")
-        if run_dir.is_dir():
-            run_dir.rmdir()
-        partial.rename(run_dir)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
     return config
 
 
