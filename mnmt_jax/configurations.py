@@ -42,6 +42,16 @@ Tokens per update are rows x length x accumulated micro-batches, padding include
 translation.
 """
 
+_CONTRASTIVE = """
+## InstruCL
+
+A third file adds the two-stage paper's contrastive term to a model and a run:
+`--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have layer 1.5N for
+decoder-only and two-stage models, counted through both stages; its Table 3 adds layer N, which is
+the only choice for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and NLLB,
+and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any other layer.
+"""
+
 
 def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     """Lists the model files that expect a vocabulary: those of published models."""
@@ -55,6 +65,12 @@ def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     return tuple(path for path in files if not path.stem.startswith("cldr"))
 
 
+def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+    """Lists the files that add the contrastive term after a layer, by layer."""
+    files = (folder / "runs" / "settings").glob("instructcl_*.gin")
+    return tuple(sorted(files, key=lambda path: load_config([str(path)]).train.contrastive_layer))
+
+
 @functools.cache
 def parameter_counts(model: Model) -> dict[str, int]:
     """Counts a model's parameters by component and in `total`, with the vocabulary it expects."""
@@ -65,6 +81,7 @@ def configuration_page() -> str:
     """Writes the page: every published model's size, every run's settings."""
     models = [(path.stem, load_config([str(path)])) for path in model_files()]
     runs = [(path.stem, load_config([str(path)])) for path in run_files()]
+    terms = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
     header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
     return (
         _INTRODUCTION
@@ -86,6 +103,15 @@ def configuration_page() -> str:
                 "beam",
             ],
             (_run_row(name, config) for name, config in runs),
+        )
+        + _CONTRASTIVE
+        + "\n"
+        + _table(
+            ["file", "after layer", "form"],
+            (
+                [f"`{name}`", str(train.contrastive_layer), f"`{train.contrastive_form}`"]
+                for name, train in terms
+            ),
         )
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mnmt_jax.config import Model
-from mnmt_jax.layout import Layout, Stage
+from mnmt_jax.layout import Layout, Stage, live_roles
 from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
 
 
@@ -33,22 +33,60 @@ class Sentence:
         return 1 if role == TRIGGER else self.target
 
 
-def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
-    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing."""
+def forward_flops(
+    config: Model, layout: Layout, vocab_size: int, sentence: Sentence, source_layer: int = 0
+) -> float:
+    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing.
+
+    Args:
+        config: the model's sizes.
+        layout: with its layers.
+        vocab_size: entries of the vocabulary.
+        sentence: lengths of the pair.
+        source_layer: layer, from 1, whose source states are an output besides; 0 is none.
+    """
     lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
     total: float = 2 * lengths[layout.generated] * config.embed * vocab_size
-    layers = [stage for stage in layout.stages for _ in range(stage.layers)]
-    for stage, live in zip(layers, layout.live_roles(), strict=True):
-        total += _layer_flops(config, stage, live, lengths)
+    total += _stages_flops(config, layout.stages, layout.live_roles(source_layer, SOURCE), lengths)
     if config.adaption_mlp:
         positions = lengths[SOURCE] + lengths[layout.generated]
         total += 4 * positions * config.embed * config.adaption_mlp
     return total
 
 
-def train_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
-    """Counts forward and backward: every matrix product has two in its gradient."""
-    return 3 * forward_flops(config, layout, vocab_size, sentence)
+def source_states_flops(config: Model, layout: Layout, layer: int, source: float) -> float:
+    """Counts the FLOPs of `Translator.source_states` of one unpacked source of so many tokens."""
+    stages = layout.static_stages(layer)
+    lengths = {role: Sentence(source, 0).of(role, config) for role in layout.static_roles()}
+    live = live_roles(stages, {layer: frozenset([SOURCE])})
+    total = _stages_flops(config, stages, live, lengths)
+    if config.adaption_mlp and len(stages) == len(layout.stages):
+        total += 4 * source * config.embed * config.adaption_mlp
+    return total
+
+
+def train_flops(
+    config: Model,
+    layout: Layout,
+    vocab_size: int,
+    sentence: Sentence,
+    contrastive: tuple[int, float] = (0, 0.0),
+) -> float:
+    """Counts forward and backward: every matrix product has two in its gradient.
+
+    Args:
+        config: the model's sizes.
+        layout: with its layers.
+        vocab_size: entries of the vocabulary.
+        sentence: lengths of the pair.
+        contrastive: the contrastive term's layer and the tokens of the identity pair's source; 0 is
+            without.
+    """
+    layer, identity = contrastive
+    forward = forward_flops(config, layout, vocab_size, sentence, layer)
+    if layer:
+        forward += source_states_flops(config, layout, layer, identity)
+    return 3 * forward
 
 
 def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, float]:
@@ -69,6 +107,17 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
         counts["growing"] += stage.layers * beam * sentence.target
     sizes = {name: count * per_position for name, count in counts.items()}
     return sizes | {"total": sum(sizes.values())}
+
+
+def _stages_flops(
+    config: Model,
+    stages: tuple[Stage, ...],
+    live: tuple[frozenset[str], ...],
+    lengths: Mapping[str, float],
+) -> float:
+    layers = [stage for stage in stages for _ in range(stage.layers)]
+    pairs = zip(layers, live, strict=True)
+    return sum(_layer_flops(config, stage, roles, lengths) for stage, roles in pairs)
 
 
 def _layer_flops(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.losses import LossSums
+from mnmt_jax.losses import LossSums, Sums
 from mnmt_jax.sharding import tree_sharding
 
 NEVER = -1
@@ -33,18 +33,23 @@ class Window:
     """
 
     updates: Int[Array, ""]
-    losses: LossSums
+    losses: Sums
     examples: Float[Array, ""]
     present: dict[str, Float[Array, ""]]
     first_bad: Int[Array, ""]
 
     @classmethod
-    def empty(cls, roles: tuple[str, ...]) -> Window:
-        """Returns a window without updates."""
+    def empty(cls, roles: tuple[str, ...], sums: type[Sums] = LossSums) -> Window:
+        """Returns a window without updates.
+
+        Args:
+            roles: whose positions are counted.
+            sums: which sums an update reports.
+        """
         zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  buffers must not be shared: donated
         return cls(
             jnp.zeros((), jnp.int32),
-            LossSums(zero(), zero(), zero()),
+            sums(*(zero() for _ in sums._fields)),
             zero(),
             {role: zero() for role in roles},
             jnp.full((), NEVER, jnp.int32),
@@ -72,7 +77,11 @@ Init = Callable[[], TrainState]
 
 
 def make_init(
-    model: Any, optimizer: optax.GradientTransformation, batch: Mapping[str, Any], seed: int
+    model: Any,
+    optimizer: optax.GradientTransformation,
+    batch: Mapping[str, Any],
+    seed: int,
+    sums: type[Sums] = LossSums,
 ) -> Init:
     """Returns the pure function that makes the state before the first update.
 
@@ -81,6 +90,7 @@ def make_init(
         optimizer: from `make_optimizer`.
         batch: arrays or shapes of one micro-batch.
         seed: of the parameters.
+        sums: as in `Window.empty`.
     """
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
 
@@ -88,7 +98,8 @@ def make_init(
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
         params = model.init(jax.random.key(seed), zeros)["params"]
         step = jnp.zeros((), jnp.int32)
-        return TrainState(step, params, optimizer.init(params), Window.empty(roles_of(shapes)))
+        window = Window.empty(roles_of(shapes), sums)
+        return TrainState(step, params, optimizer.init(params), window)
 
     return init
 
