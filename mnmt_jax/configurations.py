@@ -46,10 +46,10 @@ _CONTRASTIVE = """
 ## InstruCL
 
 A third file adds the two-stage paper's contrastive term to a model and a run:
-`--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have layer 1.5N for
-decoder-only and two-stage models, counted through both stages; its Table 3 adds layer N, which is
-the only choice for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and NLLB,
-and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any other layer.
+`--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have it after
+layer 1.5N of decoder-only and two-stage models, counted through both stages; its Table 3 adds
+layer N, the only one for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and
+NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any layer.
 """
 
 
@@ -79,41 +79,29 @@ def parameter_counts(model: Model) -> dict[str, int]:
 
 def configuration_page() -> str:
     """Writes the page: every published model's size, every run's settings."""
-    models = [(path.stem, load_config([str(path)])) for path in model_files()]
-    runs = [(path.stem, load_config([str(path)])) for path in run_files()]
-    terms = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
-    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
     return (
-        _INTRODUCTION
-        + _MODELS
-        + "\n"
-        + _table(header, (_model_row(name, config) for name, config in models))
-        + _RUNS
-        + "\n"
-        + _table(
-            [
-                "file",
-                "updates",
-                "tokens/update",
-                "peak rate",
-                "warm-up",
-                "dropout",
-                "ε",
-                "T",
-                "beam",
-            ],
-            (_run_row(name, config) for name, config in runs),
-        )
-        + _CONTRASTIVE
-        + "\n"
-        + _table(
-            ["file", "after layer", "form"],
-            (
-                [f"`{name}`", str(train.contrastive_layer), f"`{train.contrastive_form}`"]
-                for name, train in terms
-            ),
-        )
+        f"{_INTRODUCTION}{_MODELS}\n{_models()}{_RUNS}\n{_runs()}{_CONTRASTIVE}\n{_contrastive()}"
     )
+
+
+def _models() -> str:
+    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
+    return _table(header, (_model_row(p.stem, load_config([str(p)])) for p in model_files()))
+
+
+def _runs() -> str:
+    header = ["file", "updates", "tokens/update", "peak rate", "warm-up", "dropout", "ε", "T"]
+    rows = (_run_row(p.stem, load_config([str(p)])) for p in run_files())
+    return _table([*header, "beam"], rows)
+
+
+def _contrastive() -> str:
+    header = ["file", "after layer", "form"]
+    runs = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
+    rows = (
+        [f"`{name}`", str(run.contrastive_layer), f"`{run.contrastive_form}`"] for name, run in runs
+    )
+    return _table(header, rows)
 
 
 def _model_row(name: str, config: Config) -> list[str]:
