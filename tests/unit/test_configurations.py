@@ -10,10 +10,13 @@ from mnmt_jax.config import load_config
 from mnmt_jax.configurations import (
     GIN_CONFIGS,
     configuration_page,
+    contrastive_files,
     model_files,
     parameter_counts,
     run_files,
 )
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.learner import check_contrastive
 from mnmt_jax.optimizer import make_schedule
 
 ROOT = Path(__file__).parent.parent.parent
@@ -180,6 +183,39 @@ def test_settings(name, values):
     assert (config.decode.beam_size, config.decode.max_length) == (beam, longest)
     assert (config.optimizer.b1, config.optimizer.b2, config.optimizer.clip_norm) == (0.9, 0.98, 0)
     assert config.model.dtype == "bfloat16"
+
+
+# Stage-2 positions of two_stage.md 5.2; an encoder-decoder's place is the end of its encoder.
+@pytest.mark.parametrize(
+    ("family", "run_name", "half", "position"),
+    [
+        ("ted19", "ted19", 6, 3),
+        ("opus100_deep", "opus100_deep", 12, 6),
+        ("opus100_wide", "opus100_wide", 6, 3),
+        ("m2m100_418m", "ted19_from_m2m100_418m", 6, 3),
+        ("nllb_600m", "ted19_from_nllb_600m", 6, 3),
+        ("m2m100_1.2b", "ted19_from_m2m100_1.2b", 12, 6),
+    ],
+)
+def test_three_files_make_every_published_row_with_instructcl(family, run_name, half, position):
+    models = [path for path in model_files() if path.stem.endswith(f"_{family}")]
+    assert len(models) >= 4
+    for path in models:
+        is_encoder_decoder = path.stem.startswith("encoder_decoder")
+        layer = half if is_encoder_decoder else half + position
+        files = [path, GIN_CONFIGS / "runs" / f"{run_name}.gin"]
+        without = load_config([str(file) for file in files])
+        assert without.train.contrastive_layer == 0
+        files.append(GIN_CONFIGS / "runs" / "settings" / f"instructcl_{layer}.gin")
+        config = load_config([str(file) for file in files])
+        assert files[-1] in contrastive_files()
+        chosen = {"contrastive_layer": layer, "contrastive_form": "code"}
+        assert config.train == dataclasses.replace(without.train, **chosen)
+        layout = get_layout(config.model.layout, config.model.stage_layers)
+        assert layout.layers == 2 * half
+        check_contrastive(config, layout)
+        if is_encoder_decoder:
+            assert layer == layout.layers_with("source")[-1]
 
 
 def test_tags_stand_where_the_released_models_have_them():
