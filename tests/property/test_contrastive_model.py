@@ -105,14 +105,16 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
 def test_both_passes_give_a_copied_sentence_the_same_state(name):
     """An identity pair's tag has the state of the pair (y, y), whichever pass computes it."""
     layout = LAYOUTS[name].with_layers(stage_layers(name))
-    learner = build_model(small_config(name, norm="post", register_factor=1.5), VOCABULARY.size)
+    adaption = 8 if name == "two_stage_trigger" else 0  # of stage 2 alone
+    config = small_config(name, norm="post", register_factor=1.5, adaption_mlp=adaption)
+    model = build_model(config, VOCABULARY.size)
     lengths = dataclasses.replace(LENGTHS, max_segments=2)
     batch = make_batch(layout, [examples(2, copies=True), examples(1, 1, True)], lengths, 1.5)
-    params = random_params(learner, batch)
+    params = random_params(model, batch)
     pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     for layer in layout.layers_with("source"):
-        states = learner.apply({"params": params}, batch, layer, method="features_and_states")[1]
-        second = learner.apply({"params": params}, pairs, layer, method="source_states")
+        states = model.apply({"params": params}, batch, layer, method="features_and_states")[1]
+        second = model.apply({"params": params}, pairs, layer, method="source_states")
         anchors = tag_states(states, batch["source_segment_ids"], 2)
         positives = tag_states(second, pairs["source_segment_ids"], 2)
         np.testing.assert_allclose(anchors[:3], positives[:3], atol=ATOL)
