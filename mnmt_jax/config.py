@@ -175,6 +175,10 @@ class Train(Checked):
         keep_best: checkpoints kept besides, the best by supervised validation loss among those
             validated at their step; 0 keeps none.
         loss_chunk: tokens whose logits exist at one time, per shard of the batch.
+        contrastive_layer: layer, counted from 1 through all stages, after which the contrastive
+            term (InstruCL) compares the states of the source's language tags; 0 is without.
+        contrastive_form: `code` (as the authors train), `unweighted` (the same without the weights
+            of the languages) or `paper` (the plain sum of its equations 8 and 9).
     """
 
     steps: int = 100_000
@@ -185,6 +189,8 @@ class Train(Checked):
     keep_last: int = 5
     keep_best: int = 1
     loss_chunk: int = 4096
+    contrastive_layer: int = 0
+    contrastive_form: str = "code"
 
     def __post_init__(self) -> None:
         """Checks every field, and that the best checkpoint can be known."""

@@ -47,6 +47,16 @@ Tokens per update are rows x length x accumulated micro-batches, padding include
 translation. What does not train has no gradient, no optimizer state and no weight decay.
 """
 
+_CONTRASTIVE = """
+## InstruCL
+
+A third file adds the two-stage paper's contrastive term to a model and a run:
+`--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have it after
+layer 1.5N of decoder-only and two-stage models, counted through both stages; its Table 3 adds
+layer N, the only one for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and
+NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any layer.
+"""
+
 
 def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     """Lists the model files that expect a vocabulary: those of published models."""
@@ -58,6 +68,12 @@ def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     """Lists the run files of published models; the phrases' and your own text's are not."""
     files = sorted((folder / "runs").glob("*.gin"))
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own")))
+
+
+def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+    """Lists the files that add the contrastive term after a layer, by layer."""
+    files = (folder / "runs" / "settings").glob("instructcl_*.gin")
+    return tuple(sorted(files, key=lambda path: load_config([str(path)]).train.contrastive_layer))
 
 
 @functools.cache
@@ -75,37 +91,36 @@ def learnable(config: Config) -> int:
 
 def configuration_page() -> str:
     """Writes the page: every published model's size, every run's settings."""
-    models = [(path.stem, load_config([str(path)])) for path in model_files()]
-    runs = [(path.stem, load_config([str(path)])) for path in run_files()]
-    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
     return (
         _INTRODUCTION
         + _MODELS.format(lora=", ".join(map(_lora_count, _LORA_MODELS)))
-        + "\n"
-        + _table(header, (_model_row(name, config) for name, config in models))
-        + _RUNS
-        + "\n"
-        + _table(
-            [
-                "file",
-                "updates",
-                "tokens/update",
-                "peak rate",
-                "warm-up",
-                "dropout",
-                "ε",
-                "T",
-                "beam",
-                "trains",
-            ],
-            (_run_row(name, config) for name, config in runs),
-        )
+        + f"\n{_models()}{_RUNS}\n{_runs()}{_CONTRASTIVE}\n{_contrastive()}"
     )
 
 
 def _lora_count(name: str) -> str:
     config = load_config([str(GIN_CONFIGS / "models" / f"{name}.gin"), str(_LORA)])
     return f"{learnable(config):,} for `{name}`"
+
+
+def _models() -> str:
+    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
+    return _table(header, (_model_row(p.stem, load_config([str(p)])) for p in model_files()))
+
+
+def _runs() -> str:
+    header = ["file", "updates", "tokens/update", "peak rate", "warm-up", "dropout", "ε", "T"]
+    rows = (_run_row(p.stem, load_config([str(p)])) for p in run_files())
+    return _table([*header, "beam", "trains"], rows)
+
+
+def _contrastive() -> str:
+    header = ["file", "after layer", "form"]
+    runs = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
+    rows = (
+        [f"`{name}`", str(run.contrastive_layer), f"`{run.contrastive_form}`"] for name, run in runs
+    )
+    return _table(header, rows)
 
 
 def _model_row(name: str, config: Config) -> list[str]:

@@ -81,7 +81,7 @@ def describe(
     shapes = parameter_shapes(config, vocab_size)
     trainable = Trainable.from_config(config, optimizer)
     forward = forward_flops(config, layout, vocab_size, sentence)
-    train = train_flops(config, layout, vocab_size, sentence, trainable)
+    train = train_flops(config, layout, vocab_size, sentence, trainable=trainable)
     return {
         "layout": layout.name,
         "stages": [

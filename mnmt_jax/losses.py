@@ -30,6 +30,38 @@ class LossSums(NamedTuple):
     tokens: Float[Array, ""]
 
 
+class ContrastiveSums(NamedTuple):
+    """`LossSums` of a batch, and the contrastive term that training minimises besides.
+
+    Attributes:
+        smoothed: as in `LossSums`.
+        nll: as in `LossSums`.
+        tokens: as in `LossSums`.
+        contrastive: sum over micro-batches of `mnmt_jax.contrastive.contrastive_loss`, in nats.
+    """
+
+    smoothed: Float[Array, ""]
+    nll: Float[Array, ""]
+    tokens: Float[Array, ""]
+    contrastive: Float[Array, ""]
+
+
+Sums = LossSums | ContrastiveSums
+
+
+def per_token(sums: Sums) -> dict[str, Array]:
+    """Divides sums by their target tokens.
+
+    Returns:
+        `loss` (label-smoothed), `nll` and, if there is one, `contrastive`, in nats per target
+        token; what training minimises is `loss` + `contrastive`.
+    """
+    tokens = jnp.maximum(sums.tokens, 1.0)
+    totals = sums._asdict()
+    totals = {"loss": totals.pop("smoothed")} | totals
+    return {name: total / tokens for name, total in totals.items() if name != "tokens"}
+
+
 def token_loss(
     logits: Float[Array, "*b vocab"],
     labels: Int[Array, "*b"],

@@ -19,14 +19,14 @@ from jaxtyping import Array
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.data.converter import IDENTITY, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline
 from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
-from mnmt_jax.losses import LossSums
+from mnmt_jax.losses import LossSums, Sums, per_token
 from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import compile_on, make_mesh, place_batch, replicated
@@ -61,14 +61,15 @@ def train_step(
         batch: arrays [micro-batches, rows, length].
 
     Returns:
-        The state after the update and, in float32, `loss` and `nll` in nats per target token,
+        The state after the update and, in float32, `loss` (without any contrastive term) and `nll`
+        in nats per target token, `contrastive` per target token if there is such a term,
         `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
     trained, frozen = learner.trainable.split(state.params)
 
-    def part(number: Array, micro_batch: Batch) -> tuple[Any, LossSums]:
-        def loss(trained: Any) -> tuple[Array, LossSums]:
+    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
+        def loss(trained: Any) -> tuple[Array, Sums]:
             micro_rng = jax.random.fold_in(rng, number)
             return batch_loss(learner, join(trained, frozen), micro_batch, micro_rng)
 
@@ -86,8 +87,7 @@ def train_step(
         _widen(state.window, sums, batch, (norm, state.step + 1)),
     )
     return after, {
-        "loss": sums.smoothed / tokens,
-        "nll": sums.nll / tokens,
+        **per_token(sums),
         "learning_rate": learner.schedule(state.step),
         "gradient_norm": norm,
     }
@@ -108,7 +108,7 @@ def _sum_parts(part: Any, batch: Batch) -> Any:
     return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]
 
 
-def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
+def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
     """Adds an update to the sums for the metrics."""
     norm, step = norm_step
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
@@ -120,7 +120,7 @@ def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array,
     starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
     return Window(
         updates=window.updates + 1,
-        losses=LossSums(*(total + one for total, one in zip(window.losses, sums, strict=True))),
+        losses=jax.tree.map(jnp.add, window.losses, sums),
         examples=window.examples + starts.sum(dtype=jnp.float32),
         present=present,
         first_bad=first_bad,
@@ -196,10 +196,7 @@ class Session:
             * config.optimizer.accumulate
             for role in roles_of(shapes)
         }
-        learner = self._learner
-        init = make_init(
-            learner.model, learner.optimizer, shapes, config.train.seed, learner.trainable
-        )
+        init = make_init(self._learner, shapes, config.train.seed)
         like = abstract_state(init, self._mesh)
         self._compile(shardings_of(like))
         self._batches = self._pipeline.train()
@@ -264,12 +261,13 @@ class Session:
             donate_argnums=0,
             out_shardings=(shardings, whole),
         )
+        plain = learner.without_contrastive()
         self._loss = compile_on(
             self._mesh,
-            lambda params, batch: batch_loss(learner, params, batch)[1],
+            lambda params, batch: batch_loss(plain, params, batch)[1],
             out_shardings=whole,
         )
-        self._empty_window = jax.jit(lambda: Window.empty(roles), out_shardings=whole)
+        self._empty_window = jax.jit(lambda: Window.empty(roles, learner.sums), out_shardings=whole)
 
     def __enter__(self) -> Session:
         return self
@@ -307,8 +305,7 @@ class Session:
         tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
         flops = self._flops(tokens, float(window.examples) / int(window.updates))
         return {
-            "loss": float(window.losses.smoothed / window.losses.tokens),
-            "nll": float(window.losses.nll / window.losses.tokens),
+            **{name: float(value) for name, value in per_token(window.losses).items()},
             "learning_rate": float(latest["learning_rate"]),
             "gradient_norm": float(latest["gradient_norm"]),
             "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
@@ -320,8 +317,15 @@ class Session:
         learner, many = self._learner, max(examples, 1.0)
         model = learner.model
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        sizes = model.config, model.layout, model.vocab_size
-        return many * train_flops(*sizes, mean, learner.trainable)
+        identity = tokens.get(IDENTITY + SOURCE, 0.0) / many
+        return many * train_flops(
+            model.config,
+            model.layout,
+            model.vocab_size,
+            mean,
+            trainable=learner.trainable,
+            contrastive=(learner.contrastive_layer, identity),
+        )
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""
@@ -381,6 +385,7 @@ def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipel
         learner.model.layout,
         config.data,
         register_factor=config.model.register_factor,
+        identity=learner.contrastive_layer > 0,
         seed=config.train.seed,
         host=(jax.process_index(), jax.process_count()),
     )

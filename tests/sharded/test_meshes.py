@@ -64,7 +64,7 @@ def start(learner: Learner, mesh):
     """Returns the first state, the compiled update, a placed batch, and how the state is made."""
     batch = make_batch(learner)
     one = {key: array[0] for key, array in batch.items()}
-    init = make_init(learner.model, learner.optimizer, one, 3, learner.trainable)
+    init = make_init(learner, one, 3)
     step = compile_on(
         mesh,
         functools.partial(train_step, learner),

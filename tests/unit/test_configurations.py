@@ -10,11 +10,14 @@ from mnmt_jax.config import load_config
 from mnmt_jax.configurations import (
     GIN_CONFIGS,
     configuration_page,
+    contrastive_files,
     learnable,
     model_files,
     parameter_counts,
     run_files,
 )
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.learner import check_contrastive
 from mnmt_jax.optimizer import make_schedule
 
 ROOT = Path(__file__).parent.parent.parent
@@ -227,6 +230,39 @@ def test_lora_runs_are_the_full_ones_but_for_lora():
         assert (lora.model.lora_rank, lora.model.lora) == (8, ("query", "value"))
         assert dataclasses.replace(lora, model=full.model) == full
         assert dataclasses.replace(lora.model, lora_rank=0) == full.model
+
+
+# Stage-2 positions of two_stage.md 5.2; an encoder-decoder's place is the end of its encoder.
+@pytest.mark.parametrize(
+    ("family", "run_name", "half", "position"),
+    [
+        ("ted19", "ted19", 6, 3),
+        ("opus100_deep", "opus100_deep", 12, 6),
+        ("opus100_wide", "opus100_wide", 6, 3),
+        ("m2m100_418m", "ted19_from_m2m100_418m", 6, 3),
+        ("nllb_600m", "ted19_from_nllb_600m", 6, 3),
+        ("m2m100_1.2b", "ted19_from_m2m100_1.2b", 12, 6),
+    ],
+)
+def test_three_files_make_every_published_row_with_instructcl(family, run_name, half, position):
+    models = [path for path in model_files() if path.stem.endswith(f"_{family}")]
+    assert len(models) >= 4
+    for path in models:
+        is_encoder_decoder = path.stem.startswith("encoder_decoder")
+        layer = half if is_encoder_decoder else half + position
+        files = [path, GIN_CONFIGS / "runs" / f"{run_name}.gin"]
+        without = load_config([str(file) for file in files])
+        assert without.train.contrastive_layer == 0
+        files.append(GIN_CONFIGS / "runs" / "settings" / f"instructcl_{layer}.gin")
+        config = load_config([str(file) for file in files])
+        assert files[-1] in contrastive_files()
+        chosen = {"contrastive_layer": layer, "contrastive_form": "code"}
+        assert config.train == dataclasses.replace(without.train, **chosen)
+        layout = get_layout(config.model.layout, config.model.stage_layers)
+        assert layout.layers == 2 * half
+        check_contrastive(config, layout)
+        if is_encoder_decoder:
+            assert layer == layout.layers_with("source")[-1]
 
 
 def test_tags_stand_where_the_released_models_have_them():

@@ -99,7 +99,7 @@ def trained(model: tuple, optimizer: tuple, steps: int = 2):
     batch = unpacked(learner.model.layout, random_pairs(6))
     batch["target_labels"] = batch["target_tokens"]
     stacked = {name: array[None] for name, array in batch.items()}
-    init = make_init(learner.model, learner.optimizer, batch, 0, learner.trainable)
+    init = make_init(learner, batch, 0)
     states, metrics = [create_state(init, mesh)], []
     step = jax.jit(functools.partial(train_step, learner)).lower(states[0], stacked).compile()
     for _ in range(steps):
