@@ -22,7 +22,7 @@ from mnmt_jax.losses import ContrastiveSums, LossSums, Sums, chunked_token_loss
 from mnmt_jax.model import Translator, build_model
 from mnmt_jax.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.sharding import batch_shards
-from mnmt_jax.trainable import Trainable
+from mnmt_jax.trainable import EVERYTHING, Trainable
 
 Batch = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class Learner:
     label_smoothing: float
     chunk: int
     seed: int
-    trainable: Trainable
+    trainable: Trainable = EVERYTHING
     contrastive_layer: int = 0
     contrastive_form: str = "code"
 

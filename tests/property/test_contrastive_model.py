@@ -57,7 +57,7 @@ def make_learner(folder, name: str, layer: int, **changes) -> Learner:
         data={"instruction": "register" if "register" in name else "1"},
         train={"contrastive_layer": layer},
     )
-    mesh = make_mesh(Mesh(data=1), jax.devices()[:1])
+    mesh = make_mesh(Mesh(), jax.devices()[:1])
     return Learner.from_config(config, VOCABULARY.size, mesh)
 
 

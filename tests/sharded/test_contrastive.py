@@ -20,7 +20,7 @@ from tests.random_params import random_params
 from tests.sharded.test_compiled import COLLECTIVE
 from tests.unit import made_text
 
-MESHES = {"8x1": Mesh(data=8), "2x4": Mesh(data=2, fsdp=4)}
+MESHES = {"8x1": Mesh(), "2x4": Mesh(fsdp=4)}
 VALUE_RTOL = 1e-6
 GRADIENT_RTOL = 1e-5
 ROWS, SEGMENTS, EMBED = 24, 2, 16
@@ -68,7 +68,7 @@ def compiled(tmp_path_factory):
     @functools.cache
     def run(name: str):
         devices = jax.devices()[: 8 if name in MESHES else 1]
-        mesh = make_mesh(MESHES.get(name, Mesh(data=1)), devices)
+        mesh = make_mesh(MESHES.get(name, Mesh()), devices)
         learner = make_learner(tmp_path_factory.getbasetemp(), mesh)
         batch = make_batch(learner)
         params = random_params(learner.model, batch)

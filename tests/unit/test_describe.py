@@ -60,7 +60,9 @@ def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, 
     executed = jax.jit(jax.grad(loss)).lower(*parts, batch).compile().cost_analysis()["flops"]
     sizes = config, layout, VOCAB, Sentence(32, 24)
     assert 0.95 < executed / train_flops(*sizes, trainable=rule) < 1.10
-    assert (train_flops(*sizes, trainable=rule) < 0.9 * train_flops(*sizes)) == bool(frozen or lora_rank)
+    assert (train_flops(*sizes, trainable=rule) < 0.9 * train_flops(*sizes)) == bool(
+        frozen or lora_rank
+    )
 
 
 def test_register_decoding_keeps_no_source():
