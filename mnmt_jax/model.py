@@ -28,6 +28,9 @@ from mnmt_jax.special_ids import PAD_ID
 
 Batch = Mapping[str, Array]
 
+_LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
+_UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
+
 
 def build_model(config: Model, vocab_size: int) -> Translator:
     """Builds the model that a configuration describes.
@@ -207,15 +210,63 @@ class Translator(nn.Module):
             for reader, read in stage.memory:
                 mask = pair_mask(Sees.FULL, segment_ids[reader], segment_ids[read])
                 edges[reader] = (memory[read], mask)
-            for _ in range(stage.layers):
-                read_kv: dict[str, KeyValue] = {}
-                if stage.roles:
-                    block = self.layer[len(layers)]
-                    spans, read_kv = block(stage, spans, masks, edges, deterministic)
-                layers.append(_Passed(spans, read_kv))
+            passed = self._pass(stage, len(layers), spans, (masks, edges, deterministic))
+            spans = passed[-1].spans
+            layers += passed
             if number + 1 < len(stages):
                 spans = {role: self._stage_norm(number, states) for role, states in spans.items()}
         return spans, memory, layers
+
+    def _pass(self, stage: Stage, first: int, spans: Spans, rest: tuple[Any, ...]) -> list[_Passed]:
+        """Runs the layers of a stage, all but the last ones as a loop if they are many."""
+        if not stage.roles:
+            return [_Passed(spans, {})] * stage.layers
+        looped = max(stage.layers - _UNROLLED, 0) if self._can_loop(stage, first) else 0
+        passed = self._loop(stage, first, looped, spans, rest) if looped else []
+        for number in range(first + looped, first + stage.layers):
+            spans = passed[-1].spans if passed else spans
+            passed.append(self._one_layer(number, stage, spans, *rest))
+        return passed
+
+    def _can_loop(self, stage: Stage, first: int) -> bool:
+        if self.is_initializing() or stage.layers < _LOOPED_FROM:
+            return False
+        layers = (self._layer_params(first + number) for number in range(stage.layers))
+        return len({jax.tree.structure(layer) for layer in layers}) == 1
+
+    def _loop(
+        self, stage: Stage, first: int, count: int, spans: Spans, rest: tuple[Any, ...]
+    ) -> list[_Passed]:
+        """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
+
+        Each round puts a layer's parameters in the place of the first one's, whose name they then
+        have: so what names decide (LoRA) is what it is outside.
+        """
+        layers = [self._layer_params(number) for number in range(first, first + count)]
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+        params, apply = self.variables["params"], self.clone(parent=None).apply
+        deterministic = rest[-1]
+        rng = None if deterministic else self.make_rng("dropout")
+
+        def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, _Passed]:
+            own, number = layer
+            rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
+            passed: Any = apply(
+                {"params": {**params, f"layer_{first}": own}},
+                *(first, stage, spans, *rest),
+                rngs=rngs,
+                method="_one_layer",
+            )
+            return passed.spans, passed
+
+        _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))
+        return [jax.tree.map(lambda a: a[number], every) for number in range(count)]  # noqa: B023
+
+    def _one_layer(self, number: int, stage: Stage, *inputs: Any) -> _Passed:
+        return _Passed(*self.layer[number](stage, *inputs))
+
+    def _layer_params(self, number: int) -> Any:
+        return self.variables["params"][f"layer_{number}"]
 
     def _finish(
         self, states: Float[Array, "*b embed"], deterministic: bool

@@ -1,0 +1,109 @@
+"""Many layers run as a loop: the same numbers as one after the other."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax import model as model_module
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.model import build_model
+from tests.random_params import random_params
+from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
+
+LAYERS = {"register": (4,), "two_stage": (3, 4), "encoder_decoder": (4, 3)}
+LAYER = 2  # whose states are an output besides
+RTOL = 2e-5  # of the largest value: sums are taken in another order
+
+
+def run(model, params, batch, rng=None):
+    """Features, states after a layer, and the gradient of a sum of both."""
+
+    def loss(params):
+        found = model.apply(
+            {"params": params},
+            batch,
+            LAYER,
+            rng is None,
+            method="features_and_states",
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        return sum((array**2).sum() for array in found), found
+
+    (_, found), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return *found, gradients
+
+
+def prefill(model, params, batch):
+    static = {name: a for name, a in batch.items() if not name.startswith("target")}
+    return model.apply({"params": params}, static, beam=2, max_steps=3, method="prefill")
+
+
+def assert_close(left, right):
+    """Compares trees; some gradients (key biases) are rounding alone: one scale for all."""
+    atol = RTOL * max(np.abs(leaf).max() for leaf in jax.tree.leaves(right))
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
+    config = small_config(name, stage_layers=LAYERS[name], dropout=0.1, remat=name == "two_stage")
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS[name], random_pairs(3))
+    params = random_params(model, batch)
+    assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
+    expected, cache = run(model, params, batch), prefill(model, params, batch)
+    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(model_module, "_UNROLLED", 1)
+    assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
+    for found, wanted in zip(run(model, params, batch), expected, strict=True):
+        assert_close(found, wanted)
+    assert_close(prefill(model, params, batch), cache)
+    with_dropout = [run(model, params, batch, jax.random.key(seed))[0] for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(*with_dropout[:2])
+    assert np.abs(with_dropout[0] - with_dropout[2]).max() > 0.1
+
+
+def test_rounds_draw_dropout_of_their_own(monkeypatch):
+    """Equal layers with equal input would leave equal states if they dropped the same units."""
+    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
+    config = small_config("prefix", stage_layers=(4,), dropout=0.5, norm="pre")
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
+    params = random_params(model, batch)
+    layer = params["layer_0"]
+    for number in range(4):
+        params[f"layer_{number}"] = jax.tree.map(np.zeros_like, layer)
+        params[f"layer_{number}"]["mlp"]["wo"]["bias"] = layer["mlp"]["wo"]["bias"]
+
+    def states(layer):
+        return model.apply(
+            {"params": params},
+            batch,
+            layer,
+            False,
+            method="source_states",
+            rngs={"dropout": jax.random.key(0)},
+        )
+
+    after = [np.asarray(states(layer)) for layer in (1, 2, 3, 4)]
+    assert np.abs(after[1] - after[0]).max() > 0.1
+    assert np.abs((after[1] - after[0]) - after[0]).max() > 0.1
+
+
+def test_layers_that_differ_are_not_looped(monkeypatch):
+    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
+    config = small_config(
+        "prefix", stage_layers=(4,), lora_rank=2, lora=("layer_1/attention/query",)
+    )
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
+    params = random_params(model, batch)
+    assert "lora_a" in params["layer_1"]["attention"]["query"]
+    assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
+    everywhere = dataclasses.replace(config, lora=("attention/query",))
+    model = build_model(everywhere, VOCAB)
+    params = random_params(model, batch)
+    assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
