@@ -72,16 +72,12 @@ def describe(
 
     Returns:
         JSON-ready figures; FLOPs count a multiply-add as two.
-
-    Raises:
-        UserError: if the model cannot be built, or a pattern fits none of its parameters.
     """
     layout = build_model(config, vocab_size).layout
     sentence = Sentence(source_length, target_length)
-    shapes = parameter_shapes(config, vocab_size)
+    sizes = config, layout, vocab_size, sentence
     trainable = Trainable.from_config(config, optimizer)
-    forward = forward_flops(config, layout, vocab_size, sentence)
-    train = train_flops(config, layout, vocab_size, sentence, trainable=trainable)
+    shapes = parameter_shapes(config, vocab_size)
     return {
         "layout": layout.name,
         "stages": [
@@ -92,8 +88,8 @@ def describe(
         "parameters": count_parameters(shapes) | {"learnable": trainable.count(shapes)},
         "lengths": {"source": source_length, "target": target_length, "beam": beam},
         "flops_per_target_token": {
-            "forward": round(forward / target_length),
-            "train": round(train / target_length),
+            "forward": round(forward_flops(*sizes) / target_length),
+            "train": round(train_flops(*sizes, trainable=trainable) / target_length),
         },
         "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
     }

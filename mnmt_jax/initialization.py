@@ -90,11 +90,7 @@ def start_from(
     replaced = jax.tree_util.tree_map_with_path(replace, params)
     left = sorted(stored.keys() - used)
     if any(map(is_lora, left)):
-        raise UserError(
-            f"--initialize_from={run.path}: the new model has no place for its LoRA; merge it with "
-            f"scripts/adapters.py first, or set Model.lora_rank={old.model.lora_rank} and "
-            f"Model.lora={old.model.lora!r} as there"
-        )
+        raise _no_place_for_lora(run, old)
     parts = [f"started from {run.path}, step {step}: {len(used)} arrays"]
     parts += [f"freshly drawn {_summary(fresh)}"] if fresh else []
     parts += [f"not used {_summary(left)}"] if left else []
@@ -154,6 +150,14 @@ def _check(run: RunDirectory, old: Config, new: Config, vocabulary: Vocabulary) 
     ]
     if differing:
         raise UserError(f"--initialize_from={run.path}: {'; '.join(differing)}; make them equal")
+
+
+def _no_place_for_lora(run: RunDirectory, old: Config) -> UserError:
+    return UserError(
+        f"--initialize_from={run.path}: the new model has no place for its LoRA; merge it with "
+        f"scripts/adapters.py first, or set Model.lora_rank={old.model.lora_rank} and "
+        f"Model.lora={old.model.lora!r} as there"
+    )
 
 
 def _translate(name: str, names: Mapping[str, str]) -> str:

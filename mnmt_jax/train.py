@@ -80,13 +80,9 @@ def train_step(
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
     updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
-    after = TrainState(
-        state.step + 1,
-        join(optax.apply_updates(trained, updates), frozen),
-        opt_state,
-        _widen(state.window, sums, batch, (norm, state.step + 1)),
-    )
-    return after, {
+    params = join(optax.apply_updates(trained, updates), frozen)
+    window = _widen(state.window, sums, batch, (norm, state.step + 1))
+    return TrainState(state.step + 1, params, opt_state, window), {
         **per_token(sums),
         "learning_rate": learner.schedule(state.step),
         "gradient_norm": norm,
