@@ -20,6 +20,7 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
 _LOOP = re.compile(r" while\(.*body=%?(?P<body>[\w.\-]+)")
 _CALL = re.compile(r"(?:calls|to_apply|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")
 _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
@@ -66,6 +67,26 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
         total[1] += times * _bytes(found["result"], found["kind"], bool(found["start"]))
     listed = (Collective(*key, *total) for key, total in totals.items())
     return tuple(sorted(listed, key=lambda one: (-one.bytes, one.kind, one.axes)))
+
+
+def executed_share(program: str) -> float:
+    """Returns by how much loops lengthen a program, by the compiler's estimate of its cycles.
+
+    XLA's totals count the body of a loop once; TPU programs state each instruction's cycles.
+
+    Args:
+        program: as in `collectives`.
+
+    Returns:
+        Cycles with every round over cycles with one; 1 where the text states none.
+    """
+    rounds = _rounds(program)
+    once = total = 0
+    for computation, line in _instructions(program):
+        if cycles := _CYCLES.search(line):
+            once += int(cycles[1])
+            total += int(cycles[1]) * rounds.get(computation, 1)
+    return total / once if once else 1.0
 
 
 def _instructions(program: str) -> Iterator[tuple[str, str]]:

@@ -13,26 +13,12 @@ from typing import Any, TextIO
 
 import jax
 
+from mnmt_jax.chips import chip_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.validation import SUPERVISED, ZERO_SHOT
 
 Record = dict[str, Any]
-
-# Dense bfloat16 peak of one device in FLOP/s, by the beginning of `jax.Device.device_kind`.
-# Sources: cloud.google.com/tpu/docs (v2 to v6e), NVIDIA's data sheets (without sparsity).
-_PEAK_FLOPS = (
-    ("TPU v6 lite", 918e12),
-    ("TPU v6e", 918e12),
-    ("TPU v5 lite", 197e12),
-    ("TPU v5e", 197e12),
-    ("TPU v5p", 459e12),
-    ("TPU v5", 459e12),
-    ("TPU v4", 275e12),
-    ("NVIDIA H200", 989e12),
-    ("NVIDIA H100", 989e12),
-    ("NVIDIA A100", 312e12),
-)
 
 
 class MetricsFile:
@@ -156,7 +142,8 @@ class Reporter:
             rate = self._steps / max(now - self._mark, 1e-9)
             self._seconds_per_step = 1 / rate
         self._mark, self._steps = now, 0
-        peak = peak_flops(devices[0].device_kind)
+        chip = chip_of(devices[0].device_kind)
+        peak = chip.peak_flops if chip else None
         used = rate * flops / (peak * len(devices)) if rate and peak else None
         return {
             "seconds": self.seconds,
@@ -207,11 +194,6 @@ def _make_bar(first_step: int, total_steps: int) -> Any:
         dynamic_ncols=True,
         disable=not sys.stderr.isatty(),
     )
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Returns a device's dense bfloat16 peak in FLOP/s, or None if it is not in the table."""
-    return next((peak for kind, peak in _PEAK_FLOPS if device_kind.startswith(kind)), None)
 
 
 def _truncated(path: Path, after_step: int) -> TextIO:

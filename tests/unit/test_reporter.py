@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from mnmt_jax import metrics
+from mnmt_jax.chips import chip_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.metrics import MetricsFile, Reporter, peak_flops
+from mnmt_jax.metrics import MetricsFile, Reporter
 from mnmt_jax.run_directory import RunDirectory
 
 STEPS = 10
@@ -100,4 +101,5 @@ def test_lines_off_a_terminal_tell_the_time_left(tmp_path, clock, capfd):
     ],
 )
 def test_peaks(kind, peak):
-    assert peak_flops(kind) == peak
+    chip = chip_of(kind)
+    assert (chip and chip.peak_flops) == peak

@@ -1,0 +1,39 @@
+"""Accelerators by name: their speed and memory, as their makers give them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One kind of accelerator.
+
+    Attributes:
+        kinds: beginnings of `jax.Device.device_kind`.
+        peak_flops: dense bfloat16 FLOP/s, without sparsity.
+        memory: bytes.
+    """
+
+    kinds: tuple[str, ...]
+    peak_flops: float
+    memory: int
+
+
+# Sources: cloud.google.com/tpu/docs (v4 to v6e), NVIDIA's data sheets.
+_CHIPS = (
+    Chip(("TPU v6 lite", "TPU v6e"), 918e12, 32 * GIB),
+    Chip(("TPU v5 lite", "TPU v5e"), 197e12, 16 * GIB),
+    Chip(("TPU v5p", "TPU v5"), 459e12, 95 * GIB),
+    Chip(("TPU v4",), 275e12, 32 * GIB),
+    Chip(("NVIDIA H200",), 989e12, 141 * 10**9),
+    Chip(("NVIDIA H100",), 989e12, 80 * 10**9),
+    Chip(("NVIDIA A100",), 312e12, 80 * 10**9),
+)
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """Returns what is known of a device's kind, or None."""
+    return next((chip for chip in _CHIPS if device_kind.startswith(chip.kinds)), None)

@@ -1,0 +1,281 @@
+"""Compiles a run's programs for TPUs that are not there, and reads what the compiler says of them.
+
+libtpu compiles for any topology on a host without a TPU: bytes per chip, FLOPs and exchanges are
+those of the program that would run there. Seconds are the compiler's own estimate, not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mnmt_jax.chips import Chip, chip_of
+from mnmt_jax.collectives import collectives, executed_share
+from mnmt_jax.config import Config
+from mnmt_jax.data.converter import PER_SEGMENT, Converter, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.translate import length_limit
+from mnmt_jax.errors import UserError
+from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.learner import Batch, Learner
+from mnmt_jax.sharding import batch_sharding, make_mesh, replicated
+from mnmt_jax.special_ids import EOS_ID
+from mnmt_jax.train import train_step
+from mnmt_jax.train_state import abstract_state, make_init, shardings_of
+
+PROGRAMS = ("train_step", "prefill", "decode_step")
+
+_TOO_LARGE = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
+_NO_PAIRS = segments_from_rows([[]])
+# Shapes do not depend on the ids.
+_NO_VOCABULARY: Any = types.SimpleNamespace(tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID)
+# libtpu must not ask for the facts of a machine it is not on, nor complain of them.
+_LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
+    """Returns the chips of a TPU topology, none of which need be there.
+
+    Args:
+        topology: e.g. "v5e:4x4" or "v5p:4x4x8".
+        slices: how many of them, joined by the data-centre network.
+
+    Raises:
+        UserError: if libtpu is not installed or has no such topology.
+    """
+    for name, value in _LIBTPU.items():
+        os.environ.setdefault(name, value)
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    if topology.startswith("v4:"):
+        options["chip_config_name"] = "megacore"  # one device per chip, as jax has it on a v4
+    try:
+        return topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, **options
+        ).devices
+    except Exception as error:  # jax raises several kinds
+        text = " ".join(str(error).split())
+        if "libtpu" in text or "not been registered" in text or "No module" in text:
+            raise UserError(
+                "--topology needs libtpu, which is not installed; pip install mnmt-jax[tpu]"
+            ) from error
+        raise UserError(f"--topology={topology}: {text}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Ahead:
+    """A configuration on a topology.
+
+    Attributes:
+        config: of the run.
+        vocab_size: entries of the vocabulary.
+        devices: from `topology_devices`.
+    """
+
+    config: Config
+    vocab_size: int
+    devices: Sequence[jax.Device]
+
+    @functools.cached_property
+    def mesh(self) -> jax.sharding.Mesh:
+        """The run's mesh over the devices."""
+        return make_mesh(self.config.mesh, self.devices)
+
+    @functools.cached_property
+    def learner(self) -> Learner:
+        """The run's learner."""
+        return Learner.from_config(self.config, self.vocab_size, self.mesh)
+
+    def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
+        """Compiles programs and returns what is known of each, ready for JSON.
+
+        Raises:
+            UserError: if the configuration does not fit the mesh.
+        """
+        chip = chip_of(self.devices[0].device_kind)
+        return {
+            "chip": self.devices[0].device_kind,
+            "chips": len(self.devices),
+            "mesh": dict(self.mesh.shape),
+            "programs": {name: self._describe(name, chip) for name in programs},
+        }
+
+    def _describe(self, name: str, chip: Chip | None) -> dict[str, Any]:
+        lower: Callable[[], Any] = getattr(self, f"_lower_{name}")
+        with jax.set_mesh(self.mesh):
+            lowered = lower()
+            try:
+                compiled = lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                return _does_not_fit(error)
+        found = _facts(compiled, dict(self.mesh.shape))
+        if chip:
+            found["bytes"]["of_chip"] = chip.memory
+        if chip and name == "train_step":
+            flops = self._model_flops() / len(self.devices)
+            found["model_flops"] = flops
+            found["model_flops_utilization"] = flops / (found["seconds"] * chip.peak_flops)
+        return found
+
+    def fits(self) -> bool:
+        """Returns whether the training step fits the chips' memory."""
+        return bool(self._describe("train_step", None)["fits"])
+
+    def _model_flops(self) -> float:
+        """Counts an update's operations, rows full of sentence pairs of 32 tokens a side."""
+        data, model = self.config.data, self.learner.model
+        pairs = data.rows * self.config.optimizer.accumulate * data.target_length / 32
+        return pairs * train_flops(model.config, model.layout, self.vocab_size, Sentence(32, 32))
+
+    def _lower_train_step(self) -> Any:
+        learner, mesh = self.learner, self.mesh
+        like = abstract_state(make_init(learner, self._batch(0), 0), mesh)
+        return jax.jit(
+            functools.partial(train_step, learner),
+            donate_argnums=0,
+            out_shardings=(shardings_of(like), replicated(mesh)),
+        ).lower(like, self._batch(1))
+
+    def _lower_prefill(self) -> Any:
+        return jax.jit(self._prefill).lower(self._params(), self._sources())
+
+    def _lower_decode_step(self) -> Any:
+        decode = self.config.decode
+        cache = jax.eval_shape(self._prefill, self._params(), self._sources())
+        rows = (decode.batch, decode.beam_size)
+        tokens = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=batch_sharding(self.mesh))
+
+        def step(params: Any, tokens: Any, cache: Any) -> Any:
+            return self.learner.model.apply({"params": params}, tokens, cache, method="step")
+
+        # Rows are the first axis of everything a cache holds; the index has none.
+        placed = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape,
+                a.dtype,
+                sharding=batch_sharding(self.mesh) if a.shape else replicated(self.mesh),
+            ),
+            cache,
+        )
+        return jax.jit(step, donate_argnums=2).lower(self._params(), tokens, placed)
+
+    def _prefill(self, params: Any, batch: Any) -> Any:
+        decode = self.config.decode
+        steps = length_limit(decode, max(decode.buckets)) + 1
+        return self.learner.model.apply(
+            {"params": params},
+            batch,
+            beam=decode.beam_size,
+            max_steps=steps,
+            method="prefill",
+        )
+
+    def _params(self) -> Any:
+        return abstract_state(make_init(self.learner, self._batch(0), 0), self.mesh).params
+
+    def _sources(self) -> dict[str, Any]:
+        """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
+        decode, bucket = self.config.decode, max(self.config.decode.buckets)
+        converter = self._converter(Lengths(bucket, bucket))
+        return self._shapes(converter.static_batch(_NO_PAIRS, decode.batch), ())
+
+    def _batch(self, leading: int) -> dict[str, Any]:
+        """Shapes of a training batch, with `leading` axes of micro-batches."""
+        data = self.config.data
+        lengths = Lengths(data.source_length, data.target_length, data.max_segments)
+        batch = self._converter(lengths).batch(_NO_PAIRS, data.rows)
+        return self._shapes(batch, (self.config.optimizer.accumulate,) * leading)
+
+    def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
+        placed = batch_sharding(self.mesh, len(leading))
+        return {
+            name: jax.ShapeDtypeStruct((*leading, *array.shape), array.dtype, sharding=placed)
+            for name, array in batch.items()
+            if name not in PER_SEGMENT
+        }
+
+    def _converter(self, lengths: Lengths) -> Converter:
+        config = self.config
+        return Converter(
+            _NO_VOCABULARY,
+            get_instruction(config.data.instruction),
+            self.learner.model.layout.embedded_roles(),
+            lengths,
+            config.model.register_factor,
+            identity=bool(config.train.contrastive_layer),
+        )
+
+
+def remedies(config: Config) -> Iterator[tuple[str, Config]]:
+    """Yields changes that make a training step smaller, the cheapest first, each upon the last."""
+    model, optimizer = config.model, config.optimizer
+    flags = []
+    if not model.remat:
+        config = dataclasses.replace(config, model=dataclasses.replace(model, remat=True))
+        flags.append("--gin.Model.remat=True")
+        yield " ".join(flags), config
+    if config.mesh.fsdp == 1:
+        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=-1))
+        flags.append("--gin.Mesh.fsdp=-1")
+        yield " ".join(flags), config
+    rows, parts = config.data.rows, optimizer.accumulate
+    for _ in range(3):
+        if rows % 2:
+            return
+        rows, parts = rows // 2, parts * 2
+        config = dataclasses.replace(
+            config,
+            data=dataclasses.replace(config.data, rows=rows),
+            optimizer=dataclasses.replace(optimizer, accumulate=parts),
+        )
+        more = [f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={parts}"]
+        yield " ".join([*flags, *more]), config
+
+
+def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
+    memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
+    parts = {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+    }
+    # The compiler counts a loop's body once.
+    share = executed_share(text)
+    return {
+        "fits": True,
+        "bytes": {**parts, "peak": sum(parts.values())},
+        "flops": costs["flops"] * share,
+        "bytes_accessed": costs["bytes accessed"] * share,
+        "seconds": costs["optimal_seconds"] * share,
+        "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
+    }
+
+
+def _does_not_fit(error: Exception) -> dict[str, Any]:
+    """Returns by how much memory is exceeded; other errors are raised again."""
+    found = _TOO_LARGE.search(str(error))
+    if not found:
+        raise error
+    needed = float(found[1]) * _UNITS[found[2].upper()]
+    present = float(found[3]) * _UNITS[found[4].upper()]
+    return {
+        "fits": False,
+        "bytes": {"peak": int(needed), "of_chip": int(present), "over": int(needed - present)},
+    }
