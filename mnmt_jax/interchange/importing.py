@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.golden import open_golden
 from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import entries, read_params
+from mnmt_jax.interchange.t5x_checkpoint import open_t5x
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.run_directory import RunDirectory
@@ -35,7 +37,7 @@ def import_checkpoint(
     """Turns a checkpoint into a run that can be translated with, evaluated and fine-tuned.
 
     Args:
-        kind: `fairseq`, `huggingface` or `golden`.
+        kind: `fairseq`, `huggingface`, `t5x` or `golden`.
         path: file or folder.
         run_dir: the run to make; must not exist.
         vocabulary: folder of a saved `Vocabulary`, or of the other toolkit's vocabulary files; None
@@ -50,8 +52,19 @@ def import_checkpoint(
     run_dir = Path(run_dir)
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise UserError(f"{run_dir}: is there already; choose another --output or remove it")
-    ours, theirs = _vocabulary_folders(kind, Path(path), vocabulary)
-    foreign = _OPEN[kind](Path(path), theirs)
+    if kind == "t5x":
+        opened = open_t5x(Path(path), vocabulary)
+    else:
+        opened = _open_foreign(kind, Path(path), vocabulary)
+    _write_run(run_dir, *opened, origin=(str(path), f"imported from {kind}"))
+    return opened[0]
+
+
+def _open_foreign(
+    kind: str, path: Path, vocabulary: str | Path | None
+) -> tuple[Config, Vocabulary, Any]:
+    ours, theirs = _vocabulary_folders(kind, path, vocabulary)
+    foreign = _OPEN[kind](path, theirs)
     found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
     model = dataclasses.replace(foreign.model, vocab_size=found.size)
     layout = get_layout(model.layout, model.stage_layers)
@@ -67,21 +80,32 @@ def import_checkpoint(
         decode=foreign.decode,
         mesh=Mesh(),
     )
+    return config, found, params
+
+
+def _write_run(
+    run_dir: Path,
+    config: Config,
+    vocabulary: Vocabulary,
+    params: Any,
+    *,
+    origin: tuple[str, str],
+) -> None:
+    """Writes a run directory that is there whole or not at all."""
     partial = run_dir.with_name(f".{run_dir.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         run = RunDirectory(partial)
         write_params(run.path, params)
-        found.save(run.vocabulary)
+        vocabulary.save(run.vocabulary)
         save_config(config, run.config_file)
-        run.write_origin(str(path), f"imported from {kind}")
+        run.write_origin(*origin)
         if run_dir.is_dir():
             run_dir.rmdir()
         partial.rename(run_dir)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return config
 
 
 def _vocabulary_folders(
