@@ -72,7 +72,9 @@ class SearchDecode:
             ValueError: if `eos_id` or `cache_offset` is another.
         """
         if eos_id != EOS_ID or cache_offset:
-            raise ValueError(f"eos_id={eos_id}, cache_offset={cache_offset}: must be {EOS_ID} and 0")
+            raise ValueError(
+                f"eos_id={eos_id}, cache_offset={cache_offset}: must be {EOS_ID} and 0"
+            )
         rows, steps = inputs.shape
         limits = jnp.full((rows,), steps - 1, jnp.int32) if max_length is None else max_length
         search = make_search(dataclasses.replace(self.decode, beam_size=num_decodes))

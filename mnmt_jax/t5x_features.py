@@ -151,7 +151,6 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         return arrays | {name: packed[name] - 1 for name in _LANGUAGES}
 
 
-
 def _one_segment(spans: Example) -> dict[str, tf.Tensor]:
     """Adds positions and segment ids of a row that holds one example."""
     places = {f"{key}_positions": tf.range(tf.size(tokens)) for key, tokens in spans.items()}

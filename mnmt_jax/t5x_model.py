@@ -81,9 +81,7 @@ class TranslationModel(models.BaseTransformerModel):
     `TokenMeanTrainer` divides its gradient by the tokens of all micro-batches, as `train_step`.
     """
 
-    def __init__(
-        self, config: Config, vocabulary: PieceVocabulary, decode_fn: Any = None
-    ) -> None:
+    def __init__(self, config: Config, vocabulary: PieceVocabulary, decode_fn: Any = None) -> None:
         """Builds the network, the optimizer and the feature converter.
 
         Args:
@@ -245,9 +243,7 @@ class TranslationModel(models.BaseTransformerModel):
         table = np.array([length_limit(self._config.decode, n) for n in range(width + 1)], np.int32)
         return jnp.asarray(table)[(source_segment_ids != 0).sum(axis=1)], int(table[-1]) + 1
 
-    def score_batch(
-        self, params: Any, batch: Batch, return_intermediates: bool = False
-    ) -> Array:
+    def score_batch(self, params: Any, batch: Batch, return_intermediates: bool = False) -> Array:
         """Sums the log-probabilities of the targets, eos included, forced tags not.
 
         Args:

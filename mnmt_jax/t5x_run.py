@@ -13,9 +13,7 @@ from mnmt_jax.interchange.t5x_checkpoint import run_beside
 from mnmt_jax.seqio_tasks import registered_vocabulary
 
 
-def write_run(
-    model_dir: str, summary_writer: Any, step: int, *, mixture_or_task_name: str
-) -> None:
+def write_run(model_dir: str, summary_writer: Any, step: int, *, mixture_or_task_name: str) -> None:
     """Writes t5x's `config.gin`, and what `scripts/import_checkpoint.py` needs beside it.
 
     Args:

@@ -104,7 +104,7 @@ def _read_target(folder: Path) -> dict[str, Any]:
                 item={"target": shapes}, restore_args={"target": as_numpy}, partial_restore=True
             )
             return reader.restore(folder / _STATE, args=wanted)["target"]
-    except (KeyError, ValueError, OSError) as error:
+    except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise UserError(f"{folder}: cannot be read as a checkpoint of t5x ({text})") from error
 
@@ -113,9 +113,7 @@ def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) ->
     layout = get_layout(config.model.layout, config.model.stage_layers)
     table = entries(config.model, layout, FAIRSEQ, np.arange(vocabulary.size))
     wanted = {"/".join(entry.path): entry.shape for entry in table}
-    there = {
-        name: leaf.shape for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
-    }
+    there = {name: leaf.shape for name, leaf in traverse_util.flatten_dict(params, sep="/").items()}
     differing = [
         f"{name} is {there.get(name, 'absent')}, expected {wanted.get(name, 'absent')}"
         for name in sorted(wanted.keys() | there.keys())

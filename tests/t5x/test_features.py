@@ -12,6 +12,7 @@ from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.t5x_features import RoleFeatureConverter
 from mnmt_jax.t5x_names import LOSS_WEIGHTS, our_batch
+from tests.t5x.made import dataset
 from tests.unit import made_text
 
 LENGTHS = Lengths(source=24, target=20, max_segments=3)
@@ -33,21 +34,6 @@ def examples(count: int, longest: int = 9, seed: int = 0) -> list[Example]:
     sides = [[rng.integers(3, 57, rng.integers(1, longest)) for _ in range(count)] for _ in "st"]
     languages = rng.integers(0, 3, (count, 2)).tolist()
     return [Example(*pair, *langs) for *pair, langs in zip(*sides, languages, strict=True)]
-
-
-def dataset(given: list[Example]) -> tf.data.Dataset:
-    ids = tf.TensorSpec([None], tf.int32)
-
-    def features():
-        for e in given:
-            yield {
-                "inputs": e.source,
-                "targets": e.target,
-                "source_lang": [e.source_lang],
-                "target_lang": [e.target_lang],
-            }
-
-    return tf.data.Dataset.from_generator(features, output_signature=dict.fromkeys(SPANS, ids))
 
 
 def laid_out(spec: Converter, given: list[Example], **options) -> dict[str, np.ndarray]:
@@ -135,9 +121,7 @@ def test_evaluation_reads_every_example_of_a_task():
     )
 
     def right_answers(examples, model_feature_shapes=None):
-        return [
-            (i, np.asarray(row["decoder_target_tokens"]).tolist()) for i, row in examples
-        ]
+        return [(i, np.asarray(row["decoder_target_tokens"]).tolist()) for i, row in examples]
 
     metrics, outputs = evaluator.evaluate(
         compute_metrics=True, predict_fn=right_answers, score_fn=None
