@@ -95,7 +95,7 @@ class SearchDecode:
 
         state = search.advance(step, search.start(step, cache, request), request, steps)
         found = search.finish(state)
-        return found.tokens[:, ::-1], found.scores[:, ::-1]
+        return jnp.asarray(found.tokens)[:, ::-1], jnp.asarray(found.scores)[:, ::-1]
 
     def _rngs(self, rng: Array | None, rows: int) -> Array | None:
         """Returns a stream per row of the batch."""

@@ -23,10 +23,10 @@ from tests.unit import made_text
 
 pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
 
-from t5x import decoding, partitioning, train_state  # noqa: E402
+from t5x import decoding, partitioning, train_state
 
-from mnmt_jax.seqio_vocabulary import PieceVocabulary  # noqa: E402
-from mnmt_jax.t5x_model import TokenMeanTrainer, TranslationModel  # noqa: E402
+from mnmt_jax.seqio_vocabulary import PieceVocabulary
+from mnmt_jax.t5x_model import TokenMeanTrainer, TranslationModel
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # clu and optax mix dtypes
 LOSS_ATOL = 1e-6
