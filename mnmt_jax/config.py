@@ -70,6 +70,9 @@ class Model(Checked):
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
         position_base: base of the sinusoids' wavelengths; 10000 as published.
+        lora_rank: rank of the trained change (LoRA, `mnmt_jax.lora`) that projections carry beside
+            their weights; 0 is without.
+        lora: patterns (`mnmt_jax.patterns`) of the projections that carry it.
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
         attention: `split` (each role meets only the keys it may see) or `dense` (the slow oracle).
         remat: recompute each layer in the backward pass instead of keeping its activations.
@@ -88,6 +91,8 @@ class Model(Checked):
     dropout: float = 0.1
     attention_dropout: float = 0.0
     position_base: float = 10000.0
+    lora_rank: int = 0
+    lora: tuple[str, ...] = ("query", "value")
     dtype: str = "float32"
     attention: str = "split"
     remat: bool = False
@@ -102,6 +107,11 @@ class Model(Checked):
         if self.embed % 2:
             raise UserError(
                 f"Model.embed={self.embed} must be even: positions are sines and cosines"
+            )
+        if self.lora_rank and not self.lora:
+            raise UserError(
+                f"Model.lora=() with Model.lora_rank={self.lora_rank} must name projections, such "
+                "as ('query', 'value')"
             )
 
     @property
@@ -121,10 +131,12 @@ class Optimizer(Checked):
         warmup_steps: updates of linear warm-up.
         initial_learning_rate: rate of the first update.
         eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
-        weight_decay: decoupled, on every parameter.
+        weight_decay: decoupled, on every parameter that trains.
         clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
         accumulate: micro-batches per update.
+        frozen: patterns (`mnmt_jax.patterns`) of parameters that do not train. LoRA's own always
+            do; with `Model.lora_rank` and no pattern they alone do.
     """
 
     learning_rate: float = 5e-4
@@ -136,6 +148,7 @@ class Optimizer(Checked):
     clip_norm: float = 0.0
     label_smoothing: float = 0.1
     accumulate: int = 1
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every field, and that the schedule has the warm-up it needs."""
@@ -162,6 +175,10 @@ class Train(Checked):
         keep_best: checkpoints kept besides, the best by supervised validation loss among those
             validated at their step; 0 keeps none.
         loss_chunk: tokens whose logits exist at one time, per shard of the batch.
+        contrastive_layer: layer, counted from 1 through all stages, after which the contrastive
+            term (InstruCL) compares the states of the source's language tags; 0 is without.
+        contrastive_form: `code` (as the authors train), `unweighted` (the same without the weights
+            of the languages) or `paper` (the plain sum of its equations 8 and 9).
     """
 
     steps: int = 100_000
@@ -172,6 +189,8 @@ class Train(Checked):
     keep_last: int = 5
     keep_best: int = 1
     loss_chunk: int = 4096
+    contrastive_layer: int = 0
+    contrastive_form: str = "code"
 
     def __post_init__(self) -> None:
         """Checks every field, and that the best checkpoint can be known."""

@@ -68,6 +68,7 @@ RANGES: Mapping[str, Range] = {
     "Model.dropout": RATE,
     "Model.attention_dropout": RATE,
     "Model.position_base": POSITIVE,
+    "Model.lora_rank": AMOUNT,
     "Optimizer.learning_rate": AMOUNT,
     "Optimizer.warmup_steps": AMOUNT,
     "Optimizer.initial_learning_rate": AMOUNT,
@@ -84,6 +85,7 @@ RANGES: Mapping[str, Range] = {
     "Train.keep_last": COUNT,
     "Train.keep_best": AMOUNT,
     "Train.loss_chunk": COUNT,
+    "Train.contrastive_layer": AMOUNT,
     "Decode.beam_size": COUNT,
     "Decode.length_penalty": ANY,
     "Decode.max_length": COUNT,
@@ -103,6 +105,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "Model.dtype": ("float32", "bfloat16"),
     "Model.attention": ("split", "dense"),
     "Optimizer.schedule": ("inverse_sqrt", "cosine", "constant"),
+    "Train.contrastive_form": ("code", "unweighted", "paper"),
 }
 
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.config import Config, Model, load_config
 from mnmt_jax.describe import count_parameters, parameter_shapes
+from mnmt_jax.trainable import Trainable
 
 GIN_CONFIGS = Path(__file__).resolve().parent.parent / "gin_configs"
 
@@ -27,19 +28,33 @@ several share. Where paper and code differ, the file follows what the released m
 comment names the binding for the other reading.
 """
 
+_LORA = GIN_CONFIGS / "runs" / "settings" / "lora.gin"
+_LORA_MODELS = ("register_mitre_466m", "register_mitre_913m")
+
 _MODELS = """
 ## Models
 
 Parameters, counted from the shapes of the model's own initialisation
 (`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
-(the models that start from M2M-100 and NLLB) the column "rest" is what is trained.
+(the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs
+`*_lora` train what LoRA adds: {lora}.
 """
 
 _RUNS = """
 ## Runs
 
 Tokens per update are rows x length x accumulated micro-batches, padding included; beam is that of
-translation.
+translation. What does not train has no gradient, no optimizer state and no weight decay.
+"""
+
+_CONTRASTIVE = """
+## InstruCL
+
+A third file adds the two-stage paper's contrastive term to a model and a run:
+`--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have it after
+layer 1.5N of decoder-only and two-stage models, counted through both stages; its Table 3 adds
+layer N, the only one for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and
+NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any layer.
 """
 
 
@@ -55,39 +70,57 @@ def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own")))
 
 
+def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+    """Lists the files that add the contrastive term after a layer, by layer."""
+    files = (folder / "runs" / "settings").glob("instructcl_*.gin")
+    return tuple(sorted(files, key=lambda path: load_config([str(path)]).train.contrastive_layer))
+
+
 @functools.cache
 def parameter_counts(model: Model) -> dict[str, int]:
     """Counts a model's parameters by component and in `total`, with the vocabulary it expects."""
     return count_parameters(parameter_shapes(model, model.vocab_size))
 
 
+@functools.cache
+def learnable(config: Config) -> int:
+    """Counts the parameters that a model and run train, with the vocabulary the model expects."""
+    shapes = parameter_shapes(config.model, config.model.vocab_size)
+    return Trainable.from_config(config.model, config.optimizer).count(shapes)
+
+
 def configuration_page() -> str:
     """Writes the page: every published model's size, every run's settings."""
-    models = [(path.stem, load_config([str(path)])) for path in model_files()]
-    runs = [(path.stem, load_config([str(path)])) for path in run_files()]
-    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
     return (
         _INTRODUCTION
-        + _MODELS
-        + "\n"
-        + _table(header, (_model_row(name, config) for name, config in models))
-        + _RUNS
-        + "\n"
-        + _table(
-            [
-                "file",
-                "updates",
-                "tokens/update",
-                "peak rate",
-                "warm-up",
-                "dropout",
-                "ε",
-                "T",
-                "beam",
-            ],
-            (_run_row(name, config) for name, config in runs),
-        )
+        + _MODELS.format(lora=", ".join(map(_lora_count, _LORA_MODELS)))
+        + f"\n{_models()}{_RUNS}\n{_runs()}{_CONTRASTIVE}\n{_contrastive()}"
     )
+
+
+def _lora_count(name: str) -> str:
+    config = load_config([str(GIN_CONFIGS / "models" / f"{name}.gin"), str(_LORA)])
+    return f"{learnable(config):,} for `{name}`"
+
+
+def _models() -> str:
+    header = ["file", "layout", "layers", "width", "vocabulary", "embedding", "rest", "total"]
+    return _table(header, (_model_row(p.stem, load_config([str(p)])) for p in model_files()))
+
+
+def _runs() -> str:
+    header = ["file", "updates", "tokens/update", "peak rate", "warm-up", "dropout", "ε", "T"]
+    rows = (_run_row(p.stem, load_config([str(p)])) for p in run_files())
+    return _table([*header, "beam", "trains"], rows)
+
+
+def _contrastive() -> str:
+    header = ["file", "after layer", "form"]
+    runs = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
+    rows = (
+        [f"`{name}`", str(run.contrastive_layer), f"`{run.contrastive_form}`"] for name, run in runs
+    )
+    return _table(header, rows)
 
 
 def _model_row(name: str, config: Config) -> list[str]:
@@ -119,7 +152,15 @@ def _run_row(name: str, config: Config) -> list[str]:
         f"{optimizer.label_smoothing:g}",
         f"{data.temperature:g}",
         str(config.decode.beam_size) if config.decode.method == "beam" else config.decode.method,
+        _trained(config),
     ]
+
+
+def _trained(config: Config) -> str:
+    """Says in words what a run trains."""
+    if config.model.lora_rank and not config.optimizer.frozen:
+        return f"LoRA: rank {config.model.lora_rank} on {', '.join(config.model.lora)}"
+    return f"all but {', '.join(config.optimizer.frozen)}" if config.optimizer.frozen else "all"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

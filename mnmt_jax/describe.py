@@ -8,11 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from mnmt_jax.config import Model
+from mnmt_jax.config import Model, Optimizer
 from mnmt_jax.flops import Sentence, cache_bytes, forward_flops, train_flops
+from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.model import build_model
+from mnmt_jax.trainable import Trainable
 
 _COMPONENTS = {
+    "lora": (LORA_A, LORA_B),
     "embedding": ("embedding",),
     "attention": ("attention",),
     "memory_attention": ("memory_attention",),
@@ -20,6 +23,7 @@ _COMPONENTS = {
     "norms": ("attention_norm", "memory_attention_norm", "mlp_norm"),
     "adaption": ("adaption_input", "adaption_output"),
 }
+_EVERYTHING_TRAINS = Optimizer()
 
 
 def parameter_shapes(config: Model, vocab_size: int) -> Any:
@@ -48,7 +52,13 @@ def count_parameters(shapes: Any) -> dict[str, int]:
 
 
 def describe(
-    config: Model, vocab_size: int, *, source_length: int, target_length: int, beam: int
+    config: Model,
+    vocab_size: int,
+    *,
+    source_length: int,
+    target_length: int,
+    beam: int,
+    optimizer: Optimizer = _EVERYTHING_TRAINS,
 ) -> Mapping[str, Any]:
     """Describes a model for one sentence pair of the given lengths.
 
@@ -58,13 +68,20 @@ def describe(
         source_length: source tokens, tag and eos included.
         target_length: target tokens, eos included.
         beam: hypotheses while decoding.
+        optimizer: says what does not train.
 
     Returns:
         JSON-ready figures; FLOPs count a multiply-add as two.
+
+    Raises:
+        UserError: if the model cannot be built, or a pattern fits none of its parameters.
     """
     layout = build_model(config, vocab_size).layout
     sentence = Sentence(source_length, target_length)
+    shapes = parameter_shapes(config, vocab_size)
+    trainable = Trainable.from_config(config, optimizer)
     forward = forward_flops(config, layout, vocab_size, sentence)
+    train = train_flops(config, layout, vocab_size, sentence, trainable=trainable)
     return {
         "layout": layout.name,
         "stages": [
@@ -72,11 +89,11 @@ def describe(
             for stage in layout.stages
         ],
         "vocabulary": vocab_size,
-        "parameters": count_parameters(parameter_shapes(config, vocab_size)),
+        "parameters": count_parameters(shapes) | {"learnable": trainable.count(shapes)},
         "lengths": {"source": source_length, "target": target_length, "beam": beam},
         "flops_per_target_token": {
             "forward": round(forward / target_length),
-            "train": round(train_flops(config, layout, vocab_size, sentence) / target_length),
+            "train": round(train / target_length),
         },
         "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
     }

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from mnmt_jax.config import Model
-from mnmt_jax.layout import Layout, Stage
+from mnmt_jax.layout import Layout, Stage, live_roles
 from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
+from mnmt_jax.lora import LORA_A, LORA_B
+from mnmt_jax.patterns import matches
+from mnmt_jax.trainable import EVERYTHING, Trainable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,22 +36,55 @@ class Sentence:
         return 1 if role == TRIGGER else self.target
 
 
-def forward_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
-    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing."""
-    lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
-    total: float = 2 * lengths[layout.generated] * config.embed * vocab_size
-    layers = [stage for stage in layout.stages for _ in range(stage.layers)]
-    for stage, live in zip(layers, layout.live_roles(), strict=True):
-        total += _layer_flops(config, stage, live, lengths)
-    if config.adaption_mlp:
-        positions = lengths[SOURCE] + lengths[layout.generated]
-        total += 4 * positions * config.embed * config.adaption_mlp
-    return total
+def forward_flops(
+    config: Model, layout: Layout, vocab_size: int, sentence: Sentence, source_layer: int = 0
+) -> float:
+    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing.
+
+    Args:
+        config: the model's sizes.
+        layout: with its layers.
+        vocab_size: entries of the vocabulary.
+        sentence: lengths of the pair.
+        source_layer: layer, from 1, whose source states are an output besides; 0 is none.
+    """
+    products = _products(config, layout, vocab_size, sentence, source_layer)
+    return sum(flops for _, flops in products)
 
 
-def train_flops(config: Model, layout: Layout, vocab_size: int, sentence: Sentence) -> float:
-    """Counts forward and backward: every matrix product has two in its gradient."""
-    return 3 * forward_flops(config, layout, vocab_size, sentence)
+def source_states_flops(config: Model, layout: Layout, layer: int, source: float) -> float:
+    """Counts the FLOPs of `Translator.source_states` of one unpacked source of so many tokens."""
+    return sum(flops for _, flops in _source_products(config, layout, layer, source))
+
+
+def train_flops(
+    config: Model,
+    layout: Layout,
+    vocab_size: int,
+    sentence: Sentence,
+    *,
+    trainable: Trainable = EVERYTHING,
+    contrastive: tuple[int, float] = (0, 0.0),
+) -> float:
+    """Counts forward and backward: a matrix product has two in its gradient, one by its weight.
+
+    What is frozen has none by its weight. The gradient that no weight below needs is not left out:
+    with LoRA that is part of the first layer's.
+
+    Args:
+        config: the model's sizes.
+        layout: with its layers.
+        vocab_size: entries of the vocabulary.
+        sentence: lengths of the pair.
+        trainable: which parameters train.
+        contrastive: the contrastive term's layer and the tokens of the identity pair's source; 0 is
+            without.
+    """
+    layer, identity = contrastive
+    products = [*_products(config, layout, vocab_size, sentence, layer)]
+    if layer:
+        products += _source_products(config, layout, layer, identity)
+    return sum(flops * (3 if not name or trainable.trains(name) else 2) for name, flops in products)
 
 
 def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, float]:
@@ -71,20 +107,75 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
     return sizes | {"total": sum(sizes.values())}
 
 
-def _layer_flops(
-    config: Model, stage: Stage, live: frozenset[str], lengths: Mapping[str, float]
-) -> float:
-    embed, mlp = config.embed, config.mlp
+Product = tuple[str, float]
+
+
+def _products(
+    config: Model, layout: Layout, vocab_size: int, sentence: Sentence, source_layer: int = 0
+) -> Iterator[Product]:
+    """Yields the FLOPs of every product with the path of its weight; attention's own have none."""
+    lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
+    yield "embedding", 2 * lengths[layout.generated] * config.embed * vocab_size
+    live = layout.live_roles(source_layer, SOURCE)
+    yield from _stages_products(config, layout.stages, live, lengths)
+    if config.adaption_mlp:
+        for place, role in (("input", SOURCE), ("output", layout.generated)):
+            path = f"adaption_{place}"
+            yield from _mlp_products(config, path, lengths[role], config.adaption_mlp)
+
+
+def _source_products(config: Model, layout: Layout, layer: int, source: float) -> Iterator[Product]:
+    stages = layout.static_stages(layer)
+    lengths = {role: Sentence(source, 0).of(role, config) for role in layout.static_roles()}
+    live = live_roles(stages, {layer: frozenset([SOURCE])})
+    yield from _stages_products(config, stages, live, lengths)
+    if config.adaption_mlp and len(stages) == len(layout.stages):
+        yield from _mlp_products(config, "adaption_input", source, config.adaption_mlp)
+
+
+def _stages_products(
+    config: Model,
+    stages: tuple[Stage, ...],
+    live: tuple[frozenset[str], ...],
+    lengths: Mapping[str, float],
+) -> Iterator[Product]:
+    layers = [stage for stage in stages for _ in range(stage.layers)]
+    for number, (stage, roles) in enumerate(zip(layers, live, strict=True)):
+        yield from _layer_products(config, f"layer_{number}", stage, roles, lengths)
+
+
+def _layer_products(
+    config: Model, path: str, stage: Stage, live: frozenset[str], lengths: Mapping[str, float]
+) -> Iterator[Product]:
     queries = [role for role in stage.roles if role in live]
     keys = {key for role in queries for key in stage.key_roles(role)}
-    total: float = sum(4 * lengths[role] * embed * embed for role in keys)
+    asked, read = sum(lengths[role] for role in queries), sum(lengths[role] for role in keys)
+    yield from _attention_products(config, f"{path}/attention", asked, read)
     for role in queries:
-        length = lengths[role]
         seen = sum(lengths[key] for key in stage.key_roles(role))
-        total += 4 * length * embed * (embed + mlp) + 4 * length * seen * embed
-        read = stage.memory_role(role)
-        if read:
-            total += (
-                4 * (length + lengths[read]) * embed * embed + 4 * length * lengths[read] * embed
-            )
-    return total
+        yield "", 4 * lengths[role] * seen * config.embed
+        memory = stage.memory_role(role)
+        if memory:
+            pair = lengths[role], lengths[memory]
+            yield from _attention_products(config, f"{path}/memory_attention", *pair)
+            yield "", 4 * math.prod(pair) * config.embed
+    yield from _mlp_products(config, f"{path}/mlp", asked, config.mlp)
+
+
+def _attention_products(config: Model, path: str, asked: float, read: float) -> Iterator[Product]:
+    for name, positions in (("query", asked), ("key", read), ("value", read), ("out", asked)):
+        yield from _projection(config, f"{path}/{name}", positions, (config.embed, config.embed))
+
+
+def _mlp_products(config: Model, path: str, positions: float, hidden: int) -> Iterator[Product]:
+    yield from _projection(config, f"{path}/wi", positions, (config.embed, hidden))
+    yield from _projection(config, f"{path}/wo", positions, (hidden, config.embed))
+
+
+def _projection(
+    config: Model, path: str, positions: float, widths: tuple[int, int]
+) -> Iterator[Product]:
+    yield f"{path}/kernel", 2 * positions * math.prod(widths)
+    if config.lora_rank and any(matches(pattern, path) for pattern in config.lora):
+        for name, width in zip((LORA_A, LORA_B), widths, strict=True):
+            yield f"{path}/{name}", 2 * positions * width * config.lora_rank

@@ -1,10 +1,11 @@
 """Starts a training from the parameters of another run, of the same structure or not.
 
-A run of the same structure gives all its parameters. Otherwise layers are taken in order: layer k
-of the new model, counted through its stages, starts as what layer k of the old one was. Of an
-encoder-decoder that is its decoder: the encoder is not used, and cross-attention only where the new
-model has it. The last norm is the last norm; a norm between stages that the old model did not have
-starts as a copy of it. What the old model does not have (adaption modules) stays as drawn.
+A run of the same structure gives all its parameters; LoRA that it does not have is drawn. Otherwise
+layers are taken in order: layer k of the new model, counted through its stages, starts as what
+layer k of the old one was. Of an encoder-decoder that is its decoder: the encoder is not used, and
+cross-attention only where the new model has it. The last norm is the last norm; a norm between
+stages that the old model did not have starts as a copy of it. What else the old model does not have
+(adaption modules) stays as drawn.
 
 Source: two-stage paper, 5.2 and 5.4 ("initialize our model's parameters from the decoder"). The
 mapping itself is ours: the authors' code for it was not released, and their parameter counts allow
@@ -28,6 +29,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import get_layout
+from mnmt_jax.lora import is_lora
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -62,7 +64,8 @@ def start_from(
         The parameters, each placed as the one it replaces, and a line about what was taken.
 
     Raises:
-        UserError: if the vocabulary, a size or the number of layers does not fit.
+        UserError: if the vocabulary, a size or the number of layers does not fit, or if the run has
+            LoRA that the new model has no place for.
     """
     run = RunDirectory(origin.run)
     old = run.config()
@@ -85,9 +88,15 @@ def start_from(
         return _placed_like(stored[theirs], drawn, name)
 
     replaced = jax.tree_util.tree_map_with_path(replace, params)
+    left = sorted(stored.keys() - used)
+    if any(map(is_lora, left)):
+        raise UserError(
+            f"--initialize_from={run.path}: the new model has no place for its LoRA; merge it with "
+            f"scripts/adapters.py first, or set Model.lora_rank={old.model.lora_rank} and "
+            f"Model.lora={old.model.lora!r} as there"
+        )
     parts = [f"started from {run.path}, step {step}: {len(used)} arrays"]
     parts += [f"freshly drawn {_summary(fresh)}"] if fresh else []
-    left = sorted(stored.keys() - used)
     parts += [f"not used {_summary(left)}"] if left else []
     return replaced, "; ".join(parts)
 
@@ -160,5 +169,6 @@ def _placed_like(array: np.ndarray, drawn: Any, name: str) -> Any:
 
 def _summary(names: list[str]) -> str:
     """Returns parameter names without layer numbers and without what is inside a module."""
-    short = {"/".join(re.sub(r"_\d+", "_*", name).split("/")[:2]) for name in names}
+    general = [(re.sub(r"_\d+", "_*", name).split("/"), is_lora(name)) for name in names]
+    short = {"LoRA of " * lora + "/".join(parts[:2]) for parts, lora in general}
     return ", ".join(sorted(short))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 from mnmt_jax.errors import UserError
 
@@ -112,23 +113,42 @@ class Layout:
         """Returns the roles fixed before decoding: all but `generated`."""
         return tuple(role for role in self.embedded_roles() if role != self.generated)
 
-    def live_roles(self) -> tuple[frozenset[str], ...]:
-        """Returns, per layer over all stages, the roles whose states after it reach the output.
+    def static_stages(self, layers: int | None = None) -> tuple[Stage, ...]:
+        """Returns the stages with the static roles alone; by rule 2 they run without the rest.
 
-        Other roles' queries and feed-forward layers are dead work there; the compiler removes them,
-        because spans are separate arrays. This list is what the tests hold the compiler to, and
-        what `mnmt_jax.flops` counts.
+        Args:
+            layers: how many, counted through all stages; None is all.
         """
-        live: list[frozenset[str]] = []
-        needed = frozenset([self.generated])
-        remembered: frozenset[str] = frozenset()
-        for stage in reversed(self.stages):
-            needed = (needed | remembered).intersection(stage.roles)
-            for _ in range(stage.layers):
-                live.append(needed)
-                needed = needed.union(*(stage.key_roles(role) for role in needed))
-            remembered |= frozenset(read for _, read in stage.memory)
-        return tuple(reversed(live))
+        static, stages = self.static_roles(), []
+        left = self.layers if layers is None else layers
+        for stage in self.stages:
+            if left > 0:
+                kept = min(stage.layers, left)
+                stages.append(dataclasses.replace(stage.restrict(static), layers=kept))
+                left -= kept
+        return tuple(stages)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of all stages."""
+        return sum(stage.layers for stage in self.stages)
+
+    def layers_with(self, role: str) -> tuple[int, ...]:
+        """Returns the layers that a role passes, counted from 1 through all stages."""
+        passed = [role in stage.roles for stage in self.stages for _ in range(stage.layers)]
+        return tuple(number for number, present in enumerate(passed, start=1) if present)
+
+    def live_roles(self, layer: int = 0, role: str = "") -> tuple[frozenset[str], ...]:
+        """Returns `live_roles` of the stages; the output is the generated role's last states.
+
+        Args:
+            layer: a layer, counted from 1, whose states are wanted besides; 0 is none.
+            role: whose states those are.
+        """
+        wanted = {self.layers: frozenset([self.generated])}
+        if layer:
+            wanted[layer] = wanted.get(layer, frozenset()) | {role}
+        return live_roles(self.stages, wanted)
 
     def reachable(self, query_role: str) -> frozenset[str]:
         """Returns the roles whose input vectors can influence `query_role`'s final state.
@@ -142,6 +162,34 @@ class Layout:
             for _ in range(stage.layers):
                 carried = {**carried, **_one_layer(stage, carried, before_stage)}
         return carried[query_role]
+
+
+def live_roles(
+    stages: tuple[Stage, ...], wanted: Mapping[int, frozenset[str]]
+) -> tuple[frozenset[str], ...]:
+    """Returns, per layer over all stages, the roles whose states after it reach an output.
+
+    Other roles' queries and feed-forward layers are dead work there; the compiler removes them,
+    because spans are separate arrays. This list is what the tests hold the compiler to, and what
+    `mnmt_jax.flops` counts.
+
+    Args:
+        stages: with their layers.
+        wanted: layer, counted from 1, to the roles whose states after it are outputs.
+    """
+    live: list[frozenset[str]] = []
+    needed: frozenset[str] = frozenset()
+    remembered: frozenset[str] = frozenset()
+    layer = sum(stage.layers for stage in stages)
+    for stage in reversed(stages):
+        needed = (needed | remembered).intersection(stage.roles)
+        for _ in range(stage.layers):
+            needed |= wanted.get(layer, frozenset())
+            live.append(needed)
+            needed = needed.union(*(stage.key_roles(role) for role in needed))
+            layer -= 1
+        remembered |= frozenset(read for _, read in stage.memory)
+    return tuple(reversed(live))
 
 
 def _one_layer(

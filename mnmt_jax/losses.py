@@ -7,7 +7,7 @@ divides once by the global number of tokens (MITRE spec 6.1).
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,38 @@ class LossSums(NamedTuple):
     smoothed: Float[Array, ""]
     nll: Float[Array, ""]
     tokens: Float[Array, ""]
+
+
+class ContrastiveSums(NamedTuple):
+    """`LossSums` of a batch, and the contrastive term that training minimises besides.
+
+    Attributes:
+        smoothed: as in `LossSums`.
+        nll: as in `LossSums`.
+        tokens: as in `LossSums`.
+        contrastive: sum over micro-batches of `mnmt_jax.contrastive.contrastive_loss`, in nats.
+    """
+
+    smoothed: Float[Array, ""]
+    nll: Float[Array, ""]
+    tokens: Float[Array, ""]
+    contrastive: Float[Array, ""]
+
+
+Sums = LossSums | ContrastiveSums
+
+
+def per_token(sums: Sums) -> dict[str, Array]:
+    """Divides sums by their target tokens.
+
+    Returns:
+        `loss` (label-smoothed), `nll` and, if there is one, `contrastive`, in nats per target
+        token; what training minimises is `loss` + `contrastive`.
+    """
+    tokens = jnp.maximum(sums.tokens, 1.0)
+    totals = sums._asdict()
+    totals = {"loss": totals.pop("smoothed")} | totals
+    return {name: total / tokens for name, total in totals.items() if name != "tokens"}
 
 
 def token_loss(
@@ -73,8 +105,8 @@ def chunked_token_loss(
     """Computes `token_loss(features @ embedding.T, ...)` with the logits of few tokens at a time.
 
     Under differentiation the gradients are computed in the same pass as the loss, so each logit is
-    computed once. Only `smoothed` carries a gradient; to train on the plain likelihood set
-    `label_smoothing` to 0.
+    computed once, and the embedding's gradient only if it is asked for. Only `smoothed` carries a
+    gradient; to train on the plain likelihood set `label_smoothing` to 0.
 
     Args:
         features: final states, float32 or bfloat16; products are accumulated in float32.
@@ -133,42 +165,49 @@ def _fused_loss(
 
 
 def _fused_forward(
-    label_smoothing: float, states: Array, embedding: Array, labels: Array, valid: Array
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    label_smoothing: float, *arguments: Any
+) -> tuple[tuple[Array, Array], tuple[Array, Array | None]]:
+    """Sums as `_fused_loss`, with its gradients; every argument says whether it is perturbed.
+
+    A frozen embedding is not: its gradient, the size of the vocabulary, is then never formed.
+    """
+    states, embedding, labels, valid = (argument.value for argument in arguments)
+    trains = arguments[1].perturbed
     table = embedding.astype(states.dtype)
 
-    def add(carry: tuple[Array, ...], part: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
+    def add(carry: tuple[Any, ...], part: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
         smoothed, nll, grad_logits = _chunk_loss(label_smoothing, table, *part)
         grad_logits = grad_logits.astype(table.dtype)
         grad_states = jnp.einsum(
             "tv,vm->tm", grad_logits, table, preferred_element_type=jnp.float32
         )
-        grad_table = jnp.einsum(
-            "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
-        )
-        carry = (carry[0] + smoothed, carry[1] + nll, carry[2] + grad_table)
-        return carry, grad_states.astype(states.dtype)
+        grad_table = carry[2]
+        if trains:
+            grad_table += jnp.einsum(
+                "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
+            )
+        return (carry[0] + smoothed, carry[1] + nll, grad_table), grad_states.astype(states.dtype)
 
     zero = jnp.zeros((), jnp.float32)
-    start = (zero, zero, jnp.zeros(embedding.shape, jnp.float32))
+    start = (zero, zero, jnp.zeros(embedding.shape, jnp.float32) if trains else None)
     (smoothed, nll, grad_table), grad_states = _scan(add, start, (states, labels, valid))
-    return (smoothed, nll), (grad_states, grad_table.astype(embedding.dtype))
+    return (smoothed, nll), (grad_states, grad_table.astype(embedding.dtype) if trains else None)
 
 
 def _fused_backward(
-    label_smoothing: float, gradients: tuple[Array, Array], cotangents: tuple[Array, Array]
-) -> tuple[Array, Array, None, None]:
+    label_smoothing: float, gradients: tuple[Array, Array | None], cotangents: tuple[Array, Any]
+) -> tuple[Array, Array | None, None, None]:
     scale, _ = cotangents
     grad_states, grad_table = gradients
     return (
         grad_states * scale.astype(grad_states.dtype),
-        grad_table * scale.astype(grad_table.dtype),
+        None if grad_table is None else grad_table * scale.astype(grad_table.dtype),
         None,
         None,
     )
 
 
-_fused_loss.defvjp(_fused_forward, _fused_backward)
+_fused_loss.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
 
 
 def _chunk_loss(

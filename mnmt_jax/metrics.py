@@ -169,7 +169,8 @@ class Reporter:
         """Writes a record with its `step` everywhere and shows its main numbers."""
         self._file.write(record)
         self._tensorboard.write(record)
-        parts = [f"{name} {record[name]:.4f}" for name in ("loss", "nll") if name in record]
+        shown = ("loss", "nll", "contrastive")
+        parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")
         parts += [f"{speed:,.0f} target tokens/s"] if speed else []
         for group in (SUPERVISED, ZERO_SHOT):

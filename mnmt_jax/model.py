@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,13 @@ def build_model(config: Model, vocab_size: int) -> Translator:
             "use the vocabulary the model was made for, or Model.vocab_size=0"
         )
     return Translator(config, get_layout(config.layout, config.stage_layers), vocab_size)
+
+
+class _Passed(NamedTuple):
+    """What a layer made: the states of each role after it, and its keys and values."""
+
+    spans: Spans
+    keys_values: dict[str, KeyValue]
 
 
 class Translator(nn.Module):
@@ -107,6 +114,30 @@ class Translator(nn.Module):
         spans, _, _ = self._run(batch, self.layout.stages, deterministic)
         return self._finish(spans[self.layout.generated], deterministic)
 
+    def features_and_states(
+        self, batch: Batch, layer: int, deterministic: bool = True
+    ) -> tuple[Float[Array, "batch target embed"], Float[Array, "batch source embed"]]:
+        """Computes `features` and, in the same pass, the `source_states` of a layer."""
+        spans, _, layers = self._run(batch, self.layout.stages, deterministic)
+        features = self._finish(spans[self.layout.generated], deterministic)
+        return features, layers[layer - 1].spans[SOURCE]
+
+    def source_states(
+        self, batch: Batch, layer: int, deterministic: bool = True
+    ) -> Float[Array, "batch source embed"]:
+        """Computes the states of the source span after a layer, and no layer beyond it.
+
+        With norms first they are the residual stream, before any norm at the end of a stage;
+        otherwise the output of the layer's last norm.
+
+        Args:
+            batch: as for `features`; the generated role's spans are not needed.
+            layer: counted from 1 through all stages; one of `Layout.layers_with("source")`.
+            deterministic: as for `features`.
+        """
+        _, _, layers = self._run(batch, self.layout.static_stages(layer), deterministic)
+        return layers[-1].spans[SOURCE]
+
     def logits(
         self, batch: Batch, deterministic: bool = True
     ) -> Float[Array, "batch target vocab"]:
@@ -121,16 +152,14 @@ class Translator(nn.Module):
             beam: hypotheses per sentence.
             max_steps: steps that may be taken.
         """
-        static = self.layout.static_roles()
-        stages = tuple(stage.restrict(static) for stage in self.layout.stages)
-        _, memory, keys_values = self._run(batch, stages, True)
+        _, memory, passed = self._run(batch, self.layout.static_stages(), True)
         rows, config = batch[f"{SOURCE}_tokens"].shape[0], self.config
         shape = (rows, beam, max_steps, config.heads, config.head_dim)
         zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
         layers = []
-        for stage, block, read in zip(self._stage_of_layer(), self.layer, keys_values, strict=True):
+        for stage, block, layer in zip(self._stage_of_layer(), self.layer, passed, strict=True):
             if self.layout.generated in stage.roles:
-                fixed = self._static(stage, read, batch)
+                fixed = self._static(stage, layer.keys_values, batch)
                 remembered = self._memory(stage, block, memory, batch)
                 layers.append(LayerCache(fixed, remembered, KeyValue(zeros, zeros)))
         return Cache(tuple(layers), jnp.zeros((), jnp.int32))
@@ -158,20 +187,20 @@ class Translator(nn.Module):
 
     def _run(
         self, batch: Batch, stages: tuple[Stage, ...], deterministic: bool
-    ) -> tuple[Spans, Spans, list[dict[str, KeyValue]]]:
-        """Returns the last spans, those that ended before, and each layer's keys and values."""
+    ) -> tuple[Spans, Spans, list[_Passed]]:
+        """Returns the last spans, those that ended before, and what each layer made."""
         segment_ids = _segment_ids(batch)
         attention = IMPLEMENTATIONS[self.config.attention]
         spans: Spans = {}
         memory: Spans = {}
-        keys_values: list[dict[str, KeyValue]] = []
+        layers: list[_Passed] = []
         for number, stage in enumerate(stages):
             memory |= {role: states for role, states in spans.items() if role not in stage.roles}
             spans = {
                 r: spans[r] if r in spans else self._embed_span(batch, r, deterministic)
                 for r in stage.roles
             }
-            if self.config.adaption_mlp and stage is stages[-1]:
+            if self.config.adaption_mlp and number + 1 == len(self.layout.stages):
                 spans[SOURCE] = self.adaption_input.adapt(spans[SOURCE], deterministic)
             masks = attention.make_masks(stage, segment_ids) if stage.roles else None
             edges: dict[str, Memory] = {}
@@ -181,12 +210,12 @@ class Translator(nn.Module):
             for _ in range(stage.layers):
                 read_kv: dict[str, KeyValue] = {}
                 if stage.roles:
-                    block = self.layer[len(keys_values)]
+                    block = self.layer[len(layers)]
                     spans, read_kv = block(stage, spans, masks, edges, deterministic)
-                keys_values.append(read_kv)
+                layers.append(_Passed(spans, read_kv))
             if number + 1 < len(stages):
                 spans = {role: self._stage_norm(number, states) for role, states in spans.items()}
-        return spans, memory, keys_values
+        return spans, memory, layers
 
     def _finish(
         self, states: Float[Array, "*b embed"], deterministic: bool

@@ -20,6 +20,8 @@ from mnmt_jax.attention.core import attend, attend_beams
 from mnmt_jax.cache import KeyValue, LayerCache
 from mnmt_jax.config import Model
 from mnmt_jax.layout import Stage
+from mnmt_jax.lora import LORA_A, LORA_B
+from mnmt_jax.patterns import matches
 
 Spans = dict[str, Array]
 Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
@@ -63,9 +65,45 @@ def _xavier_uniform(gain: float) -> Callable[..., Array]:
     return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform")
 
 
-def _linear(features: int, fan_in: int, dtype: Any) -> nn.Dense:
+class Projection(nn.DenseGeneral, kw_only=True):
+    """A linear map with bias, and beside it the low-rank change that `Model.lora` gives it.
+
+    Parameters: `kernel` [inputs, features] and `bias` [features] as those of Flax's layer, of which
+    either axis may be several; with LoRA `lora_a` [inputs, rank] and `lora_b` [rank, features].
+
+    Source: Hu et al. 2021, section 4.1; see `mnmt_jax.lora` for the scale and the first values.
+    """
+
+    config: Model
+
+    @nn.compact
+    def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
+        """Applies the map to the last axes, as many as `axis` names."""
+        mapped = super().__call__(states)
+        if not self._carries_lora():
+            return mapped
+        read = (
+            states.shape[-len(self.axis) :] if isinstance(self.axis, tuple) else states.shape[-1:]
+        )
+        features = self.features if isinstance(self.features, tuple) else (self.features,)
+        rank, gaussian = self.config.lora_rank, nn.initializers.normal(math.prod(read) ** -0.5)
+        a = self.param(LORA_A, gaussian, (*read, rank), jnp.float32).astype(mapped.dtype)
+        b = self.param(LORA_B, nn.initializers.zeros, (rank, *features), jnp.float32)
+        narrow = jnp.tensordot(states.astype(mapped.dtype), a, axes=len(read))
+        return mapped + jnp.tensordot(narrow, b.astype(mapped.dtype), axes=1)
+
+    def _carries_lora(self) -> bool:
+        path = "/".join(self.path)
+        return self.config.lora_rank > 0 and any(matches(p, path) for p in self.config.lora)
+
+
+def _projection(config: Model, features: int | tuple[int, ...], **options: Any) -> Projection:
+    return Projection(features, config=config, dtype=jnp.dtype(config.dtype), **options)
+
+
+def _linear(config: Model, features: int, fan_in: int) -> Projection:
     init = _uniform_fan_in(fan_in)
-    return nn.Dense(features, dtype=dtype, kernel_init=init, bias_init=init)
+    return _projection(config, features, kernel_init=init, bias_init=init)
 
 
 class Attention(nn.Module):
@@ -75,19 +113,19 @@ class Attention(nn.Module):
 
     def setup(self) -> None:
         """Creates query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
-        config, dtype = self.config, jnp.dtype(self.config.dtype)
+        config = self.config
 
-        def projection() -> nn.DenseGeneral:
-            return nn.DenseGeneral(
+        def projection() -> Projection:
+            return _projection(
+                config,
                 (config.heads, config.head_dim),
-                dtype=dtype,
                 kernel_init=_xavier_uniform(1 / math.sqrt(2)),
                 bias_init=_uniform_fan_in(config.embed),
             )
 
         self.query, self.key, self.value = projection(), projection(), projection()
-        self.out = nn.DenseGeneral(
-            config.embed, axis=(-2, -1), dtype=dtype, kernel_init=_xavier_uniform(1.0)
+        self.out = _projection(
+            config, config.embed, axis=(-2, -1), kernel_init=_xavier_uniform(1.0)
         )
         self.drop = nn.Dropout(config.attention_dropout)
 
@@ -115,9 +153,9 @@ class FeedForward(nn.Module):
 
     def setup(self) -> None:
         """Creates wi [embed, hidden] and wo [hidden, embed]."""
-        embed, dtype = self.config.embed, jnp.dtype(self.config.dtype)
-        self.wi = _linear(self.hidden, embed, dtype)
-        self.wo = _linear(embed, self.hidden, dtype)
+        config = self.config
+        self.wi = _linear(config, self.hidden, config.embed)
+        self.wo = _linear(config, config.embed, self.hidden)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:

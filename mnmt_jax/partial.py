@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+
+from mnmt_jax.errors import UserError
 
 
 def partial_path(final: Path) -> Path:
@@ -24,6 +28,34 @@ def partial_path(final: Path) -> Path:
         if number.isdigit() and not _is_alive(int(number)):
             _remove(left)
     return final.with_name(f"{start}{os.getpid()}")
+
+
+def check_output(directory: Path) -> None:
+    """Refuses a folder to make that holds something already.
+
+    Raises:
+        UserError: if there is a file of that name, or a folder that is not empty.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory}: is there already; choose another --output or remove it")
+
+
+@contextlib.contextmanager
+def new_folder(directory: Path) -> Iterator[Path]:
+    """Gives a folder to write into; it becomes `directory` unless an error leaves the block.
+
+    Args:
+        directory: to make; must not exist or be empty (`check_output`).
+    """
+    partial = partial_path(directory)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if directory.is_dir():
+            directory.rmdir()
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _is_alive(process: int) -> bool:

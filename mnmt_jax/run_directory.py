@@ -113,11 +113,16 @@ class RunDirectory:
         Raises:
             UserError: if the file is there but cannot be understood.
         """
+        tasks = self.trained_tasks()
+        return None if tasks is None else frozenset(tasks.values())
+
+    def trained_tasks(self) -> dict[str, Direction] | None:
+        """Reads the direction of each training task by its name; as `trained_directions`."""
         if not self.tasks_file.is_file():
             return None
         try:
             tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
-            return frozenset((task["source_lang"], task["target_lang"]) for task in tasks.values())
+            return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.tasks_file}: cannot be read ({error}); run the training command once more"

@@ -13,7 +13,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.data.converter import Converter, Lengths
+from mnmt_jax.data.converter import IDENTITY, Converter, Lengths
 from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.t5x_names import KINDS, LOSS_WEIGHTS, t5x_name
 
@@ -44,12 +44,16 @@ class RoleFeatureConverter(seqio.FeatureConverter):
             options: of `seqio.FeatureConverter`: `pack` and others.
         """
         spec = self.FeatureSpec(dtype=tf.int32)
-        names = [t5x_name(f"{role}_{kind}") for role in converter.roles for kind in KINDS]
-        names += [t5x_name(_LABELS), LOSS_WEIGHTS, *_LANGUAGES]
-        self.TASK_FEATURES = dict.fromkeys(_TASK_FEATURES, spec)
-        self.MODEL_FEATURES = dict.fromkeys(names, spec)
         self._converter = converter
+        self.TASK_FEATURES = dict.fromkeys(_TASK_FEATURES, spec)
+        self.MODEL_FEATURES: Mapping[str, Any] = {}
         super().__init__(**options)
+        static = [role for role in converter.roles if role != TARGET]
+        identity = [IDENTITY + role for role in static] if converter.identity and self.pack else []
+        self._spans = (*converter.roles, *identity)
+        names = [t5x_name(f"{span}_{kind}") for span in self._spans for kind in KINDS]
+        names += [t5x_name(_LABELS), LOSS_WEIGHTS, *_LANGUAGES]
+        self.MODEL_FEATURES = dict.fromkeys(names, spec)
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> dict[str, int]:
         """Returns the length of every array.
@@ -59,9 +63,7 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         """
         widths = self._widths(task_feature_lengths)
         lengths = {
-            t5x_name(f"{role}_{kind}"): widths[role]
-            for role in self._converter.roles
-            for kind in KINDS
+            t5x_name(f"{span}_{kind}"): widths[span] for span in self._spans for kind in KINDS
         }
         segments = dict.fromkeys(_LANGUAGES, self._max_segments)
         return lengths | segments | dict.fromkeys((t5x_name(_LABELS), LOSS_WEIGHTS), widths[TARGET])
@@ -71,10 +73,20 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         return self._converter.lengths.max_segments if self.pack else 1
 
     def _widths(self, task_feature_lengths: Mapping[str, int]) -> dict[str, int]:
+        """Returns the length of every span."""
         source, target = task_feature_lengths["inputs"], task_feature_lengths["targets"]
         lengths = Lengths(source, target, self._max_segments)
-        registers = lengths.registers(self._converter.register_factor)
-        return {SOURCE: source, REGISTER: registers, TRIGGER: self._max_segments, TARGET: target}
+        identity = self._converter.identity_lengths(lengths)
+        factor, segments = self._converter.register_factor, self._max_segments
+        return {
+            SOURCE: source,
+            REGISTER: lengths.registers(factor),
+            TRIGGER: segments,
+            TARGET: target,
+            IDENTITY + SOURCE: identity.source,
+            IDENTITY + REGISTER: identity.registers(factor),
+            IDENTITY + TRIGGER: segments,
+        }
 
     def _convert_features(
         self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]
@@ -85,7 +97,7 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         else:
             ds = ds.map(lambda example: self._cut(example, widths))
         ds = ds.map(self._lay_out, num_parallel_calls=tf.data.AUTOTUNE)
-        lengths = {role: widths[role] for role in self._converter.roles}
+        lengths = {span: widths[span] for span in self._spans}
         lengths |= {_LABELS: widths[TARGET], **dict.fromkeys(_LANGUAGES, self._max_segments)}
         if self._max_segments > 1:
             packed = seqio.trim_and_pack_dataset(ds, lengths, self._use_custom_packing_ops)
@@ -118,21 +130,34 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         all_tags = tf.constant(vocabulary.tag_ids, tf.int32)
         tags = {side: tf.gather(all_tags, example[f"{side}_lang"]) for side in (SOURCE, TARGET)}
         eos = tf.constant([vocabulary.eos_id], tf.int32)
-        trigger = tags[TARGET] if instruction.trigger == "tag" else eos
+        target = example["targets"]
         forced = [tags[TARGET]] if instruction.target_tag else []
-        first = [tags[instruction.source_tag]] if instruction.source_tag else []
-        source = tf.concat([*first, example["inputs"], eos], 0)
-        spans = {
-            SOURCE: source,
-            REGISTER: tf.repeat(tags[TARGET], self._registers(source)),
-            TRIGGER: trigger,
-            TARGET: tf.concat([trigger, *forced, example["targets"]], 0),
-        }
+        spans = self._static(example["inputs"], tags)
+        spans[TARGET] = tf.concat([self._trigger(tags[TARGET]), *forced, target], 0)
+        identity = self._static(target, dict.fromkeys(tags, tags[TARGET]))
+        spans |= {IDENTITY + role: tokens for role, tokens in identity.items()}
         return {
-            **{role: spans[role] for role in self._converter.roles},
-            _LABELS: tf.concat([*forced, example["targets"], eos], 0),
+            **{span: spans[span] for span in self._spans},
+            _LABELS: tf.concat([*forced, target, eos], 0),
             **{name: example[name] + 1 for name in _LANGUAGES},
         }
+
+    def _static(self, pieces: tf.Tensor, tags: Example) -> dict[str, tf.Tensor]:
+        """Returns the static roles of a sentence, given the tags of its two languages."""
+        instruction = self._converter.instruction
+        eos = tf.constant([self._converter.vocabulary.eos_id], tf.int32)
+        first = [tags[instruction.source_tag]] if instruction.source_tag else []
+        source = tf.concat([*first, pieces, eos], 0)
+        return {
+            SOURCE: source,
+            REGISTER: tf.repeat(tags[TARGET], self._registers(source)),
+            TRIGGER: self._trigger(tags[TARGET]),
+        }
+
+    def _trigger(self, tag: tf.Tensor) -> tf.Tensor:
+        if self._converter.instruction.trigger == "tag":
+            return tag
+        return tf.constant([self._converter.vocabulary.eos_id], tf.int32)
 
     def _registers(self, source: tf.Tensor) -> tf.Tensor:
         """Counts registers in float32, as `Converter.registers` does."""
@@ -142,8 +167,8 @@ class RoleFeatureConverter(seqio.FeatureConverter):
     def _name(self, packed: Example) -> dict[str, tf.Tensor]:
         """Gives the arrays of a row their names."""
         arrays = {
-            t5x_name(f"{role}_{kind}"): packed[role + suffix]
-            for role in self._converter.roles
+            t5x_name(f"{span}_{kind}"): packed[span + suffix]
+            for span in self._spans
             for kind, suffix in zip(KINDS, ("", *_PLACES), strict=True)
         }
         arrays[t5x_name(_LABELS)] = packed[_LABELS]

@@ -33,6 +33,7 @@ from mnmt_jax.sharding import make_mesh, parameter_axes
 from mnmt_jax.t5x_decoding import SearchDecode
 from mnmt_jax.t5x_features import RoleFeatureConverter
 from mnmt_jax.t5x_names import KINDS, our_batch
+from mnmt_jax.trainable import join
 
 Batch = Mapping[str, Array]
 
@@ -57,7 +58,28 @@ def make_model(
 
 
 class Optimizer(optimizers.OptaxWrapper):
-    """fairseq's Adam for t5x, its moments split as their parameters are."""
+    """The run's optimizer for t5x: of what trains alone, moments split as the parameters are."""
+
+    def __init__(self, learner: Learner) -> None:
+        """Remembers which parameters train.
+
+        Args:
+            learner: the run's.
+        """
+        self._trainable = learner.trainable
+        super().__init__(learner.optimizer)
+
+    def init_state(self, params: Any) -> Any:
+        """Makes the state of the parameters that train."""
+        return super().init_state(self._trainable.split(params)[0])
+
+    def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
+        """Updates the parameters that train; the frozen ones are passed on."""
+        trained, frozen = self._trainable.split(params)
+        gradients, _ = self._trainable.split(grads)
+        trained, state = super().apply_gradient(hyper_params, trained, state, gradients)
+        updated = join(trained, frozen)
+        return jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(updated)), state
 
     def derive_logical_axes(self, optimizer: Any, param_logical_axes: Any) -> Any:
         """Returns the optimizer with axes instead of arrays; scalars have none.
@@ -98,6 +120,7 @@ class TranslationModel(models.BaseTransformerModel):
             learner.model.layout.embedded_roles(),
             Lengths(config.data.source_length, config.data.target_length, config.data.max_segments),
             config.model.register_factor,
+            identity=bool(config.train.contrastive_layer),
         )
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
         self._config, self._learner, self._prefix = config, learner, instruction.target_extra
@@ -105,7 +128,7 @@ class TranslationModel(models.BaseTransformerModel):
             module=learner.model,
             input_vocabulary=vocabulary,
             output_vocabulary=vocabulary,
-            optimizer_def=Optimizer(learner.optimizer),
+            optimizer_def=Optimizer(learner),
             decode_fn=decode_fn or SearchDecode(config.decode, self._prefix),
             label_smoothing=learner.label_smoothing,
         )
@@ -145,7 +168,7 @@ class TranslationModel(models.BaseTransformerModel):
     def loss_fn(
         self, params: Any, batch: Batch, dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        """Sums the loss over the target tokens of a batch.
+        """Sums the loss over a batch's target tokens, with the contrastive term if there is one.
 
         Args:
             params: of the model.
@@ -153,11 +176,25 @@ class TranslationModel(models.BaseTransformerModel):
             dropout_rng: None is without dropout.
 
         Returns:
-            The sum, and metrics; `loss` and `nll` are nats per target token, as in the project's
-            `metrics.jsonl`.
+            The sum, and metrics; `loss`, `nll` and `contrastive` are nats per target token, as in
+            the project's `metrics.jsonl`.
         """
+        trained, frozen = self._learner.trainable.split(params)
+        params = join(trained, jax.lax.stop_gradient(frozen))
+        return self._loss(self._learner, params, batch, dropout_rng)
+
+    def eval_fn(self, params: Any, batch: Batch) -> tuple[Array, dict[str, Any]]:
+        """Sums the loss without dropout and without the contrastive term; see `loss_fn`."""
+        return self._loss(self._learner.without_contrastive(), params, batch, None)
+
+    def _loss(
+        self, learner: Learner, params: Any, batch: Batch, rng: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
         ours = our_batch(batch)
-        total, sums = batch_loss(self._learner, params, ours, dropout_rng)
+        total, sums = batch_loss(learner, params, ours, rng)
+        totals = sums._asdict()
+        totals = {"loss": totals.pop("smoothed")} | totals
+        count = totals.pop("tokens")
         filled = {
             f"non_padding_fraction/{name.removesuffix('_segment_ids')}": clu_metrics.Average(
                 total=(ids != 0).sum(dtype=jnp.float32), count=jnp.float32(ids.size)
@@ -166,12 +203,11 @@ class TranslationModel(models.BaseTransformerModel):
             if name.endswith("_segment_ids")
         }
         return total, {
-            "loss": clu_metrics.Average(total=sums.smoothed, count=sums.tokens),
-            "nll": clu_metrics.Average(total=sums.nll, count=sums.tokens),
+            **{name: clu_metrics.Average(total=sum, count=count) for name, sum in totals.items()},
             "timing/seconds": t5x_metrics.Time(),
             "timing/steps_per_second": t5x_metrics.StepsPerTime.from_model_output(),
             "timing/target_tokens_per_second": t5x_metrics.TimeRate.from_model_output(
-                numerator=sums.tokens
+                numerator=count
             ),
             **filled,
         }

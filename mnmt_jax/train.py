@@ -19,14 +19,14 @@ from jaxtyping import Array
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.data.converter import IDENTITY, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline
 from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
-from mnmt_jax.losses import LossSums
+from mnmt_jax.losses import LossSums, Sums, per_token
 from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import compile_on, make_mesh, place_batch, replicated
@@ -42,6 +42,7 @@ from mnmt_jax.train_state import (
     roles_of,
     shardings_of,
 )
+from mnmt_jax.trainable import join
 from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -52,7 +53,7 @@ _NAMES_SHOWN = 8
 def train_step(
     learner: Learner, state: TrainState, batch: Batch
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Updates the parameters once. Pure; every process and device sees the same global sums.
+    """Updates the parameters that train. Pure; every process and device sees the same sums.
 
     Args:
         learner: the run's constants.
@@ -60,31 +61,33 @@ def train_step(
         batch: arrays [micro-batches, rows, length].
 
     Returns:
-        The state after the update and, in float32, `loss` and `nll` in nats per target token,
+        The state after the update and, in float32, `loss` (without any contrastive term) and `nll`
+        in nats per target token, `contrastive` per target token if there is such a term,
         `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
-    differentiate = jax.value_and_grad(batch_loss, argnums=1, has_aux=True)
+    trained, frozen = learner.trainable.split(state.params)
 
-    def part(number: Array, micro_batch: Batch) -> tuple[Any, LossSums]:
-        micro_rng = jax.random.fold_in(rng, number)
-        (_, sums), gradients = differentiate(learner, state.params, micro_batch, micro_rng)
-        return gradients, sums
+    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
+        def loss(trained: Any) -> tuple[Array, Sums]:
+            micro_rng = jax.random.fold_in(rng, number)
+            return batch_loss(learner, join(trained, frozen), micro_batch, micro_rng)
+
+        return jax.grad(loss, has_aux=True)(trained)
 
     gradients, sums = _sum_parts(part, batch)
     tokens = jnp.maximum(sums.tokens, 1.0)
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, state.params)
+    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
     after = TrainState(
         state.step + 1,
-        optax.apply_updates(state.params, updates),
+        join(optax.apply_updates(trained, updates), frozen),
         opt_state,
         _widen(state.window, sums, batch, (norm, state.step + 1)),
     )
     return after, {
-        "loss": sums.smoothed / tokens,
-        "nll": sums.nll / tokens,
+        **per_token(sums),
         "learning_rate": learner.schedule(state.step),
         "gradient_norm": norm,
     }
@@ -105,7 +108,7 @@ def _sum_parts(part: Any, batch: Batch) -> Any:
     return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]
 
 
-def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
+def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
     """Adds an update to the sums for the metrics."""
     norm, step = norm_step
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
@@ -117,7 +120,7 @@ def _widen(window: Window, sums: LossSums, batch: Batch, norm_step: tuple[Array,
     starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
     return Window(
         updates=window.updates + 1,
-        losses=LossSums(*(total + one for total, one in zip(window.losses, sums, strict=True))),
+        losses=jax.tree.map(jnp.add, window.losses, sums),
         examples=window.examples + starts.sum(dtype=jnp.float32),
         present=present,
         first_bad=first_bad,
@@ -136,8 +139,8 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         None when the run is complete; the name of the signal that stopped it otherwise.
 
     Raises:
-        UserError: if the configuration does not fit the data, the devices or the run, or if a loss
-            is not finite.
+        UserError: if the configuration does not fit the data, the devices or the run, if LoRA has
+            no `origin`, or if a loss is not finite.
     """
     if jax.process_count() > 1:
         raise UserError(
@@ -193,7 +196,7 @@ class Session:
             * config.optimizer.accumulate
             for role in roles_of(shapes)
         }
-        init = make_init(self._learner.model, self._learner.optimizer, shapes, config.train.seed)
+        init = make_init(self._learner, shapes, config.train.seed)
         like = abstract_state(init, self._mesh)
         self._compile(shardings_of(like))
         self._batches = self._pipeline.train()
@@ -213,9 +216,13 @@ class Session:
     def _begin(
         self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
     ) -> None:
-        self.run.prepare(
-            self.config, cache.vocabulary, has_checkpoint=bool(self._checkpoints.steps())
-        )
+        continues = bool(self._checkpoints.steps())
+        if self.config.model.lora_rank and not origin and not continues:
+            raise UserError(
+                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
+                "changes a trained model; name its run, or set Model.lora_rank=0"
+            )
+        self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
         tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
         self.run.write_tasks({n: (task.source_lang, task.target_lang) for n, task in tasks.items()})
         restored = self._checkpoints.restore(like)
@@ -227,9 +234,9 @@ class Session:
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
-        left_out = "" if restored else self._pipeline.left_out()
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        for line in filter(None, (left_out, report, unmeasured)):
+        lines = () if restored else (self._pipeline.left_out(), report, self._share(), unmeasured)
+        for line in filter(None, lines):
             self.reporter.say(line)
 
     def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
@@ -239,6 +246,13 @@ class Session:
         self.run.write_origin(str(origin.run), report)
         return report
 
+    def _share(self) -> str:
+        """Says how much of the model trains; nothing if all of it does."""
+        trainable, params = self._learner.trainable, self.state.params
+        total = sum(leaf.size for leaf in jax.tree.leaves(params))
+        count = trainable.count(params)
+        return f"trains {count:,} of {total:,} parameters" if count < total else ""
+
     def _compile(self, shardings: TrainState) -> None:
         whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
         self._train_step = compile_on(
@@ -247,12 +261,13 @@ class Session:
             donate_argnums=0,
             out_shardings=(shardings, whole),
         )
+        plain = learner.without_contrastive()
         self._loss = compile_on(
             self._mesh,
-            lambda params, batch: batch_loss(learner, params, batch)[1],
+            lambda params, batch: batch_loss(plain, params, batch)[1],
             out_shardings=whole,
         )
-        self._empty_window = jax.jit(lambda: Window.empty(roles), out_shardings=whole)
+        self._empty_window = jax.jit(lambda: Window.empty(roles, learner.sums), out_shardings=whole)
 
     def __enter__(self) -> Session:
         return self
@@ -290,8 +305,7 @@ class Session:
         tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
         flops = self._flops(tokens, float(window.examples) / int(window.updates))
         return {
-            "loss": float(window.losses.smoothed / window.losses.tokens),
-            "nll": float(window.losses.nll / window.losses.tokens),
+            **{name: float(value) for name, value in per_token(window.losses).items()},
             "learning_rate": float(latest["learning_rate"]),
             "gradient_norm": float(latest["gradient_norm"]),
             "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
@@ -300,9 +314,18 @@ class Session:
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
-        model, many = self._learner.model, max(examples, 1.0)
+        learner, many = self._learner, max(examples, 1.0)
+        model = learner.model
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        return many * train_flops(model.config, model.layout, model.vocab_size, mean)
+        identity = tokens.get(IDENTITY + SOURCE, 0.0) / many
+        return many * train_flops(
+            model.config,
+            model.layout,
+            model.vocab_size,
+            mean,
+            trainable=learner.trainable,
+            contrastive=(learner.contrastive_layer, identity),
+        )
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""
@@ -362,6 +385,7 @@ def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipel
         learner.model.layout,
         config.data,
         register_factor=config.model.register_factor,
+        identity=learner.contrastive_layer > 0,
         seed=config.train.seed,
         host=(jax.process_index(), jax.process_count()),
     )

@@ -8,10 +8,10 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.losses import LossSums
+from mnmt_jax.learner import Learner
+from mnmt_jax.losses import LossSums, Sums
 from mnmt_jax.sharding import tree_sharding
 
 NEVER = -1
@@ -33,18 +33,23 @@ class Window:
     """
 
     updates: Int[Array, ""]
-    losses: LossSums
+    losses: Sums
     examples: Float[Array, ""]
     present: dict[str, Float[Array, ""]]
     first_bad: Int[Array, ""]
 
     @classmethod
-    def empty(cls, roles: tuple[str, ...]) -> Window:
-        """Returns a window without updates."""
+    def empty(cls, roles: tuple[str, ...], sums: type[Sums] = LossSums) -> Window:
+        """Returns a window without updates.
+
+        Args:
+            roles: whose positions are counted.
+            sums: which sums an update reports.
+        """
         zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  buffers must not be shared: donated
         return cls(
             jnp.zeros((), jnp.int32),
-            LossSums(zero(), zero(), zero()),
+            sums(*(zero() for _ in sums._fields)),
             zero(),
             {role: zero() for role in roles},
             jnp.full((), NEVER, jnp.int32),
@@ -57,8 +62,8 @@ class TrainState:
 
     Attributes:
         step: updates done.
-        params: float32 master weights.
-        opt_state: the optimizer's.
+        params: float32 master weights, frozen ones too.
+        opt_state: the optimizer's, of the parameters that train.
         window: sums for the metrics.
     """
 
@@ -71,14 +76,11 @@ class TrainState:
 Init = Callable[[], TrainState]
 
 
-def make_init(
-    model: Any, optimizer: optax.GradientTransformation, batch: Mapping[str, Any], seed: int
-) -> Init:
+def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
     """Returns the pure function that makes the state before the first update.
 
     Args:
-        model: a Flax module whose `init` takes a batch.
-        optimizer: from `make_optimizer`.
+        learner: the run's.
         batch: arrays or shapes of one micro-batch.
         seed: of the parameters.
     """
@@ -86,9 +88,10 @@ def make_init(
 
     def init() -> TrainState:
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
-        params = model.init(jax.random.key(seed), zeros)["params"]
-        step = jnp.zeros((), jnp.int32)
-        return TrainState(step, params, optimizer.init(params), Window.empty(roles_of(shapes)))
+        params = learner.model.init(jax.random.key(seed), zeros)["params"]
+        opt_state = learner.optimizer.init(learner.trainable.split(params)[0])
+        window = Window.empty(roles_of(shapes), learner.sums)
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
 
     return init
 

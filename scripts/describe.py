@@ -40,6 +40,7 @@ def main() -> None:
         source_length=arguments.source_length,
         target_length=arguments.target_length,
         beam=config.decode.beam_size,
+        optimizer=config.optimizer,
     )
     print(json.dumps(description, indent=2))
 

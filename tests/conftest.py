@@ -10,7 +10,12 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
-PURE = ("mnmt_jax.attention", "mnmt_jax.decoding.search", "mnmt_jax.losses")
+PURE = (
+    "mnmt_jax.attention",
+    "mnmt_jax.contrastive",
+    "mnmt_jax.decoding.search",
+    "mnmt_jax.losses",
+)
 install_import_hook(PURE, "beartype.beartype")
 
 jax.config.update("jax_platforms", "cpu")

@@ -10,6 +10,7 @@ import numpy as np
 from mnmt_jax.model import Translator
 
 _MOMENTS = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
+_MOMENTS |= {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
 
 
 def random_params(model: Translator, batch: dict[str, np.ndarray], seed: int = 0) -> Any:

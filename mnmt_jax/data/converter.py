@@ -27,6 +27,7 @@ from mnmt_jax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
 PER_SEGMENT = ("source_lang", "target_lang", "task")
+IDENTITY = "identity_"  # begins the names of the identity pairs' arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,8 @@ class Converter:
         roles: roles of the layout (`Layout.embedded_roles()`).
         lengths: sizes of a row.
         register_factor: source tokens per register, if the layout has registers.
+        identity: whether `batch` lays out the identity pairs too: each target as a source of its
+            own language.
     """
 
     vocabulary: Vocabulary
@@ -131,6 +134,7 @@ class Converter:
     roles: tuple[str, ...]
     lengths: Lengths
     register_factor: float = 1.0
+    identity: bool = False
 
     def source_tokens(self, pieces: np.ndarray) -> np.ndarray:
         """Returns the length of the source span for numbers of pieces."""
@@ -158,7 +162,8 @@ class Converter:
         Returns:
             int32 arrays: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids` per role of the
             layout and `target_labels`, all `[rows, span length]`; `source_lang`, `target_lang`,
-            `task` `[rows, max_segments]`, -1 where no segment is.
+            `task` `[rows, max_segments]`, -1 where no segment is. With `identity`, the static roles
+            of the identity pairs as `identity_{role}_tokens` and so on.
 
         Raises:
             ValueError: if a row does not fit its spans.
@@ -180,7 +185,7 @@ class Converter:
         labels[place.ends] = self.vocabulary.eos_id
         batch |= _span(TARGET, place, tokens, (rows, self.lengths.target))
         batch["target_labels"] = place.scatter(labels, (rows, self.lengths.target))
-        return batch
+        return batch | self._identity_batch(segments, rows) if self.identity else batch
 
     def static_batch(self, segments: Segments, rows: int) -> Batch:
         """Lays out every role but the target: what translation reads before decoding.
@@ -203,6 +208,31 @@ class Converter:
         for name, values in zip(PER_SEGMENT, segments.per_segment, strict=True):
             batch[name] = place.scatter(values, shape, fill=-1)
         return batch
+
+    def identity_lengths(self, lengths: Lengths) -> Lengths:
+        """Returns the sizes of the identity pairs' rows.
+
+        A target is as a source longer by a tag at most, so the source span that always suffices is
+        the target span and a token per segment.
+
+        Args:
+            lengths: of the rows they belong to.
+        """
+        longer = max(0, self.instruction.source_extra - self.instruction.target_extra)
+        return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
+
+    def _identity_batch(self, segments: Segments, rows: int) -> Batch:
+        """Lays out the pairs (target, target), in the same rows and segments."""
+        converter = dataclasses.replace(self, lengths=self.identity_lengths(self.lengths))
+        _, target_lang, task = segments.per_segment
+        pairs = dataclasses.replace(
+            segments,
+            source=segments.target,
+            source_counts=segments.target_counts,
+            per_segment=np.stack([target_lang, target_lang, task]),
+        )
+        batch = converter.static_batch(pairs, rows)
+        return {IDENTITY + name: array for name, array in batch.items() if name not in PER_SEGMENT}
 
     def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> Batch:
         shape = self._shape(SOURCE, rows)

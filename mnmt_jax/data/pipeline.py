@@ -75,6 +75,7 @@ class Pipeline:
         data: Data,
         *,
         register_factor: float = 1.0,
+        identity: bool = False,
         seed: int = 1,
         host: tuple[int, int] = (0, 1),
     ) -> None:
@@ -85,6 +86,7 @@ class Pipeline:
             layout: tells which roles a batch needs.
             data: what to read and how to pack it.
             register_factor: source tokens per register.
+            identity: whether training batches hold the identity pairs too.
             seed: of order and mixing.
             host: this host's number and the number of hosts; each gets an equal run of the global
                 batch's rows.
@@ -102,6 +104,7 @@ class Pipeline:
             layout.embedded_roles(),
             Lengths(data.source_length, data.target_length, data.max_segments),
             register_factor,
+            identity,
         )
         self._data, self._seed = data, seed
         self._rows = data.rows // hosts
@@ -133,6 +136,7 @@ class Pipeline:
             task is padded with empty rows.
         """
         names = self.cache.tasks_with(split) if tasks is None else tuple(tasks)
+        converter = dataclasses.replace(self.converter, identity=False)
         for number, name in enumerate(names):
             plan = self._validation_plan(names, number, split)
             if plan.dropped.any():
@@ -142,8 +146,8 @@ class Pipeline:
                     split,
                     plan.dropped.sum(),
                 )
-            for batch in self._load(plan, names, split, 0):
-                yield name, batch
+            for part in self._load(plan, names, split, 0):
+                yield name, converter.batch(part, self._rows)
 
     def plan(self, chunk: int) -> Plan:
         """Plans a training chunk: the same on every host."""
@@ -158,7 +162,8 @@ class Pipeline:
 
     def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[Batch]:
         """Returns this host's batches of a training chunk, from `first_batch` on."""
-        return list(self._load(self.plan(chunk), self.task_names, TRAIN, first_batch))
+        parts = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
+        return [self.converter.batch(part, self._rows) for part in parts]
 
     def too_long(self) -> dict[str, int]:
         """Counts, per training task, the pairs of one epoch that no row can hold."""
@@ -223,8 +228,8 @@ class Pipeline:
 
     def _load(
         self, plan: Plan, names: Sequence[str], split: str, first_batch: int
-    ) -> Iterator[Batch]:
-        """Reads this host's rows of a plan and lays them out, batch by batch."""
+    ) -> Iterator[Segments]:
+        """Reads this host's rows of a plan, batch by batch."""
         own = (plan.row >= self._first_row) & (plan.row < self._first_row + self._rows)
         plan_ = plan.select(own & (plan.batch >= first_batch), self._first_row)
         segments = self._segments(plan_, names, split)
@@ -232,7 +237,7 @@ class Pipeline:
         source_ends = np.concatenate(([0], np.cumsum(segments.source_counts)))
         target_ends = np.concatenate(([0], np.cumsum(segments.target_counts)))
         for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-            part = Segments(
+            yield Segments(
                 row=segments.row[start:stop],
                 source=segments.source[source_ends[start] : source_ends[stop]],
                 source_counts=segments.source_counts[start:stop],
@@ -240,7 +245,6 @@ class Pipeline:
                 target_counts=segments.target_counts[start:stop],
                 per_segment=segments.per_segment[:, start:stop],
             )
-            yield self.converter.batch(part, self._rows)
 
     def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
         records: list[bytes] = [b""] * len(plan.task)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.checkpoint import load_params
 from mnmt_jax.config import Config
-from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.fairseq import export_fairseq
 from mnmt_jax.interchange.huggingface import export_huggingface
 from mnmt_jax.interchange.t5x_checkpoint import export_t5x
+from mnmt_jax.lora import merge_lora
+from mnmt_jax.partial import check_output, new_folder
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -26,7 +26,7 @@ _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
 def export_checkpoint(
     kind: str, run_dir: str | Path, directory: str | Path, *, step: int | str | None = None
 ) -> list[Path]:
-    """Writes a run's parameters and vocabulary in the form of another toolkit.
+    """Writes a run's parameters, LoRA merged, and vocabulary in the form of another toolkit.
 
     Args:
         kind: `fairseq`, `huggingface` or `t5x`.
@@ -41,20 +41,11 @@ def export_checkpoint(
         UserError: if the toolkit has no such model, or the run cannot be read; nothing is written.
     """
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory}: is there already; choose another --output or remove it")
+    check_output(directory)
     run = RunDirectory(Path(run_dir))
     config = run.config()
     vocabulary = Vocabulary.load(run.vocabulary)
-    params, _ = load_params(run.path, step)
-    partial = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    params = merge_lora(load_params(run.path, step)[0])
+    with new_folder(directory) as partial:
         _EXPORT[kind](config, params, vocabulary, partial)
-        if directory.is_dir():
-            directory.rmdir()
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return sorted(directory.iterdir())

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnmt_jax.checkpoint import write_params
-from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train, save_config
+from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.foreign import Foreign
@@ -21,7 +19,8 @@ from mnmt_jax.interchange.names import entries, read_params
 from mnmt_jax.interchange.t5x_checkpoint import open_t5x
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
 from mnmt_jax.layouts import get_layout
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.new_run import write_run
+from mnmt_jax.partial import check_output
 from mnmt_jax.vocabulary import Vocabulary
 
 _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
@@ -50,14 +49,13 @@ def import_checkpoint(
         UserError: if anything is missing or does not fit; nothing is written then.
     """
     run_dir = Path(run_dir)
-    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise UserError(f"{run_dir}: is there already; choose another --output or remove it")
+    check_output(run_dir)
     if kind == "t5x":
-        opened = open_t5x(Path(path), vocabulary)
+        config, found, params = open_t5x(Path(path), vocabulary)
     else:
-        opened = _open_foreign(kind, Path(path), vocabulary)
-    _write_run(run_dir, *opened, origin=(str(path), f"imported from {kind}"))
-    return opened[0]
+        config, found, params = _open_foreign(kind, Path(path), vocabulary)
+    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
+    return config
 
 
 def _open_foreign(
@@ -81,31 +79,6 @@ def _open_foreign(
         mesh=Mesh(),
     )
     return config, found, params
-
-
-def _write_run(
-    run_dir: Path,
-    config: Config,
-    vocabulary: Vocabulary,
-    params: Any,
-    *,
-    origin: tuple[str, str],
-) -> None:
-    """Writes a run directory that is there whole or not at all."""
-    partial = run_dir.with_name(f".{run_dir.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        run = RunDirectory(partial)
-        write_params(run.path, params)
-        vocabulary.save(run.vocabulary)
-        save_config(config, run.config_file)
-        run.write_origin(*origin)
-        if run_dir.is_dir():
-            run_dir.rmdir()
-        partial.rename(run_dir)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _vocabulary_folders(

@@ -6,6 +6,7 @@ MODEL_DIR/mnmt_jax/            configuration and vocabulary, as in a run directo
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from flax import traverse_util
 
 from mnmt_jax.config import Config, save_config
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.names import FAIRSEQ, entries
-from mnmt_jax.layouts import get_layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.model import build_model
 from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.t5x_names import KINDS
 from mnmt_jax.vocabulary import Vocabulary
 
 _FOLDER = re.compile(r"checkpoint_(\d+)")
@@ -66,15 +67,17 @@ def export_t5x(config: Config, params: Any, vocabulary: Vocabulary, directory: P
 
     Args:
         config: of the run.
-        params: NumPy arrays.
+        params: tree of `LazyArray`, LoRA merged.
         vocabulary: the run's.
         directory: exists.
     """
     run = run_beside(directory)
     run.path.mkdir()
-    save_config(config, run.config_file)
+    merged = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
+    save_config(merged, run.config_file)
     vocabulary.save(run.vocabulary)
-    tree = {"target": params, _STATE: {"step": np.zeros((), np.int32)}}
+    arrays = jax.tree.map(lambda leaf: leaf.read(), params)
+    tree = {"target": arrays, _STATE: {"step": np.zeros((), np.int32)}}
     arguments = ocp.args.Composite(**{_STATE: ocp.args.PyTreeSave(tree)})
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
         writer.save((directory / "checkpoint_0").absolute(), arguments)
@@ -110,10 +113,14 @@ def _read_target(folder: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) -> None:
-    layout = get_layout(config.model.layout, config.model.stage_layers)
-    table = entries(config.model, layout, FAIRSEQ, np.arange(vocabulary.size))
-    wanted = {"/".join(entry.path): entry.shape for entry in table}
-    there = {name: leaf.shape for name, leaf in traverse_util.flatten_dict(params, sep="/").items()}
+    model = build_model(config.model, vocabulary.size)
+    names = [f"{role}_{kind}" for role in model.layout.embedded_roles() for kind in KINDS]
+    batch = {name: np.zeros((1, 1), np.int32) for name in names}
+    shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+    wanted, there = (
+        {name: leaf.shape for name, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
+        for tree in (shapes, params)
+    )
     differing = [
         f"{name} is {there.get(name, 'absent')}, expected {wanted.get(name, 'absent')}"
         for name in sorted(wanted.keys() | there.keys())

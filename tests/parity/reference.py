@@ -13,7 +13,8 @@ from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import get_layout
 from tests.sample_batches import pack
 
-FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", Path(__file__).parent.parent / "golden"))
+SHIPPED = Path(__file__).parent.parent / "golden"
+FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", SHIPPED))
 FILES = sorted(FOLDER.glob("*.npz"))
 
 
@@ -33,6 +34,28 @@ class Reference:
     def vocab_size(self) -> int:
         return len(self.params["embedding"])
 
+    @property
+    def contrastive_layer(self) -> int:
+        """Their position counts inside stage 2; 0 is without the term."""
+        position = int(self.values.get("instruction_layer_in_stage2", 0))
+        return position and int(self.values["stage1_layers"]) + position
+
+    @property
+    def train_batch(self) -> dict:
+        """What training reads: labels, tags and the identity pairs beside the spans."""
+        tags = np.array([[source[0]] for source in self.sources], np.int32)
+        batch = self.batch | {"target_labels": self.labels, "target_lang": tags}
+        pairs = []
+        for source, label in zip(self.sources, self.labels, strict=True):
+            target = label[: np.flatnonzero(label)[-1] + 1].tolist()  # with eos
+            pairs.append(([source[0], *target], target))
+        spans = _spans(self.values, self.config, self.layout, pairs)
+        return batch | {
+            f"identity_{name}": array
+            for name, array in spans.items()
+            if not name.startswith("target")
+        }
+
 
 def load_reference(path: Path) -> Reference:
     with np.load(path) as archive:
@@ -44,7 +67,7 @@ def load_reference(path: Path) -> Reference:
     }
     sources = _rows(values["source_right_padded"], values["source_lengths"])
     labels = _rows(values["target_labels"], values["target_lengths"])
-    batch = _batch(values, config, layout, sources, labels)
+    batch = _spans(values, config, layout, list(zip(sources, labels, strict=True)))
     padded = np.zeros_like(batch["target_tokens"])
     for row, label in enumerate(labels):
         padded[row, : len(label)] = label
@@ -79,11 +102,11 @@ def _rows(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     return [permute_ids(row[:n]).tolist() for row, n in zip(padded, lengths, strict=True)]
 
 
-def _batch(values, config, layout, sources, labels):
+def _spans(values, config, layout, pairs):
     """Lays out rows by the specs: registers copy the tag, MITRE starts from it, others from eos."""
     uses_tag = "register_factor" in values
     examples = []
-    for source, label in zip(sources, labels, strict=True):
+    for source, label in pairs:
         first = source[0] if uses_tag else 1
         spans = {
             "source": source,

@@ -9,9 +9,10 @@ from mnmt_jax.config import Decode
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.interchange.fairseq import permute_ids, unpermute_rows, write_parameters
+from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.losses import token_loss
 from mnmt_jax.model import build_model
-from tests.parity.reference import FILES, FOLDER, load_reference
+from tests.parity.reference import FILES, FOLDER, SHIPPED, load_reference
 
 LOGITS_ATOL = 2e-5
 LOSS_RTOL = 1e-5
@@ -21,20 +22,8 @@ ZERO_GRADIENT = 1e-5
 LABEL_SMOOTHING = 0.1
 
 
-def has_contrastive_term(path):
-    """Whether the file's gradients are of the loss with InstruCL's term, which we do not have."""
-    with np.load(path) as archive:
-        return bool(archive.get("contrastive_loss_sum", 0.0))
-
-
-WITH_PLAIN_GRADIENTS = [path for path in FILES if not has_contrastive_term(path)]
-
-
 def test_there_are_files():
     assert FILES, f"no .npz in {FOLDER}"
-    left_out = {path.stem for path in FILES} - {path.stem for path in WITH_PLAIN_GRADIENTS}
-    assert left_out <= {"two_stage_tiny_adaption_instructcl"}
-    assert WITH_PLAIN_GRADIENTS
 
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
@@ -74,13 +63,33 @@ def test_loss(reference, model):
     np.testing.assert_allclose(sums[:2], np.asarray(expected), rtol=LOSS_RTOL)
 
 
-@pytest.mark.parametrize("path", WITH_PLAIN_GRADIENTS, ids=lambda path: path.stem)
-def test_gradients(path):
-    reference = load_reference(path)
-    model = build_model(reference.config, reference.vocab_size)
-    gradients = jax.jit(jax.grad(lambda params: losses_of(model, params, reference)[0]))(
-        reference.params
-    )
+def what_training_minimises(reference, model):
+    """Our loss of the file's batch as a function of the parameters, with its contrastive term."""
+    layer = reference.contrastive_layer
+    learner = Learner(model, None, None, LABEL_SMOOTHING, chunk=7, seed=0, contrastive_layer=layer)
+    batch = {name: jnp.asarray(array) for name, array in reference.train_batch.items()}
+    return lambda params: batch_loss(learner, params, batch)
+
+
+def test_total_loss(reference, model):
+    """Their file holds the contrastive sum before it is scaled by source tokens / sentences."""
+    total, sums = jax.jit(what_training_minimises(reference, model))(reference.params)
+    plain = float(reference.values["label_smoothed_loss_sum"])
+    assert float(sums.smoothed) == pytest.approx(plain, rel=LOSS_RTOL)
+    expected = float(reference.values.get("total_loss_sum", plain))
+    assert float(total) == pytest.approx(expected, rel=LOSS_RTOL)
+    if not reference.contrastive_layer:
+        assert expected == plain and not hasattr(sums, "contrastive")
+        return
+    term = float(reference.values["contrastive_loss_sum"])
+    scale = sum(map(len, reference.sources)) / len(reference.sources)
+    assert expected == pytest.approx(plain + scale * term, rel=LOSS_RTOL)
+    assert float(sums.contrastive) / scale == pytest.approx(term, rel=LOSS_RTOL)
+
+
+def test_gradients(reference, model):
+    minimised = what_training_minimises(reference, model)
+    gradients = jax.jit(jax.grad(lambda params: minimised(params)[0]))(reference.params)
     found = write_parameters(
         jax.tree.map(np.asarray, gradients), reference.config, reference.layout
     )
@@ -101,8 +110,11 @@ def test_gradients(path):
     assert all(f"grad/{name}" in reference.values for name in adaption)
 
 
-def test_some_gradients_are_of_adaption_modules():
-    assert any(load_reference(path).config.adaption_mlp for path in WITH_PLAIN_GRADIENTS)
+def test_some_gradients_are_of_adaption_modules_and_of_the_contrastive_term():
+    references = [load_reference(path) for path in FILES]
+    assert any(reference.config.adaption_mlp for reference in references)
+    if FOLDER == SHIPPED:
+        assert any(reference.contrastive_layer for reference in references)
 
 
 def test_beam_search(reference, model):

@@ -63,7 +63,7 @@ def make_learning(tmp_path, **changes):
     segments = batch["target_segment_ids"]
     labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
     batch["target_labels"] = labels.astype(np.int32)
-    init = make_init(learner.model, learner.optimizer, batch, seed=0)
+    init = make_init(learner, batch, seed=0)
     return learner, create_state(init, mesh), batch
 
 

@@ -65,7 +65,7 @@ def step_program(folder, mesh_config: Mesh, layout: str) -> str:
     mesh = make_mesh(mesh_config)
     learner = make_learner(folder, mesh, layout)
     shapes = batch_shapes(learner.model.layout, mesh, 0)
-    like = abstract_state(make_init(learner.model, learner.optimizer, shapes, 3), mesh)
+    like = abstract_state(make_init(learner, shapes, 3), mesh)
     return lower(
         mesh,
         functools.partial(train_step, learner),
@@ -102,7 +102,7 @@ def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
     mesh = make_mesh(Mesh())
     learner = make_learner(tmp_path, mesh, "register")
     shapes = batch_shapes(learner.model.layout, mesh, 0)
-    like = abstract_state(make_init(learner.model, learner.optimizer, shapes, 3), mesh)
+    like = abstract_state(make_init(learner, shapes, 3), mesh)
     program = lower(mesh, learner.model.apply, {"params": like.params}, shapes)
     assert not shapes_of_whole_batch(program)
     assert not COLLECTIVE.findall(program)

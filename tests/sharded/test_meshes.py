@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from mnmt_jax.checkpoint import Checkpoints, restore_params
-from mnmt_jax.config import Mesh
+from mnmt_jax.config import Mesh, Optimizer
 from mnmt_jax.learner import Learner
 from mnmt_jax.losses import chunked_token_loss, token_loss
+from mnmt_jax.optimizer import make_optimizer
 from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.train import train_step
 from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
@@ -38,10 +39,10 @@ def mesh_of(name: str) -> jax.sharding.Mesh:
     return make_mesh(MESHES[name], jax.devices()[: 1 if name == "1x1x1" else 8])
 
 
-def make_learner(folder, mesh, layout: str = "register") -> Learner:
+def make_learner(folder, mesh, layout: str = "register", **sizes) -> Learner:
     config = make_config(folder)
     model = dataclasses.replace(
-        config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], heads=4
+        config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], heads=4, **sizes
     )
     train = dataclasses.replace(config.train, loss_chunk=8)
     optimizer = dataclasses.replace(
@@ -59,6 +60,19 @@ def make_batch(learner: Learner) -> dict[str, np.ndarray]:
     return {name: array.reshape(2, 8, -1) for name, array in batch.items()}
 
 
+def start(learner: Learner, mesh):
+    """Returns the first state, the compiled update, a placed batch, and how the state is made."""
+    batch = make_batch(learner)
+    one = {key: array[0] for key, array in batch.items()}
+    init = make_init(learner, one, 3)
+    step = compile_on(
+        mesh,
+        functools.partial(train_step, learner),
+        out_shardings=(shardings_of(abstract_state(init, mesh)), None),
+    )
+    return create_state(init, mesh), step, place_batch(batch, mesh, leading=1), init
+
+
 @pytest.fixture(scope="module")
 def updates(tmp_path_factory):
     """Returns state, metrics and first state after one update on a mesh, dropout on."""
@@ -68,16 +82,8 @@ def updates(tmp_path_factory):
         mesh = mesh_of(name)
         learner = make_learner(tmp_path_factory.getbasetemp(), mesh, layout)
         assert learner.model.config.dropout > 0
-        batch = make_batch(learner)
-        one = {key: array[0] for key, array in batch.items()}
-        init = make_init(learner.model, learner.optimizer, one, seed=3)
-        state = create_state(init, mesh)
-        step = compile_on(
-            mesh,
-            functools.partial(train_step, learner),
-            out_shardings=(shardings_of(abstract_state(init, mesh)), None),
-        )
-        after, metrics = step(state, place_batch(batch, mesh, leading=1))
+        state, step, batch, init = start(learner, mesh)
+        after, metrics = step(state, batch)
         return state, after, jax.device_get(metrics), init
 
     return update
@@ -115,6 +121,34 @@ def test_update_equals_that_of_one_device(layout, name, updates):
         # A bias on all keys moves no softmax, so it has no gradient.
         is_key_bias = jax.tree_util.keystr(path).endswith("['key']['bias']")
         assert is_key_bias or change > 10 * PARAMETER_ATOL, path
+
+
+def test_lora_trains_alike_on_a_mesh(tmp_path):
+    """Two updates, since the first one's gradient of A is zero; what is frozen stays."""
+    found = {}
+    constant = Optimizer(schedule="constant", warmup_steps=0, learning_rate=0.1, eps=1e-3)
+    for name in ("1x1x1", "2x2x2"):
+        mesh = mesh_of(name)
+        learner = make_learner(tmp_path, mesh, lora_rank=3, lora=("query", "out", "wi", "wo"))
+        learner = dataclasses.replace(learner, optimizer=make_optimizer(constant, 2))
+        state, step, batch, _ = start(learner, mesh)
+        after, metrics = step(step(state, batch)[0], batch)
+        found[name] = state, after, metrics
+    (_, expected, measured), (first, after, metrics) = found["1x1x1"], found["2x2x2"]
+    np.testing.assert_allclose(metrics["gradient_norm"], measured["gradient_norm"], rtol=1e-5)
+    compare = functools.partial(np.testing.assert_allclose, atol=PARAMETER_ATOL, rtol=1e-5)
+    jax.tree.map(compare, *(jax.device_get(state.params) for state in (after, expected)))
+    (moved, kept), (drawn, frozen) = (
+        learner.trainable.split(jax.device_get(state.params)) for state in (after, first)
+    )
+    jax.tree.map(np.testing.assert_array_equal, kept, frozen)
+    change = jax.tree.map(lambda a, b: np.abs(a - b).max(), moved, drawn)
+    assert min(jax.tree.leaves(change)) > 10 * PARAMETER_ATOL
+    for tree in (after.params, after.opt_state.first_moment):
+        query = tree["layer_0"]["attention"]["query"]
+        assert query["lora_a"].addressable_shards[0].data.shape == (8, 3)
+        assert query["lora_b"].addressable_shards[0].data.shape == (3, 2, 4)
+    assert "embedding" not in after.opt_state.first_moment
 
 
 def test_parameters_and_moments_are_split_as_the_table_says(updates):

@@ -166,7 +166,7 @@ def test_an_existing_model_is_adopted(tmp_path):
         (["--mixture", "nix"], "unknown mixture 'nix'; built in are cldr_quickstart"),
         ([], "one of the arguments --mixture --parallel --tsv is required"),
         (["--parallel", "text"], "--parallel needs --languages"),
-        (["--parallel", "no/such", "--languages", "en,de"], "'no/such'"),
+        (["--parallel", "no/such", "--languages", "en,de"], "--parallel=no/such"),
         (["--tsv", "no/{split}.tsv"], "no files match"),
         (["--mixture", "cldr_quickstart", "--directions", "ende"], "'ende' must be SOURCE-TARGET"),
         (["--mixture", "cldr_quickstart", "--directions", "en-ja"], "no training text for en-ja"),

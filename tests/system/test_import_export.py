@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +23,13 @@ from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same
+from tests.run_commands import command
 from tests.unit.made_text import sentence
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 BINDINGS = ("Decode.batch=2", "Decode.buckets=(16,)", "Decode.max_length=6")
-
-
-def command(name: str, *arguments: object) -> None:
-    """Runs a script's `main` in this process."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    before = sys.argv
-    sys.argv = [name, *map(str, arguments)]
-    try:
-        module.main()
-    finally:
-        sys.argv = before
 
 
 def translate(run: Path, source: str, target: str) -> list[str]:

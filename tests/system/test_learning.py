@@ -4,6 +4,7 @@ Text to cache, cache to batches, training, checkpoint, and text out of the run d
 out must be the reference, and it must depend on the language asked for.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -19,10 +20,12 @@ from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
+from tests.made_run import records
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))
 PHRASES = 16
 EXACT = 0.9
+CONTRAST = {"contrastive_layer": 2, "steps": 300, "eval_every": 300, "save_every": 300}
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +85,29 @@ def exact_share(run, corpus) -> dict[str, float]:
     return shares
 
 
+@pytest.fixture
+def one_device(monkeypatch):
+    """Trains on one of the virtual devices."""
+    alone = functools.partial(make_mesh, devices=jax.devices()[:1])
+    monkeypatch.setattr("mnmt_jax.train.make_mesh", alone)
+
+
 @pytest.mark.parametrize(
     ("layout", "instruction"),
     [(name, "register" if "register" in name else "1") for name in LAYOUTS]
     + [("prefix", key) for key in INSTRUCTIONS if key not in ("1", "register")],
 )
-def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, monkeypatch):
-    one_device = functools.partial(make_mesh, devices=jax.devices()[:1])
-    monkeypatch.setattr("mnmt_jax.train.make_mesh", one_device)
+def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_device):
     train(configure(cache, layout, instruction), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares
+
+
+def test_learns_with_the_contrastive_term(cache, corpus, tmp_path, one_device):
+    config = configure(cache, "two_stage_trigger", "1")
+    changed = dataclasses.replace(config.train, **CONTRAST, log_every=20)
+    train(dataclasses.replace(config, train=changed), tmp_path)
+    shares = exact_share(tmp_path, corpus)
+    assert min(shares.values()) >= EXACT, shares
+    terms = [record["contrastive"] for record in records(tmp_path)]
+    assert len(terms) == 15 and sum(terms[-3:]) / 3 < 0.9 * terms[0]

@@ -40,6 +40,7 @@ def make_converter(config: Config) -> Converter:
         layout.embedded_roles(),
         Lengths(data.source_length, data.target_length, data.max_segments),
         config.model.register_factor,
+        identity=bool(config.train.contrastive_layer),
     )
 
 

@@ -24,9 +24,9 @@ CASES = [(EVERY_ROLE, instruction) for instruction in INSTRUCTIONS]
 CASES += [(roles, "4") for roles in sorted(ROLES)]
 
 
-def converter(roles: tuple[str, ...], instruction: str, factor: float = 1.0) -> Converter:
+def converter(roles: tuple[str, ...], instruction: str, factor: float = 1.0, **more) -> Converter:
     row = INSTRUCTIONS[instruction]
-    return Converter(made_text.vocabulary(), row, roles, LENGTHS, factor)
+    return Converter(made_text.vocabulary(), row, roles, LENGTHS, factor, **more)
 
 
 def examples(count: int, longest: int = 9, seed: int = 0) -> list[Example]:
@@ -56,13 +56,27 @@ def assert_as_numpy(spec: Converter, found: dict[str, np.ndarray], rows: list[li
 @pytest.mark.parametrize(("roles", "instruction"), CASES)
 def test_packed_rows_are_those_of_the_numpy_converter(roles, instruction):
     """seqio packs in order, so the segments of each row say which examples it holds."""
-    spec, given = converter(roles, instruction, 1.5), examples(60)
+    assert_packed_as_numpy(converter(roles, instruction, 1.5))
+
+
+@pytest.mark.parametrize("instruction", ["1", "4", "register"])
+def test_identity_pairs_are_those_of_the_numpy_converter(instruction):
+    """Those of InstruCL: laid out while training, absent while decoding."""
+    spec = converter(EVERY_ROLE, instruction, 1.5, identity=True)
+    found = assert_packed_as_numpy(spec)
+    assert (found["identity_register_segment_ids"].max(axis=1) > 1).any()
+    assert "identity_source_tokens" not in laid_out(spec, examples(3), pack=False)
+
+
+def assert_packed_as_numpy(spec: Converter) -> dict[str, np.ndarray]:
+    given = examples(60)
     found = laid_out(spec, given, pack=True)
     counts = found["encoder_segment_ids"].max(axis=1)
     assert counts.sum() == len(given) and set(counts) >= {2, 3} and counts.max() == 3
     remaining = iter(given)
     rows = [[next(remaining) for _ in range(count)] for count in counts]
     assert_as_numpy(spec, found, rows)
+    return found
 
 
 @pytest.mark.parametrize(("roles", "instruction"), CASES)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from mnmt_jax.data.converter import Example
 from mnmt_jax.layouts import LAYOUTS
@@ -16,6 +17,7 @@ from mnmt_jax.sharding import make_mesh
 from mnmt_jax.t5x_settings import logical_axis_rules
 from mnmt_jax.train import train_step
 from mnmt_jax.train_state import TrainState, Window, roles_of
+from mnmt_jax.trainable import Trainable
 from mnmt_jax.translator import Translator
 from tests.random_params import random_params
 from tests.t5x.made import as_t5x, dataset, make_batch, make_config
@@ -67,8 +69,8 @@ def our_step(config, params, batch):
     state = TrainState(
         jnp.zeros((), jnp.int32),
         params,
-        learner.optimizer.init(params),
-        Window.empty(roles_of(batch)),
+        learner.optimizer.init(learner.trainable.split(params)[0]),
+        Window.empty(roles_of(batch), learner.sums),
     )
     after, metrics = jax.jit(lambda s, b: train_step(learner, s, b))(state, shaped)
     return after.params, metrics
@@ -104,18 +106,22 @@ def assert_same_step(config):
     batch, model, params = make_batch(config), make_model(config), make_params(config, 0.3)
     before = jax.tree.map(np.asarray, params)
     expected, theirs = our_step(config, params, batch), t5x_step(config, model, params, batch)
-    for name in ("loss", "nll", "learning_rate"):
+    names = expected[1].keys() - {"gradient_norm"}
+    for name in names:
         assert float(theirs[1][name]) == pytest.approx(float(expected[1][name]), abs=LOSS_ATOL)
-    assert float(expected[1]["loss"]) > 1
+    assert {"loss", "nll", "learning_rate"} <= names and float(expected[1]["loss"]) > 1
+    ours, found, old = (
+        traverse_util.flatten_dict(tree, sep="/") for tree in (expected[0], theirs[0], before)
+    )
+    trainable = Trainable.from_config(config.model, config.optimizer)
     moved = 0
-    flat = jax.tree_util.tree_leaves_with_path(expected[0])
-    for (path, ours), found, old in zip(
-        flat, jax.tree.leaves(theirs[0]), jax.tree.leaves(before), strict=True
-    ):
-        name = jax.tree_util.keystr(path)
-        np.testing.assert_allclose(found, ours, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
-        moved += np.abs(ours - old).max() > 100 * PARAMETER_ATOL
-    assert moved > 10
+    for name, array in ours.items():
+        np.testing.assert_allclose(found[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
+        moved += np.abs(array - old[name]).max() > 100 * PARAMETER_ATOL
+        if not trainable.trains(name):
+            np.testing.assert_array_equal(found[name], old[name])
+    assert moved > 5
+    return names
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -128,6 +134,22 @@ def test_micro_batches_weigh_by_their_tokens_and_the_norm_is_clipped():
     """Every third row has one pair, so no two micro-batches have the same number of tokens."""
     changes = {"accumulate": 3, "clip_norm": 0.05, "weight_decay": 0.1}
     assert_same_step(make_config("register", optimizer=changes))
+
+
+def test_the_contrastive_term_is_trained_on_and_not_validated():
+    config = make_config("register", train={"contrastive_layer": 1})
+    assert "contrastive" in assert_same_step(config)
+    model, params, batch = make_model(config), make_params(config, 0.3), as_t5x(make_batch(config))
+    batch = jax.tree.map(jnp.asarray, batch)
+    (trained, _), (validated, metrics) = (
+        model.loss_fn(params, batch, None),
+        model.eval_fn(params, batch),
+    )
+    assert "contrastive" not in metrics and float(trained) > float(validated) + 1
+
+
+def test_lora_trains_and_the_rest_stays():
+    assert_same_step(make_config("two_stage", model={"lora_rank": 2, "lora": ("attention",)}))
 
 
 def test_parameters_may_be_split_over_t5x_axes():

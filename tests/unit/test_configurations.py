@@ -10,10 +10,14 @@ from mnmt_jax.config import load_config
 from mnmt_jax.configurations import (
     GIN_CONFIGS,
     configuration_page,
+    contrastive_files,
+    learnable,
     model_files,
     parameter_counts,
     run_files,
 )
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.learner import check_contrastive
 from mnmt_jax.optimizer import make_schedule
 
 ROOT = Path(__file__).parent.parent.parent
@@ -140,6 +144,9 @@ def test_schedule(name, landmarks):
         ("mitre_finetune_5", 8 * 1024 * 2, 8),
         ("mitre_finetune_25", 8 * 1024 * 2, 8),
         ("mitre_finetune_100", 8 * 1024 * 2, 8),
+        ("mitre_finetune_5_lora", 8 * 1024 * 2, 8),
+        ("mitre_finetune_25_lora", 8 * 1024 * 2, 8),
+        ("mitre_finetune_100_lora", 8 * 1024 * 2, 8),
     ],
 )
 def test_tokens_per_update(name, tokens, devices):
@@ -151,7 +158,7 @@ def test_tokens_per_update(name, tokens, devices):
 
 
 def test_every_published_run_is_tested_here():
-    tested = {mark.args[1][n][0] for mark in test_tokens_per_update.pytestmark for n in range(11)}
+    tested = {case[0] for mark in test_tokens_per_update.pytestmark for case in mark.args[1]}
     assert {path.stem for path in run_files()} == tested
 
 
@@ -167,6 +174,7 @@ def test_every_published_run_is_tested_here():
         ("ted19_from_nllb_600m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("ted19_from_m2m100_1.2b", (70_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("mitre_finetune_5", (125, 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
+        ("mitre_finetune_5_lora", (125, 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
     ],
 )
 def test_settings(name, values):
@@ -182,6 +190,81 @@ def test_settings(name, values):
     assert config.model.dtype == "bfloat16"
 
 
+# registers.md 8.3 (4 x 8 x width per attention) and two_stage.md 8.1 ("truly trained = total - E").
+LEARNABLE = [
+    ("register_mitre_466m", "mitre_finetune_5_lora", (), 786_432),
+    ("register_mitre_913m", "mitre_finetune_100_lora", (), 1_474_560),
+    # NLLB 600M, 1.3B and 3.3B with LoRA on self- and cross-attention.
+    ("encoder_decoder_nllb_600m", "settings/lora", ("Model.stage_layers=(12, 12)",), 1_179_648),
+    ("encoder_decoder_nllb_600m", "settings/lora", ("Model.stage_layers=(24, 24)",), 2_359_296),
+    (
+        "encoder_decoder_nllb_600m",
+        "settings/lora",
+        ("Model.stage_layers=(24, 24)", "Model.embed=2048"),
+        4_718_592,
+    ),
+    ("register_mitre_466m", "mitre_finetune_5", (), 466_177_024),
+    ("two_stage_adaption_m2m100_418m", "ted19_from_m2m100_418m", (), 299_132_928 - 131_186_688),
+    ("two_stage_adaption_nllb_600m", "ted19_from_nllb_600m", (), 430_301_184 - 262_354_944),
+    ("two_stage_adaption_m2m100_1.2b", "ted19_from_m2m100_1.2b", (), 668_497_920 - 131_186_688),
+    ("encoder_decoder_m2m100_418m", "ted19_from_m2m100_418m", (), 307_548_160 - 131_186_688),
+]
+
+
+@pytest.mark.parametrize(("model_name", "run_name", "bindings", "count"), LEARNABLE)
+def test_learnable(model_name, run_name, bindings, count, relaxed_dtypes):
+    files = [f"models/{model_name}.gin", f"runs/{run_name}.gin"]
+    config = load_config([str(GIN_CONFIGS / path) for path in files], bindings)
+    assert learnable(config) == count
+
+
+def test_the_runs_from_pre_trained_models_freeze_the_embedding():
+    for path in run_files():
+        frozen = run(path.stem).optimizer.frozen
+        assert frozen == (("embedding",) if path.stem.startswith("ted19_from") else ())
+
+
+def test_lora_runs_are_the_full_ones_but_for_lora():
+    for count in (5, 25, 100):
+        full, lora = run(f"mitre_finetune_{count}"), run(f"mitre_finetune_{count}_lora")
+        assert (lora.model.lora_rank, lora.model.lora) == (8, ("query", "value"))
+        assert dataclasses.replace(lora, model=full.model) == full
+        assert dataclasses.replace(lora.model, lora_rank=0) == full.model
+
+
+# Stage-2 positions of two_stage.md 5.2; an encoder-decoder's place is the end of its encoder.
+@pytest.mark.parametrize(
+    ("family", "run_name", "half", "position"),
+    [
+        ("ted19", "ted19", 6, 3),
+        ("opus100_deep", "opus100_deep", 12, 6),
+        ("opus100_wide", "opus100_wide", 6, 3),
+        ("m2m100_418m", "ted19_from_m2m100_418m", 6, 3),
+        ("nllb_600m", "ted19_from_nllb_600m", 6, 3),
+        ("m2m100_1.2b", "ted19_from_m2m100_1.2b", 12, 6),
+    ],
+)
+def test_three_files_make_every_published_row_with_instructcl(family, run_name, half, position):
+    models = [path for path in model_files() if path.stem.endswith(f"_{family}")]
+    assert len(models) >= 4
+    for path in models:
+        is_encoder_decoder = path.stem.startswith("encoder_decoder")
+        layer = half if is_encoder_decoder else half + position
+        files = [path, GIN_CONFIGS / "runs" / f"{run_name}.gin"]
+        without = load_config([str(file) for file in files])
+        assert without.train.contrastive_layer == 0
+        files.append(GIN_CONFIGS / "runs" / "settings" / f"instructcl_{layer}.gin")
+        config = load_config([str(file) for file in files])
+        assert files[-1] in contrastive_files()
+        chosen = {"contrastive_layer": layer, "contrastive_form": "code"}
+        assert config.train == dataclasses.replace(without.train, **chosen)
+        layout = get_layout(config.model.layout, config.model.stage_layers)
+        assert layout.layers == 2 * half
+        check_contrastive(config, layout)
+        if is_encoder_decoder:
+            assert layer == layout.layers_with("source")[-1]
+
+
 def test_tags_stand_where_the_released_models_have_them():
     for path in model_files():
         config = load_config([str(path)])
@@ -194,7 +277,8 @@ def test_tags_stand_where_the_released_models_have_them():
 
 
 def _training(config):
-    return {name: getattr(config, name) for name in ("dropout", "attention_dropout", "dtype")}
+    names = ("dropout", "attention_dropout", "dtype", "lora_rank")
+    return {name: getattr(config, name) for name in names}
 
 
 def test_the_page_is_current():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,71 @@ def test_packed_rows_equal_the_drawn_arrays(instruction, layout, factor, expecte
     for name, picture in expected.items():
         assert batch[name].dtype == np.int32, name
         np.testing.assert_array_equal(batch[name], drawn(picture), err_msg=name)
+
+
+IDENTITY = {  # the span is the target's 9 tokens and one per segment
+    "identity_source_tokens": """
+        61 21 22 23  1 62 24  1  0  0  0  0
+        60  1  0  0  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0  0  0  0""",
+    "identity_source_positions": """
+         0  1  2  3  4  0  1  2  0  0  0  0
+         0  1  0  0  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0  0  0  0""",
+    "identity_source_segment_ids": """
+         1  1  1  1  1  2  2  2  0  0  0  0
+         1  1  0  0  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0  0  0  0""",
+}
+IDENTITY_REGISTERS = {  # factor 2: 5 source tokens -> 3 registers, 3 -> 2, 2 -> 1
+    "identity_register_tokens": """
+        61 61 61 62 62  0  0  0  0
+        60  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0""",
+    "identity_register_positions": """
+         0  1  2  0  1  0  0  0  0
+         0  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0""",
+    "identity_register_segment_ids": """
+         1  1  1  2  2  0  0  0  0
+         1  0  0  0  0  0  0  0  0
+         0  0  0  0  0  0  0  0  0""",
+}
+
+
+@pytest.mark.parametrize(
+    ("instruction", "layout", "expected"),
+    [
+        ("1", "encoder_decoder", IDENTITY),
+        ("register", "register", IDENTITY | IDENTITY_REGISTERS),
+        # The target begins with the tag, so an identity source is no longer: 9 tokens, not 12.
+        ("4", "causal", {k: "\n".join(r[:-9] for r in v.split("\n")) for k, v in IDENTITY.items()}),
+    ],
+)
+def test_identity_pairs_translate_the_target_into_itself(instruction, layout, expected):
+    made = dataclasses.replace(converter(instruction, layout, 2.0), identity=True)
+    segments = segments_from_rows(ROWS)
+    batch = made.batch(segments, rows=3)
+    plain = converter(instruction, layout, 2.0).batch(segments, rows=3)
+    assert set(batch) == set(plain) | set(expected)
+    for name, array in plain.items():
+        np.testing.assert_array_equal(batch[name], array, err_msg=name)
+    for name, picture in expected.items():
+        assert batch[name].dtype == np.int32, name
+        np.testing.assert_array_equal(batch[name], drawn(picture), err_msg=name)
+
+
+@pytest.mark.parametrize("instruction", ["1", "4", "register"])
+def test_identity_pairs_of_full_rows_fit(instruction):
+    """Three targets fill the row to its last token, and their identity sources fill theirs."""
+    extra = INSTRUCTIONS[instruction].target_extra
+    pieces = [np.full(3 - extra, 7)] * 3
+    row = [Example(np.array([5]), piece, 0, 1) for piece in pieces]
+    made = dataclasses.replace(converter(instruction, "register"), identity=True)
+    batch = made.batch(segments_from_rows([row]), rows=1)
+    assert (batch["target_segment_ids"] > 0).all()
+    assert (batch["identity_source_segment_ids"] > 0).all()
+    assert (batch["identity_register_segment_ids"] > 0).sum() == (3 - extra + 2) * 3
 
 
 def test_static_batch_is_the_batch_without_the_target():

@@ -116,7 +116,12 @@ def test_split_words_and_pair_folders(tmp_path):
 
 
 FLAWS = [
-    ("blank", b"One.\n  \nThree.\n", DE, r"train\.en:2: blank line; mend it, or set on_bad_line"),
+    (
+        "blank",
+        b"One.\n  \nThree.\n",
+        DE,
+        r"train\.en:2: blank line; mend it, or leave such lines out",
+    ),
     ("blank", EN, b"\nZwei.\nDrei.\n", r"train\.de:1: blank line"),
     ("bad_utf8", b"One.\nTw\xffo.\nThree.\n", DE, r"train\.en:2: not UTF-8 \(byte 3\)"),
     ("too_long", EN, b"Eins.\nZwei.\n" + b"x" * 31 + b"\n", r"train\.de:3: 31 characters, more"),

@@ -10,8 +10,11 @@ import pytest
 
 from mnmt_jax.config import load_config
 from mnmt_jax.describe import describe
-from mnmt_jax.flops import Sentence, cache_bytes, forward_flops
+from mnmt_jax.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.model import build_model
+from mnmt_jax.trainable import Trainable, join
+from tests.random_params import random_params
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,6 +37,30 @@ def test_flops_equal_what_the_compiler_executes(name):
     counted = forward_flops(config, layout, VOCAB, sentence)
     # The compiler also counts softmax, norms and residuals: a few per cent at this width.
     assert counted < executed < 1.10 * counted
+
+
+@pytest.mark.parametrize(
+    ("lora_rank", "frozen"), [(0, ()), (0, ("embedding", "attention")), (8, ())]
+)
+def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, frozen):
+    """With LoRA the count is a little high: it does not know that the first layer has no below."""
+    config = small_config(
+        "register", embed=64, mlp=128, heads=4, stage_layers=(3,), lora_rank=lora_rank
+    )
+    layout = LAYOUTS["register"].with_layers(config.stage_layers)
+    spans = spans_of(layout, [3] * 30, [4] * 23, 15)
+    batch = pack([[spans]], {role: len(tokens) for role, tokens in spans.items()})
+    model = build_model(config, VOCAB)
+    rule = Trainable(frozen, config.lora if lora_rank else ())
+
+    def loss(part, rest, batch):
+        return (model.apply({"params": join(part, rest)}, batch) ** 2).sum()
+
+    parts = rule.split(random_params(model, batch))
+    executed = jax.jit(jax.grad(loss)).lower(*parts, batch).compile().cost_analysis()["flops"]
+    sizes = config, layout, VOCAB, Sentence(32, 24)
+    assert 0.95 < executed / train_flops(*sizes, trainable=rule) < 1.10
+    assert (train_flops(*sizes, trainable=rule) < 0.9 * train_flops(*sizes)) == bool(frozen or lora_rank)
 
 
 def test_register_decoding_keeps_no_source():
@@ -69,8 +96,9 @@ def test_every_tiny_model_file_is_described(path):
     found = describe(
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
-    counts = found["parameters"]
-    assert counts["total"] > 0 and sum(counts.values()) == 2 * counts["total"]
+    counts = dict(found["parameters"])
+    assert counts.pop("learnable") == counts["total"] > 0
+    assert sum(counts.values()) == 2 * counts["total"]
     assert found["layout"] == config.model.layout
 
 

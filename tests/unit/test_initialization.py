@@ -12,12 +12,14 @@ import pytest
 from mnmt_jax.checkpoint import load_params, write_params
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.describe import parameter_shapes
 from mnmt_jax.errors import UserError
 from mnmt_jax.initialization import Origin, source_names, start_from
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
 from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.lora import split_lora
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train import train
 from tests.made_foreign import SIZES, random_tensors
@@ -115,6 +117,47 @@ def test_decoder_only_models_exchange_all_layers(tmp_path):
         assert_same(started[f"layer_{layer}"], old[f"layer_{layer}"])
 
 
+def lora_params(model: Model, seed: int) -> dict:
+    """Random parameters of a model with LoRA."""
+    rng = np.random.default_rng(seed)
+    shapes = parameter_shapes(model, made_vocabulary().size)
+    return jax.tree.map(lambda a: rng.normal(0, 1, a.shape).astype(np.float32), shapes)
+
+
+@pytest.mark.parametrize("layout", ["encoder_decoder", "two_stage"])
+def test_lora_is_drawn_beside_what_is_given(given, layout):
+    """On the same structure, and on one that takes the decoder."""
+    stages = {"encoder_decoder": (2, 4), "two_stage": (2, 2)}[layout]
+    model = Model(layout=layout, stage_layers=stages, lora_rank=2, **SIZES)
+    plain = dataclasses.replace(model, lora_rank=0)
+    drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
+    _, expected, _ = start(given, plain)
+    started, report = start_from(Origin(given[0]), drawn, config_of(model), made_vocabulary())
+    own, base = split_lora(started)
+    assert_same(base, expected)
+    assert_same(own, split_lora(drawn)[0])
+    assert "freshly drawn LoRA of layer_*/attention" in report
+
+
+def test_lora_is_given_to_lora_but_never_lost(tmp_path):
+    model = Model(layout="prefix", stage_layers=(2,), lora_rank=2, **SIZES)
+    old = lora_params(model, seed=0)
+    folder = tmp_path / "tuned"
+    RunDirectory(folder).prepare(config_of(model), made_vocabulary(), has_checkpoint=False)
+    write_params(folder, jax.tree.map(LazyArray.of, old))
+
+    def take(model):
+        drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
+        return start_from(Origin(folder), drawn, config_of(model), made_vocabulary())[0]
+
+    assert_same(take(model), old)
+    for changes in ({"lora_rank": 0}, {"lora": ("query",)}):
+        with pytest.raises(UserError, match=r"no place for its LoRA; merge it.*Model.lora_rank=2"):
+            take(dataclasses.replace(model, **changes))
+    with pytest.raises(UserError, match=r"lora_a' is \(16, 2\) there, \(16, 3\) here"):
+        take(dataclasses.replace(model, lora_rank=3))
+
+
 def test_published_sizes_fit():
     """The counts of the paper: 12 decoder layers give 12 or 6 + 6, 24 give 24 or 12 + 12."""
     for layers in (12, 24):
@@ -171,6 +214,13 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     np.testing.assert_array_equal(params["embedding"], expected["embedding"])
     assert not np.array_equal(after["embedding"], params["embedding"])
     assert "step 0" in RunDirectory(folder).origin_file.read_text()
+
+
+def test_lora_needs_a_run_to_change(small, tmp_path):
+    config = make_config(small[2], model={"lora_rank": 2})
+    with pytest.raises(UserError, match="Model.lora_rank=2 without --initialize_from"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.gin").exists()
 
 
 def test_an_imported_run_cannot_be_continued(small):

@@ -146,6 +146,26 @@ def test_each_logit_is_computed_once():
     assert text.count("dot_general") == 3  # logits, gradient of features, gradient of embedding
 
 
+@pytest.mark.parametrize("chunk", [4, 16])
+def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
+    """Nor is that of the features changed by it."""
+    features, embedding, labels, valid = make_case()
+
+    def loss(f, e):
+        return chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=chunk).smoothed
+
+    alone, both = jax.grad(loss), jax.grad(loss, (0, 1))
+    jaxpr = jax.make_jaxpr(alone)(features, embedding)
+    assert str(jaxpr).count("dot_general") == 2
+    assert (VOCAB, EMBED) not in list(shapes_of(jaxpr.jaxpr))
+    assert (VOCAB, EMBED) in list(shapes_of(jax.make_jaxpr(both)(features, embedding).jaxpr))
+    stopped = jax.grad(lambda f, e: loss(f, jax.lax.stop_gradient(e)), (0, 1))(features, embedding)
+    expected, _ = both(features, embedding)
+    np.testing.assert_array_equal(alone(features, embedding), expected)
+    np.testing.assert_array_equal(stopped[0], expected)
+    assert not stopped[1].any()
+
+
 def test_chunk_must_be_positive():
     with pytest.raises(ValueError, match="Train.loss_chunk=0"):
         chunked_token_loss(*make_case(), label_smoothing=0.1, chunk=0)

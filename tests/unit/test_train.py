@@ -15,9 +15,11 @@ import pytest
 from mnmt_jax import train as train_module
 from mnmt_jax.checkpoint import average_checkpoints, best_steps, newest_steps, restore_params
 from mnmt_jax.config import load_config, save_config
+from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.errors import UserError
 from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.losses import token_loss
+from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import Session, train, train_step
 from mnmt_jax.train_state import create_state, make_init
@@ -64,7 +66,7 @@ def learning(tmp_path_factory):
     labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
     batch["target_labels"] = labels.astype(np.int32)
     assert 0 < (segments == 0).sum() < segments.size
-    init = make_init(learner.model, learner.optimizer, batch, seed=0)
+    init = make_init(learner, batch, seed=0)
     return learner, create_state(init, mesh), batch
 
 
@@ -180,6 +182,70 @@ def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd
     assert steps_of(run) == [3]
     assert train(make_config(cache), run) is None
     assert_same_training(run, straight, 8)
+
+
+INSTRUCTION_CONTRAST = {
+    "model": {"stage_layers": (2,), "dropout": 0.1},
+    "optimizer": {"accumulate": 2},
+    "train": {"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3, "contrastive_layer": 1},
+}
+
+
+def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
+    cache, tmp_path, monkeypatch, capfd
+):
+    config = make_config(cache, **INSTRUCTION_CONTRAST)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, whole) is None
+    lines = records(whole)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line in lines:
+        assert 0.1 < line["contrastive"] < 5
+        assert 0 < line["padding_share"]["identity_source"] < 1
+    # Validation, which chooses the best checkpoint, is of the cross entropy alone.
+    measured = [line["validation"] for line in lines if "validation" in line]
+    assert len(measured) == 2
+    assert all(set(result["supervised"]) == {"loss", "nll"} for result in measured)
+    assert f"contrastive {lines[0]['contrastive']:.4f}" in capfd.readouterr().err
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+        assert train(config, broken) == "SIGTERM"
+    assert steps_of(broken) == [2]
+    assert train(config, broken) is None
+    assert_same_training(broken, whole, 6)
+
+
+def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
+    """Two micro-batches: anchors meet those of their own; all target tokens divide the sum."""
+    changes = INSTRUCTION_CONTRAST | {"model": {"stage_layers": (2,), "dropout": 0.0}}
+    config = make_config(cache, **changes)
+    with Session(config, RunDirectory(tmp_path / "run")) as session:
+        learner = session._learner
+        params = jax.tree.map(jnp.array, session.state.params)  # training gives the buffers away
+        pipeline = Pipeline(
+            session._pipeline.cache, learner.model.layout, config.data, identity=True
+        )
+        batches = pipeline.train()
+        parts = [
+            batch_loss(learner, params, jax.tree.map(jnp.asarray, next(batches)))[1]
+            for _ in range(2)
+        ]
+        session.advance()
+        record = session.log()
+    tokens, plain, term = (
+        sum(float(getattr(part, name)) for part in parts)
+        for name in ("tokens", "smoothed", "contrastive")
+    )
+    assert record["contrastive"] == pytest.approx(term / tokens, rel=1e-4)
+    assert record["loss"] == pytest.approx(plain / tokens, rel=1e-4)
+    assert term / tokens > 0.1
+
+
+def test_a_contrastive_layer_that_is_not_there_is_refused(cache, tmp_path):
+    config = make_config(cache, train={"contrastive_layer": 2})
+    with pytest.raises(UserError, match="Train.contrastive_layer=2: layout 'prefix'.*1 to 1"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.gin").exists()
 
 
 def test_several_processes_are_refused(cache, tmp_path, monkeypatch):

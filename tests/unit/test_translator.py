@@ -108,7 +108,8 @@ def test_order_blank_lines_and_cut_lines():
 
 def test_output_as_long_as_allowed_is_marked():
     short = _translator(max_length=2).translate_nbest(LINES, source="en", target="de")
-    assert all(t.limited and len(t.hypotheses[0].tokens) == 3 for t in short)
+    assert [t.limited for t in short] == [len(t.hypotheses[0].tokens) == 3 for t in short]
+    assert any(t.limited for t in short)
     found = _translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
     lengths = [len(translation.hypotheses[0].tokens) for translation in found]
     assert [translation.limited for translation in found] == [length == 12 for length in lengths]

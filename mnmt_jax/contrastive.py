@@ -1,0 +1,98 @@
+"""InstruCL: instruction-level contrastive learning, beside the cross entropy.
+
+An anchor is the state of a source's target-language tag after some layer; its positive is the same
+state of the identity pair, which translates the target into itself; the other anchors of the batch
+are its negatives.
+
+Source: two-stage decoder-only paper, section 4.2, equations 8 and 9; PhasedDecoder's
+`label_smoothed_cross_entropy_instruction`. Where they differ, `contrastive_loss` can follow either.
+The batch here is the whole micro-batch, every row and packed pair on every device, so that a value
+does not depend on the mesh. The authors compare the pairs of one GPU: at an equal number of tokens
+per update they have fewer negatives, and weights that vary more.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+_EPS = 1e-8  # a shorter state counts as this long, as in PyTorch's cosine_similarity
+
+# Form -> whether languages are weighted, whether the sum is scaled to the source tokens.
+_FORMS = {"code": (True, True), "unweighted": (False, True), "paper": (False, False)}
+
+
+def contrastive_loss(
+    anchors: Float[Array, "instances embed"],
+    positives: Float[Array, "instances embed"],
+    tags: Int[Array, " instances"],
+    valid: Bool[Array, " instances"],
+    *,
+    source_tokens: Float[Array, ""],
+    form: str = "code",
+) -> Float[Array, ""]:
+    """Computes the contrastive term of a batch of B valid instances.
+
+    l_i = -log(exp(cos(a_i, p_i)) / (exp(cos(a_i, p_i)) + sum_{j != i} exp(cos(a_i, a_j))))
+
+    `code` is (sum_i w_i l_i) N / B with w_i = 1 - (instances with the tag of i) / B and N the
+    number of source tokens: 0 if all tags are one. `unweighted` has w_i = 1. `paper` is the plain
+    sum of l_i. The temperature is 1 in all of them.
+
+    Args:
+        anchors: states of the tags, of any float type; cosines and softmax are float32.
+        positives: states of the identity pairs' tags.
+        tags: target language of each instance; only equality matters.
+        valid: whether there is an instance.
+        source_tokens: N, of the anchors' batch, tags and eos included.
+        form: `code`, `unweighted` or `paper`.
+
+    Returns:
+        The term in nats, to be added to a loss summed over target tokens.
+
+    Source: two-stage paper, equations 8 and 9; weights and scale are in the code alone (two-stage
+    spec 5.5, 5.6).
+    """
+    anchors, positives = _unit(anchors), _unit(positives)
+    likeness = (anchors * positives).sum(axis=-1)
+    unlike = jnp.einsum("im,jm->ij", anchors, anchors, precision="highest")
+    # An anchor is no negative of itself: the positive takes its place on the diagonal.
+    is_self = jnp.eye(len(tags), dtype=bool)
+    logits = jnp.where(valid[None, :], unlike, -jnp.inf)
+    logits = jnp.where(is_self, likeness[:, None], logits)
+    losses = jax.nn.logsumexp(logits, axis=-1) - likeness
+    weighted, scaled = _FORMS[form]
+    instances = jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
+    if weighted:
+        same = (tags[:, None] == tags[None, :]) & valid[None, :]
+        losses = losses * (1.0 - same.sum(axis=-1, dtype=jnp.float32) / instances)
+    total = jnp.where(valid, losses, 0.0).sum()
+    return total * (source_tokens / instances) if scaled else total
+
+
+def tag_states(
+    states: Float[Array, "batch source embed"],
+    segment_ids: Int[Array, "batch source"],
+    segments: int,
+) -> Float[Array, "instances embed"]:
+    """Picks the state of each packed pair's first source token.
+
+    Args:
+        states: of the source span.
+        segment_ids: of the source span.
+        segments: pairs per row at most.
+
+    Returns:
+        States of rows x segments, row by row; those of absent pairs are any of their row's.
+    """
+    numbers = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
+    first = jnp.argmax(segment_ids[:, None, :] == numbers[None, :, None], axis=-1)
+    picked = jnp.take_along_axis(states, first[:, :, None], axis=1)
+    return picked.reshape(-1, states.shape[-1])
+
+
+def _unit(states: Float[Array, "instances embed"]) -> Float[Array, "instances embed"]:
+    states = states.astype(jnp.float32)
+    squares = (states * states).sum(axis=-1, keepdims=True)
+    return states * jax.lax.rsqrt(jnp.maximum(squares, _EPS**2))

@@ -1,0 +1,243 @@
+"""InstruCL through the model: which states, which passes, which layers, in every layout."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax import learner as learner_module
+from mnmt_jax.config import Mesh
+from mnmt_jax.contrastive import tag_states
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.flops import Sentence, forward_flops, source_states_flops
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.model import build_model
+from mnmt_jax.modules import sinusoid
+from mnmt_jax.sharding import make_mesh
+from tests.made_run import make_config
+from tests.random_params import random_params
+from tests.sample_batches import small_config, stage_layers
+from tests.unit import made_text
+
+ATOL = 1e-4
+VOCABULARY = made_text.vocabulary()
+ABLATIONS = ("register_open", "two_stage_causal", "prefix", "two_stage")
+LENGTHS = Lengths(source=24, target=24, max_segments=3)
+
+
+def examples(count: int, seed: int = 0, copies: bool = False) -> list[Example]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        source, target = (rng.integers(3, 57, rng.integers(1, 6)) for _ in range(2))
+        made.append(Example(target if copies else source, target, 0, 1 + number % 2))
+    return made
+
+
+def make_batch(layout, rows, lengths: Lengths = LENGTHS, factor: float = 1.0):
+    """A training batch with identity pairs, laid out by the project's converter."""
+    instruction = INSTRUCTIONS["register" if "register" in layout.name else "1"]
+    roles = layout.embedded_roles()
+    converter = Converter(VOCABULARY, instruction, roles, lengths, factor, identity=True)
+    batch = converter.batch(segments_from_rows(rows), len(rows))
+    return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
+
+
+def make_learner(folder, name: str, layer: int, **changes) -> Learner:
+    model = {"layout": name, "stage_layers": stage_layers(name), "dropout": 0.0} | changes
+    config = make_config(
+        folder,
+        model=model,
+        data={"instruction": "register" if "register" in name else "1"},
+        train={"contrastive_layer": layer},
+    )
+    mesh = make_mesh(Mesh(data=1), jax.devices()[:1])
+    return Learner.from_config(config, VOCABULARY.size, mesh)
+
+
+def term_of(learner: Learner, batch, rng=None):
+    """The contrastive term alone, of the parameters."""
+
+    def term(params):
+        total, sums = batch_loss(learner, params, batch, rng)
+        return total - sums.smoothed
+
+    return term
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
+    """By hand: where every sub-layer adds nothing, a pre-norm stream is the embedded tag.
+
+    In stage 2 it is what stage 1's last norm made of it. Post-norm layers only normalise it.
+    """
+    layout = LAYOUTS["two_stage"].with_layers((2, 2))
+    model = build_model(small_config("two_stage", norm=norm), VOCABULARY.size)
+    batch = make_batch(layout, [examples(2)])
+    params = random_params(model, batch)
+
+    def silent(path, leaf):
+        adds = any(entry.key in ("out", "wo") for entry in path)
+        plain = {"scale": jnp.ones_like(leaf), "bias": jnp.zeros_like(leaf)}
+        is_norm = any("norm" in entry.key for entry in path)
+        return jnp.zeros_like(leaf) if adds else plain[path[-1].key] if is_norm else leaf
+
+    params = jax.tree_util.tree_map_with_path(silent, params)
+    tags = VOCABULARY.tag_ids[np.array([1, 2])]
+    embedded = params["embedding"][tags] * 4.0 + sinusoid(jnp.zeros((2, 1), jnp.int32), 16)[:, 0]
+    centred = embedded - embedded.mean(axis=-1, keepdims=True)
+    normal = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    assert float(jnp.abs(embedded - normal).max()) > 0.1
+    for layer in (1, 2, 3, 4):
+        expected = embedded if norm == "pre" and layer <= 2 else normal
+        states = model.apply({"params": params}, batch, layer, method="source_states")
+        found = tag_states(states, batch["source_segment_ids"], 2)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["register", "two_stage_trigger", "encoder_decoder_register"])
+def test_both_passes_give_a_copied_sentence_the_same_state(name):
+    """An identity pair's tag has the state of the pair (y, y), whichever pass computes it."""
+    layout = LAYOUTS[name].with_layers(stage_layers(name))
+    adaption = 8 if name == "two_stage_trigger" else 0  # of stage 2 alone
+    config = small_config(name, norm="post", register_factor=1.5, adaption_mlp=adaption)
+    model = build_model(config, VOCABULARY.size)
+    lengths = dataclasses.replace(LENGTHS, max_segments=2)
+    batch = make_batch(layout, [examples(2, copies=True), examples(1, 1, True)], lengths, 1.5)
+    params = random_params(model, batch)
+    pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
+    for layer in layout.layers_with("source"):
+        states = model.apply({"params": params}, batch, layer, method="features_and_states")[1]
+        second = model.apply({"params": params}, pairs, layer, method="source_states")
+        anchors = tag_states(states, batch["source_segment_ids"], 2)
+        positives = tag_states(second, pairs["source_segment_ids"], 2)
+        np.testing.assert_allclose(anchors[:3], positives[:3], atol=ATOL)
+        assert float(jnp.abs(anchors[0] - anchors[1]).max()) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "layer"), [("two_stage_trigger", (1, 2), 2), ("encoder_decoder", (2, 1), 1)]
+)
+def test_later_layers_take_no_part(name, layers, layer, tmp_path):
+    """They get no gradient of the term, and the second pass does not even ask for them."""
+    layout = LAYOUTS[name].with_layers(layers)
+    learner = make_learner(tmp_path, name, layer, norm="pre", stage_layers=layers)
+    batch = make_batch(layout, [examples(3), examples(2, 1)])
+    params = random_params(learner.model, batch)
+    gradients = jax.jit(jax.grad(term_of(learner, batch)))(params)
+    largest = {
+        part: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+        for part, tree in gradients.items()
+    }
+    reached = {f"layer_{number}" for number in range(layer)} | {"embedding"}
+    first_stage = layout.stages[0].layers
+    reached |= {"stage_0_norm"} if layer > first_stage else set()
+    assert {part for part, size in largest.items() if size > 1e-6} == reached
+    assert {part for part, size in largest.items() if size > 0} == reached
+    static = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
+    few = {part: tree for part, tree in params.items() if part in reached}
+    states = learner.model.apply({"params": few}, static, layer, method="source_states")
+    assert states.shape == (2, LENGTHS.target + LENGTHS.max_segments, 16)
+    with pytest.raises(Exception, match=f"layer_{layer}"):
+        learner.model.apply({"params": few}, static, layer + 1, method="source_states")
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("register", 3), ("two_stage_trigger", 4), ("encoder_decoder", 2)]
+)
+def test_flops_equal_what_the_compiler_executes(name, layer):
+    """The second pass stops at its layer, and the first pays only for states that are wanted."""
+    layers = (3,) * len(LAYOUTS[name].stages)
+    adaption = 32 if name == "two_stage_trigger" else 0
+    config = small_config(
+        name, embed=64, mlp=128, heads=4, stage_layers=layers, adaption_mlp=adaption
+    )
+    layout = LAYOUTS[name].with_layers(layers)
+    lengths = Lengths(source=32, target=24)
+    example = Example(np.full(30, 5), np.full(23, 6), 0, 1)
+    batch = make_batch(layout, [[example]], lengths)
+    if "register_tokens" in batch:  # as many as the source, without the room for packing
+        batch |= {k: v[:, :32] for k, v in batch.items() if k.startswith("register_")}
+    model = build_model(config, VOCABULARY.size)
+    params = random_params(model, batch)
+
+    def executed(method):
+        run = jax.jit(lambda p, b: model.apply({"params": p}, b, layer, method=method))
+        return run.lower(params, batch).compile().cost_analysis()["flops"]
+
+    counted = source_states_flops(config, layout, layer, 32)
+    assert counted < executed("source_states") < 1.10 * counted
+    both = forward_flops(config, layout, 0, Sentence(32, 24), layer)
+    assert both < executed("features_and_states") < 1.10 * both
+    assert both > forward_flops(config, layout, 0, Sentence(32, 24)) or name != "register"
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ABLATIONS])
+def test_packing_changes_no_loss(name, tmp_path):
+    """Every pair of a row is an anchor, and instances are those of all rows together."""
+    layout = LAYOUTS[name].with_layers(stage_layers(name))
+    learner = make_learner(tmp_path, name, layout.layers_with("source")[-1])
+    pairs = examples(5, seed=3)
+    packed = make_batch(layout, [pairs[:3], [], pairs[3:], [], []])
+    alone = make_batch(layout, [[pair] for pair in pairs])
+    params = random_params(learner.model, packed)
+    run = jax.jit(lambda batch: batch_loss(learner, params, batch))
+    (total, sums), (expected, expected_sums) = run(packed), run(alone)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    np.testing.assert_allclose(sums, expected_sums, rtol=1e-5)
+    assert float(sums.contrastive) > 1
+    np.testing.assert_allclose(total, sums.smoothed + sums.contrastive, rtol=1e-6)
+
+
+def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
+    learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), dropout=0.3)
+    batch = make_batch(learner.model.layout, [examples(3)])
+    params = random_params(learner.model, batch)
+    rngs, apply = {}, learner_module._apply
+
+    def watched(learner, params, rng, method, *arguments):
+        rngs[method] = rng
+        return apply(learner, params, rng, method, *arguments)
+
+    monkeypatch.setattr(learner_module, "_apply", watched)
+    noisy = [float(term_of(learner, batch, jax.random.key(seed))(params)) for seed in (1, 2)]
+    assert noisy[0] != noisy[1]
+    drawn = {tuple(jax.random.key_data(rng).tolist()) for rng in rngs.values()}
+    assert len(drawn) == len(rngs) == 2
+    still = float(term_of(learner, batch)(params))
+    assert set(rngs.values()) == {None} and still not in noisy
+
+
+def test_recomputing_layers_changes_nothing(tmp_path):
+    layout = LAYOUTS["prefix"].with_layers((1,))
+    batch = make_batch(layout, [examples(3), examples(3, 1)])
+    gradients = {}
+    for remat in (False, True):
+        learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), remat=remat)
+        params = random_params(learner.model, batch)
+        gradients[remat] = jax.jit(jax.grad(term_of(learner, batch)))(params)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradients[False]))
+    assert scale > 0.01
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * scale), *gradients.values()
+    )
+
+
+def test_bfloat16_is_near_float32(tmp_path, relaxed_dtypes):
+    layout = LAYOUTS["register"].with_layers((1,))
+    batch = make_batch(layout, [examples(3), examples(3, 1)])
+    terms = {}
+    for dtype in ("float32", "bfloat16"):
+        learner = make_learner(tmp_path, "register", 1, dtype=dtype, stage_layers=(1,))
+        params = random_params(learner.model, batch)
+        found = jax.jit(term_of(learner, batch))(params)
+        assert found.dtype == jnp.float32
+        terms[dtype] = float(found)
+    assert terms["bfloat16"] != terms["float32"]
+    assert terms["bfloat16"] == pytest.approx(terms["float32"], rel=0.02)

@@ -1,0 +1,230 @@
+"""LoRA saved alone, loaded and merged: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.adapters import load_adapter, merge_adapter, save_adapter
+from mnmt_jax.checkpoint import load_params
+from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train, save_config
+from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.interchange.safetensors import read_safetensors
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.lora import split_lora
+from mnmt_jax.new_run import write_run
+from mnmt_jax.run_directory import RunDirectory
+from tests.made_params import assert_same
+from tests.unit.made_text import vocabulary as made_vocabulary
+
+MODEL = Model(layout="register", stage_layers=(2,), embed=16, mlp=24, heads=2)
+TASKS = {"made_en_de": ("en", "de")}
+LORA = dataclasses.replace(MODEL, lora_rank=3, lora=("query", "out"))
+
+
+def config_of(model: Model, **optimizer) -> Config:
+    data = Data(instruction="register")
+    return Config(data, model, Optimizer(**optimizer), Train(), Decode(), Mesh())
+
+
+def random_tree(model: Model, seed: int) -> dict:
+    """Random parameters; a base of one seed is the same with LoRA and without."""
+    own, base = split_lora(parameter_shapes(model, made_vocabulary().size))
+    trees = []
+    for number, tree in enumerate((own, base)):
+        rng = np.random.default_rng((seed, number))
+        trees.append(
+            jax.tree.map(lambda a, r=rng: r.normal(0, 0.3, a.shape).astype(np.float32), tree)
+        )
+    own, base = trees
+    for layer, attention in own.items():
+        for projection, arrays in attention["attention"].items():
+            base[layer]["attention"][projection] |= arrays
+    return base
+
+
+def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
+    params = random_tree(model, seed)
+    lazy = jax.tree.map(LazyArray.of, params)
+    config = config_of(model, **optimizer)
+    told = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
+    write_run(folder, config, made_vocabulary(), lazy, **told)
+    return params
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A base, a run with LoRA on it, and the adapter saved of that."""
+    folder = tmp_path_factory.mktemp("adapters")
+    base = make_run(folder / "base", MODEL)
+    tuned = make_run(folder / "tuned", LORA)
+    assert_same(split_lora(tuned)[1], base)
+    save_adapter(folder / "tuned", folder / "adapter")
+    return folder, base, tuned
+
+
+def test_an_adapter_holds_lora_alone(runs):
+    folder, _, tuned = runs
+    assert {p.name for p in (folder / "adapter").iterdir()} == {
+        "adapter.json",
+        "adapter.safetensors",
+    }
+    found = read_safetensors(folder / "adapter" / "adapter.safetensors")
+    assert set(found) == {
+        f"layer_{layer}/attention/{projection}/{matrix}"
+        for layer in (0, 1)
+        for projection in ("query", "out")
+        for matrix in ("lora_a", "lora_b")
+    }
+    np.testing.assert_array_equal(
+        found["layer_1/attention/out/lora_a"].read(),
+        tuned["layer_1"]["attention"]["out"]["lora_a"],
+    )
+    facts = json.loads((folder / "adapter" / "adapter.json").read_text())
+    assert (facts["lora_rank"], facts["lora"], facts["step"]) == (3, ["query", "out"], 0)
+    assert facts["base"]["origin"] == "runs/base" and facts["base"]["fingerprint"] > 0
+
+
+def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
+    folder, _, tuned = runs
+    load_adapter(folder / "base", folder / "adapter", tmp_path / "again")
+    assert_same(load_params(tmp_path / "again")[0], tuned)
+    again = RunDirectory(tmp_path / "again")
+    assert again.config() == RunDirectory(folder / "tuned").config()
+    assert "with the LoRA of" in again.origin_file.read_text()
+    assert again.trained_tasks() == TASKS and not (folder / "base" / "tasks.json").exists()
+
+
+def test_the_adapter_brings_the_place_of_the_tags(runs, tmp_path):
+    """A base may have been fine-tuned with another instruction than it was trained with."""
+    folder, _, _ = runs
+    shutil.copytree(folder / "tuned", tmp_path / "tuned")
+    config = config_of(LORA)
+    data = dataclasses.replace(config.data, instruction="1")
+    save_config(dataclasses.replace(config, data=data), tmp_path / "tuned" / "config.gin")
+    save_adapter(tmp_path / "tuned", tmp_path / "adapter")
+    load_adapter(folder / "base", tmp_path / "adapter", tmp_path / "again")
+    assert RunDirectory(tmp_path / "again").config().data.instruction == "1"
+    assert RunDirectory(folder / "base").config().data.instruction == "register"
+
+
+def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
+    folder, base, tuned = runs
+    merge_adapter(folder / "tuned", tmp_path / "merged")
+    assert RunDirectory(tmp_path / "merged").config().model.lora_rank == 0
+    assert RunDirectory(tmp_path / "merged").trained_tasks() == TASKS
+    merged, _ = load_params(tmp_path / "merged")
+    changed = 0
+    for path, found in jax.tree_util.tree_leaves_with_path(merged):
+        names = [entry.key for entry in path]
+        expected, own = base, tuned
+        for name in names:
+            expected, above, own = expected[name], own, own.get(name)
+        if names[-2:] in (["query", "kernel"], ["out", "kernel"]):
+            letters = "mr,rhd->mhd" if names[-2] == "query" else "hdr,rm->hdm"
+            expected = expected + np.einsum(letters, above["lora_a"], above["lora_b"])
+            changed += 1
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert changed == 4
+
+
+def test_an_export_is_merged(runs, tmp_path):
+    folder, _, _ = runs
+    merge_adapter(folder / "tuned", tmp_path / "merged")
+    for name, run in (("one", folder / "tuned"), ("two", tmp_path / "merged")):
+        export_checkpoint("huggingface", run, tmp_path / name)
+    one, two = (
+        {n: t.read() for n, t in read_safetensors(tmp_path / name / "model.safetensors").items()}
+        for name in ("one", "two")
+    )
+    assert_same(one, two)
+
+
+def refuse(message: str, action, *arguments, absent: Path):
+    with pytest.raises(UserError, match=message) as caught:
+        action(*arguments)
+    assert "\n" not in str(caught.value)
+    assert not absent.exists()
+
+
+def test_another_base_is_refused(runs, tmp_path):
+    folder, _, _ = runs
+    out = tmp_path / "out"
+    make_run(tmp_path / "other", MODEL, seed=1)
+    load = load_adapter, tmp_path / "other", folder / "adapter", out
+    refuse("not the parameters that .*adapter was trained on; those are of runs/base", *load,
+           absent=out)  # fmt: skip
+    wider = dataclasses.replace(MODEL, mlp=32, layout="register_open")
+    make_run(tmp_path / "wider", wider)
+    load = load_adapter, tmp_path / "wider", folder / "adapter", out
+    refuse("Model.layout is 'register_open', the adapter's 'register'; Model.mlp is 32", *load,
+           absent=out)  # fmt: skip
+    load = load_adapter, folder / "tuned", folder / "adapter", out
+    refuse("has LoRA already", *load, absent=out)
+
+
+def test_what_is_no_run_with_lora_is_refused(runs, tmp_path):
+    folder, _, _ = runs
+    out = tmp_path / "out"
+    for action in (save_adapter, merge_adapter):
+        refuse("base: has no LoRA; name a run", action, folder / "base", out, absent=out)
+        refuse("no such file", action, tmp_path / "nothing", out, absent=out)
+    make_run(tmp_path / "more", LORA, frozen=("embedding",))
+    refuse("more than its LoRA was trained", save_adapter, tmp_path / "more", out, absent=out)
+    merge_adapter(tmp_path / "more", out)
+    with pytest.raises(UserError, match="is there already"):
+        merge_adapter(tmp_path / "more", out)
+
+
+def damaged(folder: Path, name: str, change) -> Path:
+    shutil.copytree(folder / "adapter", folder / name)
+    change(folder / name / "adapter.json", folder / name / "adapter.safetensors")
+    return folder / name
+
+
+def without(key):
+    def change(facts, _):
+        values = json.loads(facts.read_text())
+        del values[key]
+        facts.write_text(json.dumps(values))
+
+    return change
+
+
+def flip(_, tensors):
+    content = bytearray(tensors.read_bytes())
+    content[-3] ^= 1
+    tensors.write_bytes(content)
+
+
+def rank_4(facts, _):
+    facts.write_text(facts.read_text().replace('"lora_rank": 3', '"lora_rank": 4'))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda facts, _: facts.unlink(), "adapter.json: no such file"),
+        (lambda facts, _: facts.write_text("{"), "adapter.json: cannot be read"),
+        (lambda facts, _: facts.write_text("{}"), "adapter.json: cannot be read"),
+        (without("instruction"), "adapter.json: lacks instruction"),
+        (rank_4, r"out/lora_a' is \(2, 8, 3\), the model's is \(2, 8, 4\)"),
+        (flip, "adapter.safetensors: differs from what was saved"),
+        (lambda _, tensors: tensors.unlink(), "adapter.safetensors: no such file"),
+    ],
+)
+def test_a_damaged_adapter_is_refused(runs, tmp_path, change, message):
+    folder, _, _ = runs
+    shutil.copytree(folder / "adapter", tmp_path / "adapter")
+    adapter, out = damaged(tmp_path, "bad", change), tmp_path / "out"
+    refuse(message, load_adapter, folder / "base", adapter, out, absent=out)

@@ -1,0 +1,181 @@
+"""LoRA in the model: where it is, that it starts as nothing, and what it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.fingerprint import path_name
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.lora import is_lora, merge_lora, split_lora
+from mnmt_jax.model import build_model
+from mnmt_jax.modules import Projection
+from mnmt_jax.sharding import parameter_axes
+from tests.made_params import assert_same, read_all
+from tests.random_params import random_params
+from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
+
+NAMES = ("register", "encoder_decoder", "two_stage_trigger")
+EVERYWHERE = {"lora_rank": 3, "lora": ("*",)}
+# The merged model rounds W + A B once, where the other rounds x W and (x A) B apart. The last test
+# here measures what one rounding of every weight does to the logits; the two differed by 3e-6.
+MERGED_ATOL = 1e-5
+
+
+def config_of(name: str, **changes):
+    """A layer per stage, but two for registers, so that the target hears of the source."""
+    layers = (2,) if name == "register" else (1, 1)
+    adaption = 8 if name.startswith("two_stage") else 0
+    return small_config(name, **({"stage_layers": layers, "adaption_mlp": adaption} | changes))
+
+
+def batch_of(name: str) -> dict[str, np.ndarray]:
+    return unpacked(LAYOUTS[name], random_pairs(3, seed=5), pad=1)
+
+
+def names_of(params) -> set[str]:
+    return {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def shapes_of(config, batch):
+    return jax.eval_shape(build_model(config, VOCAB).init, jax.random.key(4), batch)["params"]
+
+
+def random(config, batch):
+    """Returns the model with large random parameters, LoRA's too."""
+    model = build_model(config, VOCAB)
+    return model, random_params(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("register", "float32"), ("register", "bfloat16"), ("encoder_decoder", "float32")],
+)
+def test_a_fresh_lora_changes_no_bit(name, dtype, relaxed_dtypes):
+    """Neither the other parameters as drawn nor any logit; so B is zero, and adds nothing else."""
+    batch, found = batch_of(name), []
+    for changes in ({}, EVERYWHERE):
+        sizes = {"dtype": dtype, "stage_layers": (1,) * len(LAYOUTS[name].stages)}
+        model = build_model(config_of(name, **sizes, **changes), VOCAB)
+        params = jax.jit(model.init)(jax.random.key(4), batch)["params"]
+        found.append((params, jax.jit(model.apply)({"params": params}, batch)))
+    (plain, expected), (params, logits) = found
+    own, rest = split_lora(params)
+    assert_same(rest, plain)
+    assert len(jax.tree.leaves(own)) == 2 * sum(n.endswith("kernel") for n in names_of(plain)) > 10
+    np.testing.assert_array_equal(logits, expected)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(own):
+        assert np.asarray(leaf).any() == (path[-1].key == "lora_a"), path
+
+
+def test_a_is_gaussian_as_wide_as_its_inputs():
+    """For `wi` and for `out`, whose inputs are two axes."""
+    config = small_config("prefix", lora_rank=64, lora=("*",))
+    for axis, sizes in ((-1, (64,)), ((-2, -1), (4, 16))):
+        layer = Projection(8, axis=axis, config=config, dtype=jnp.float32)
+        states = jnp.zeros((1, *sizes))
+        a = jax.jit(layer.init)(jax.random.key(0), states)["params"]["lora_a"]
+        assert a.shape == (*sizes, 64)
+        values = np.asarray(a) * math.sqrt(64)
+        assert abs(values.mean()) < 0.05 and values.std() == pytest.approx(1, abs=0.05)
+        assert np.abs(values).max() > 2.5  # a uniform draw of this width ends at 1.73
+
+
+@pytest.mark.parametrize(
+    ("patterns", "carrying"),
+    [
+        (("query", "value"), {"attention/query", "attention/value", "memory_attention/query",
+                              "memory_attention/value"}),
+        (("attention/key",), {"attention/key"}),
+        (("mlp",), {"mlp/wi", "mlp/wo"}),
+        (("layer_0/attention/out", "memory_attention/out"), {"attention/out",
+                                                             "memory_attention/out"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_patterns_choose_the_projections(patterns, carrying, remat):
+    config = config_of("encoder_decoder", lora_rank=2, lora=patterns, remat=remat)
+    params = shapes_of(config, batch_of("encoder_decoder"))
+    found = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
+    assert found == carrying
+    layers = {n.split("/")[0] for n in names_of(params) if is_lora(n)}
+    assert "layer_1" in layers and ("layer_0" in layers or "attention/out" not in carrying)
+
+
+def test_a_projection_by_hand():
+    """y = x W + b + (x A) B, two input axes as `out` has and two features as `query` has."""
+    rng = np.random.default_rng(0)
+    config = small_config("prefix", lora_rank=2, lora=("*",))
+    layer = Projection((2, 5), axis=(-2, -1), config=config, dtype=jnp.float32)
+    states = rng.normal(size=(4, 3, 2, 7)).astype(np.float32)
+    shapes = {"kernel": (2, 7, 2, 5), "bias": (2, 5), "lora_a": (2, 7, 2), "lora_b": (2, 2, 5)}
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    w, b, a, c = (params[name] for name in shapes)
+    expected = (
+        np.einsum("uvhd,hdxy->uvxy", states, w) + b + np.einsum("uvhd,hdr,rxy->uvxy", states, a, c)
+    )
+    np.testing.assert_allclose(layer.apply({"params": params}, states), expected, atol=2e-5)
+    assert np.abs(np.einsum("hdr,rxy->hdxy", a, c)).max() > 1
+
+
+def stepped(model, params, batch):
+    """Returns the logits of decoding step by step."""
+    static = {k: v for k, v in batch.items() if not k.startswith("target")}
+    tokens = jnp.asarray(batch["target_tokens"])
+    prefill = functools.partial(model.apply, beam=1, max_steps=tokens.shape[1], method="prefill")
+    advance = jax.jit(functools.partial(model.apply, method="step"))
+    cache, found = jax.jit(prefill)({"params": params}, static), []
+    for step in range(tokens.shape[1]):
+        logits, cache = advance({"params": params}, tokens[:, step : step + 1], cache)
+        found.append(logits[:, 0])
+    return jnp.stack(found, axis=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_weights_compute_the_same(name):
+    """As training's path and as decoding's, with LoRA on every projection."""
+    batch = batch_of(name)
+    config = config_of(name, **EVERYWHERE)
+    model, params = random(config, batch)
+    merged = read_all(merge_lora(jax.tree.map(np.asarray, params)))
+    assert not any(map(is_lora, names_of(merged)))
+    apply = jax.jit(build_model(dataclasses.replace(config, lora_rank=0), VOCAB).apply)
+    valid = batch["target_segment_ids"] != 0
+    expected = apply({"params": merged}, batch)[valid]
+    without = apply({"params": split_lora(params)[1]}, batch)[valid]
+    assert np.abs(without - expected).max() > 1  # LoRA does something here
+    forced = jax.jit(model.apply)({"params": params}, batch)[valid]
+    for found in (forced, stepped(model, params, batch)[valid]):
+        np.testing.assert_allclose(found, expected, atol=MERGED_ATOL)
+
+
+def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
+    name = "two_stage_trigger"
+    params = shapes_of(config_of(name, **EVERYWHERE), batch_of(name))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        axes = parameter_axes(path_name(path))
+        assert len(axes) == leaf.ndim
+        assert ("rank" in axes) == is_lora(path_name(path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tolerance_is_that_of_rounding(name):
+    """Moving each weight by half a unit in its last place moves the logits about as much."""
+    batch = batch_of(name)
+    model, params = random(config_of(name), batch)
+    rng = np.random.default_rng(0)
+
+    def rounded(leaf):
+        leaf = np.asarray(leaf)
+        return (leaf * (1 + rng.choice([-1, 1], leaf.shape) * 2.0**-24)).astype(np.float32)
+
+    apply = jax.jit(model.apply)
+    moved = apply({"params": jax.tree.map(rounded, params)}, batch)
+    difference = np.abs(moved - apply({"params": params}, batch)).max()
+    assert MERGED_ATOL / 10 < difference < 2 * MERGED_ATOL
