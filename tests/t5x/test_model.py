@@ -117,7 +117,7 @@ def assert_same_step(config):
     moved = 0
     for name, array in ours.items():
         np.testing.assert_allclose(found[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
-        moved += np.abs(array - old[name]).max() > 100 * PARAMETER_ATOL
+        moved += np.abs(array - old[name]).max() > 10 * PARAMETER_ATOL
         if not trainable.trains(name):
             np.testing.assert_array_equal(found[name], old[name])
     assert moved > 5
@@ -130,10 +130,9 @@ def test_both_trainers_have_the_same_loss_and_take_the_same_step(layout):
     assert_same_step(make_config(layout, model=adaption))
 
 
-def test_micro_batches_weigh_by_their_tokens_and_the_norm_is_clipped():
+def test_micro_batches_weigh_by_their_tokens():
     """Every third row has one pair, so no two micro-batches have the same number of tokens."""
-    changes = {"accumulate": 3, "clip_norm": 0.05, "weight_decay": 0.1}
-    assert_same_step(make_config("register", optimizer=changes))
+    assert_same_step(make_config("register", optimizer={"accumulate": 3, "weight_decay": 0.1}))
 
 
 def test_the_contrastive_term_is_trained_on_and_not_validated():
@@ -149,7 +148,9 @@ def test_the_contrastive_term_is_trained_on_and_not_validated():
 
 
 def test_lora_trains_and_the_rest_stays():
-    assert_same_step(make_config("two_stage", model={"lora_rank": 2, "lora": ("attention",)}))
+    """The norm that is clipped is that of LoRA's gradients alone."""
+    lora, clip = {"lora_rank": 2, "lora": ("attention",)}, {"clip_norm": 0.05}
+    assert_same_step(make_config("two_stage", model=lora, optimizer=clip))
 
 
 def test_parameters_may_be_split_over_t5x_axes():
