@@ -303,6 +303,17 @@ def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Confi
     return Config(**sections)
 
 
+def parsed_config() -> Config:
+    """Returns what gin files that somebody else has parsed, as t5x does, bind of the six sections.
+
+    Raises:
+        UserError: if a value is out of range, or something of ours is bound that nothing reads.
+    """
+    sections = {name: section() for name, section in _SECTIONS.items()}
+    _check_all_consumed(others=True)
+    return Config(**sections)
+
+
 @contextlib.contextmanager
 def _own_gin_state() -> Iterator[None]:
     """Empties gin's global state and puts back what was there: notebooks and t5x use gin too."""
@@ -334,11 +345,17 @@ def save_config(config: Config, path: str | Path) -> None:
     Path(path).write_text("\n".join(lines), encoding="utf-8")
 
 
-def _check_all_consumed() -> None:
-    """Refuses what gin accepts in silence: bindings under a scope, and macros nobody reads."""
+def _check_all_consumed(others: bool = False) -> None:
+    """Refuses what gin accepts in silence: bindings under a scope, and macros nobody reads.
+
+    Args:
+        others: whether there may be configurables besides ours, which are then left alone.
+    """
     operative = gin.operative_config_str()
     for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
         short = name.rsplit(".", 1)[-1]
+        if others and short != "macro" and name != f"{__name__}.{short}":
+            continue
         if short == "macro":
             if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")

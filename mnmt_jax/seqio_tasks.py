@@ -62,6 +62,7 @@ def add_task(
             functools.partial(_take_texts, keys=keys),
             seqio.preprocessors.tokenize,
             functools.partial(_add_languages, direction=direction, vocabulary=vocabulary),
+            seqio.CacheDatasetPlaceholder(),
         ],
         postprocess_fn=_text_of,
         output_features=output_features(vocabulary),

@@ -1,4 +1,4 @@
-"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout) or fairseq."""
+"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
 import argparse
 
@@ -12,7 +12,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
-    parser.add_argument("--format", choices=("huggingface", "fairseq"), default="huggingface")
+    parser.add_argument(
+        "--format", choices=("huggingface", "fairseq", "t5x"), default="huggingface"
+    )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
     parser.add_argument(
         "--step", help="step of the checkpoint, 'best' or 'average'; the newest if not given"

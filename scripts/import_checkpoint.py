@@ -1,4 +1,4 @@
-"""Turns a checkpoint of fairseq or Hugging Face into a run directory of this project.
+"""Turns a checkpoint of fairseq, Hugging Face or t5x into a run directory of this project.
 
 MITRE, M2M-100, NLLB and PhasedDecoder models are known. Nothing inside a file is run: pickles may
 name weights and plain data, and are refused otherwise.
@@ -18,8 +18,9 @@ def main() -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=("fairseq", "huggingface", "golden"),
-        help="fairseq: a .pt file; huggingface: a directory; golden: an .npz of the parity tests",
+        choices=("fairseq", "huggingface", "t5x", "golden"),
+        help="fairseq: a .pt file; huggingface: a directory; t5x: what t5x.train wrote, or one "
+        "checkpoint_N of it; golden: an .npz of the parity tests",
     )
     parser.add_argument("--input", required=True, metavar="P", help="file or directory to read")
     parser.add_argument("--output", required=True, metavar="RUN", help="run directory to make")

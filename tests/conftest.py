@@ -1,5 +1,6 @@
 """What every test runs under: 8 virtual CPU devices, strict ranks and dtypes, typed arrays."""
 
+import importlib.util
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,3 +29,12 @@ def relaxed_dtypes():
     """Lets a test use libraries (optax) that mix dtypes on purpose."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says in the last lines which tests this environment cannot run: none is skipped silently."""
+    if importlib.util.find_spec("t5x") is None:
+        terminalreporter.write_line(
+            "t5x is not installed: tests/t5x/test_model.py and test_commands.py did not run; its "
+            "adapters' own logic was tested (docs/t5x.md)"
+        )

@@ -209,17 +209,21 @@ class Converter:
             batch[name] = place.scatter(values, shape, fill=-1)
         return batch
 
-    def _identity_batch(self, segments: Segments, rows: int) -> Batch:
-        """Lays out the pairs (target, target), in the same rows and segments.
+    def identity_lengths(self, lengths: Lengths) -> Lengths:
+        """Returns the sizes of the identity pairs' rows.
 
         A target is as a source longer by a tag at most, so the source span that always suffices is
         the target span and a token per segment.
+
+        Args:
+            lengths: of the rows they belong to.
         """
         longer = max(0, self.instruction.source_extra - self.instruction.target_extra)
-        width = self.lengths.target + longer * self.lengths.max_segments
-        converter = dataclasses.replace(
-            self, lengths=dataclasses.replace(self.lengths, source=width)
-        )
+        return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
+
+    def _identity_batch(self, segments: Segments, rows: int) -> Batch:
+        """Lays out the pairs (target, target), in the same rows and segments."""
+        converter = dataclasses.replace(self, lengths=self.identity_lengths(self.lengths))
         _, target_lang, task = segments.per_segment
         pairs = dataclasses.replace(
             segments,

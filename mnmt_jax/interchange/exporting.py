@@ -10,6 +10,7 @@ from mnmt_jax.checkpoint import load_params
 from mnmt_jax.config import Config
 from mnmt_jax.interchange.fairseq import export_fairseq
 from mnmt_jax.interchange.huggingface import export_huggingface
+from mnmt_jax.interchange.t5x_checkpoint import export_t5x
 from mnmt_jax.lora import merge_lora
 from mnmt_jax.partial import check_output, new_folder
 from mnmt_jax.run_directory import RunDirectory
@@ -18,6 +19,7 @@ from mnmt_jax.vocabulary import Vocabulary
 _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
     "fairseq": export_fairseq,
     "huggingface": export_huggingface,
+    "t5x": export_t5x,
 }
 
 
@@ -27,7 +29,7 @@ def export_checkpoint(
     """Writes a run's parameters, LoRA merged, and vocabulary in the form of another toolkit.
 
     Args:
-        kind: `fairseq` or `huggingface`.
+        kind: `fairseq`, `huggingface` or `t5x`.
         run_dir: the run.
         directory: to make; must not exist or be empty.
         step: as in `restore_params`.

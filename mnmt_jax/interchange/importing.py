@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.golden import open_golden
 from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import entries, read_params
+from mnmt_jax.interchange.t5x_checkpoint import open_t5x
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.new_run import write_run
@@ -34,7 +36,7 @@ def import_checkpoint(
     """Turns a checkpoint into a run that can be translated with, evaluated and fine-tuned.
 
     Args:
-        kind: `fairseq`, `huggingface` or `golden`.
+        kind: `fairseq`, `huggingface`, `t5x` or `golden`.
         path: file or folder.
         run_dir: the run to make; must not exist.
         vocabulary: folder of a saved `Vocabulary`, or of the other toolkit's vocabulary files; None
@@ -48,8 +50,19 @@ def import_checkpoint(
     """
     run_dir = Path(run_dir)
     check_output(run_dir)
-    ours, theirs = _vocabulary_folders(kind, Path(path), vocabulary)
-    foreign = _OPEN[kind](Path(path), theirs)
+    if kind == "t5x":
+        config, found, params = open_t5x(Path(path), vocabulary)
+    else:
+        config, found, params = _open_foreign(kind, Path(path), vocabulary)
+    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
+    return config
+
+
+def _open_foreign(
+    kind: str, path: Path, vocabulary: str | Path | None
+) -> tuple[Config, Vocabulary, Any]:
+    ours, theirs = _vocabulary_folders(kind, path, vocabulary)
+    foreign = _OPEN[kind](path, theirs)
     found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
     model = dataclasses.replace(foreign.model, vocab_size=found.size)
     layout = get_layout(model.layout, model.stage_layers)
@@ -65,8 +78,7 @@ def import_checkpoint(
         decode=foreign.decode,
         mesh=Mesh(),
     )
-    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
-    return config
+    return config, found, params
 
 
 def _vocabulary_folders(

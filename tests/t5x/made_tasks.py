@@ -1,0 +1,38 @@
+"""Registers a small mixture with seqio: what a user's own module of tasks looks like."""
+
+from __future__ import annotations
+
+import itertools
+
+import seqio
+import tensorflow as tf
+
+from mnmt_jax.seqio_tasks import add_mixture, add_task
+from mnmt_jax.seqio_vocabulary import PieceVocabulary
+from tests.unit import made_text
+
+SPLITS = {"train": (1, 60), "validation": (100, 9), "test": (200, 9)}
+
+
+def _source(source: str, target: str) -> seqio.FunctionDataSource:
+    def text(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
+        start, count = SPLITS[split]
+        sides = [made_text.sentences(code, count, start) for code in (source, target)]
+        data = tf.data.Dataset.from_tensor_slices(tuple(sides))
+        return data.map(lambda one, other: {"inputs": one, "targets": other})
+
+    sizes = {split: count for split, (_, count) in SPLITS.items()}
+    return seqio.FunctionDataSource(text, splits=list(SPLITS), num_input_examples=sizes)
+
+
+_VOCABULARY = PieceVocabulary(made_text.vocabulary)
+_NAMES = [
+    add_task(
+        f"t5x_made_{source}_{target}",
+        _source(source, target),
+        direction=(source, target),
+        vocabulary=_VOCABULARY,
+    ).name
+    for source, target in itertools.permutations(("en", "de"))
+]
+add_mixture("t5x_made", _NAMES, temperature=1.0)

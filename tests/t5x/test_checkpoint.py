@@ -1,0 +1,78 @@
+"""Run directories to t5x's folders and back. Needs no t5x; test_commands.py has t5x read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.checkpoint import load_params, write_params
+from mnmt_jax.config import load_config, save_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.interchange.importing import import_checkpoint
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.model import build_model
+from mnmt_jax.run_directory import RunDirectory
+from tests.random_params import random_params
+from tests.t5x.made import make_batch, make_config
+from tests.unit import made_text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = make_config("two_stage_trigger", model={"adaption_mlp": 8})
+    folder = RunDirectory(tmp_path_factory.mktemp("run"))
+    model = build_model(config.model, made_text.vocabulary().size)
+    params = random_params(model, make_batch(config))
+    write_params(folder.path, jax.tree.map(lambda p: LazyArray.of(np.asarray(p)), params))
+    made_text.vocabulary().save(folder.vocabulary)
+    save_config(config, folder.config_file)
+    return folder.path
+
+
+@pytest.fixture
+def exported(run, tmp_path):
+    export_checkpoint("t5x", run, tmp_path / "t5x")
+    return tmp_path / "t5x"
+
+
+def test_a_run_comes_back_as_it_went(run, exported, tmp_path):
+    names = {path.name for path in exported.iterdir()}
+    assert names == {"checkpoint_0", "mnmt_jax"}
+    for source, target in ((exported, "a"), (exported / "checkpoint_0", "b")):
+        import_checkpoint("t5x", source, tmp_path / target)
+        back = RunDirectory(tmp_path / target)
+        assert back.config() == RunDirectory(run).config()
+        (found, step), (expected, _) = load_params(back.path), load_params(run)
+        assert step == 0 and len(jax.tree.leaves(expected)) > 30
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_the_newest_checkpoint_is_taken(exported, tmp_path):
+    shutil.copytree(exported / "checkpoint_0", exported / "checkpoint_9")
+    (exported / "checkpoint_0").rename(exported / "checkpoint_10")
+    (exported / "checkpoint_100.orbax-checkpoint-tmp").mkdir()
+    shutil.rmtree(exported / "checkpoint_9" / "state" / "d")
+    import_checkpoint("t5x", exported, tmp_path / "run")
+    with pytest.raises(UserError, match="checkpoint_9: cannot be read"):
+        import_checkpoint("t5x", exported / "checkpoint_9", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_does_not_fit_is_named(exported, tmp_path):
+    file = exported / "mnmt_jax" / "config.gin"
+    config = load_config([str(file)])
+    wider = dataclasses.replace(config, model=dataclasses.replace(config.model, mlp=32))
+    save_config(wider, file)
+    with pytest.raises(UserError, match=r"layer_0/mlp/wi/bias is \(24,\), expected \(32,\)"):
+        import_checkpoint("t5x", exported, tmp_path / "run")
+    file.unlink()
+    with pytest.raises(UserError, match="config.gin: no such file"):
+        import_checkpoint("t5x", exported, tmp_path / "run")
+    with pytest.raises(UserError, match="no checkpoint_N of t5x"):
+        import_checkpoint("t5x", tmp_path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

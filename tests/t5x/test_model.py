@@ -1,0 +1,255 @@
+"""The model under t5x's own trainer and inference against this project's."""
+
+from __future__ import annotations
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from mnmt_jax.data.converter import Example
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.learner import Learner
+from mnmt_jax.model import build_model
+from mnmt_jax.sharding import make_mesh
+from mnmt_jax.t5x_settings import logical_axis_rules
+from mnmt_jax.train import train_step
+from mnmt_jax.train_state import TrainState, Window, roles_of
+from mnmt_jax.trainable import Trainable
+from mnmt_jax.translator import Translator
+from tests.random_params import random_params
+from tests.t5x.made import as_t5x, dataset, make_batch, make_config
+from tests.unit import made_text
+
+pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
+
+from t5x import decoding, partitioning, train_state
+
+from mnmt_jax.seqio_vocabulary import PieceVocabulary
+from mnmt_jax.t5x_model import TokenMeanTrainer, TranslationModel
+
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # clu and optax mix dtypes
+LOSS_ATOL = 1e-6
+PARAMETER_ATOL = 2e-6
+SCORE_ATOL = 1e-5
+LINES = ("drei grün Haus", "eins und zwei", "klein Fluss läuft hinter Haus", "zwei")
+
+
+def make_params(config, scale=1.0):
+    model = build_model(config.model, made_text.vocabulary().size)
+    return jax.tree.map(lambda p: p * scale, random_params(model, make_batch(config)))
+
+
+def make_model(config):
+    return TranslationModel(config, PieceVocabulary(made_text.vocabulary))
+
+
+@pytest.fixture(autouse=True)
+def mesh_of_virtual_devices(monkeypatch):
+    """Lays CPU devices out as t5x does GPUs; it would give them all to its `model` axis.
+
+    One device where nothing is to be split: that compiles faster.
+    """
+
+    def mesh(num_partitions, *_):
+        devices = jax.devices() if num_partitions > 1 else jax.devices()[:1]
+        devices = np.array(devices).reshape(-1, num_partitions)
+        return jax.sharding.Mesh(devices, ["data", "model"])
+
+    monkeypatch.setattr(partitioning, "default_mesh", mesh)
+
+
+def our_step(config, params, batch):
+    mesh = make_mesh(config.mesh)
+    learner = Learner.from_config(config, made_text.vocabulary().size, mesh)
+    parts = config.optimizer.accumulate
+    shaped = {name: array.reshape(parts, -1, *array.shape[1:]) for name, array in batch.items()}
+    state = TrainState(
+        jnp.zeros((), jnp.int32),
+        params,
+        learner.optimizer.init(learner.trainable.split(params)[0]),
+        Window.empty(roles_of(batch), learner.sums),
+    )
+    after, metrics = jax.jit(lambda s, b: train_step(learner, s, b))(state, shaped)
+    return after.params, metrics
+
+
+def t5x_step(config, model, params, batch):
+    partitioner = partitioning.PjitPartitioner(
+        num_partitions=config.mesh.tensor, logical_axis_rules=logical_axis_rules(config)
+    )
+    batch = as_t5x(batch)
+    shapes = {name: array.shape for name, array in batch.items()}
+    drawn = jax.eval_shape(lambda: model.get_initial_variables(jax.random.PRNGKey(0), shapes))
+    assert jax.tree.map(jnp.shape, drawn["params"]) == jax.tree.map(jnp.shape, params)
+    variables = flax.core.freeze({"params": params, "params_axes": drawn["params_axes"]})
+    state = train_state.FlaxOptimTrainState.create(model.optimizer_def, variables)
+    with TokenMeanTrainer(
+        model=model,
+        train_state=state,
+        partitioner=partitioner,
+        eval_names=(),
+        summary_dir=None,
+        train_state_axes=partitioner.get_mesh_axes(state),
+        rng=jax.random.PRNGKey(0),
+        learning_rate_fn=model._learner.schedule,
+        num_microbatches=config.optimizer.accumulate,
+    ) as trainer:
+        state, metrics = trainer._partitioned_train_step(state, batch)
+    values = {name: metric.compute() for name, metric in metrics.items() if "timing" not in name}
+    return flax.core.unfreeze(state.params), values
+
+
+def assert_same_step(config):
+    batch, model, params = make_batch(config), make_model(config), make_params(config, 0.3)
+    before = jax.tree.map(np.asarray, params)
+    expected, theirs = our_step(config, params, batch), t5x_step(config, model, params, batch)
+    names = expected[1].keys() - {"gradient_norm"}
+    for name in names:
+        assert float(theirs[1][name]) == pytest.approx(float(expected[1][name]), abs=LOSS_ATOL)
+    assert {"loss", "nll", "learning_rate"} <= names and float(expected[1]["loss"]) > 1
+    ours, found, old = (
+        traverse_util.flatten_dict(tree, sep="/") for tree in (expected[0], theirs[0], before)
+    )
+    trainable = Trainable.from_config(config.model, config.optimizer)
+    moved = 0
+    for name, array in ours.items():
+        np.testing.assert_allclose(found[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
+        moved += np.abs(array - old[name]).max() > 10 * PARAMETER_ATOL
+        if not trainable.trains(name):
+            np.testing.assert_array_equal(found[name], old[name])
+    assert moved > 5
+    return names
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_both_trainers_have_the_same_loss_and_take_the_same_step(layout):
+    adaption = {"adaption_mlp": 8} if layout == "two_stage" else {}
+    assert_same_step(make_config(layout, model=adaption))
+
+
+def test_micro_batches_weigh_by_their_tokens():
+    """Every third row has one pair, so no two micro-batches have the same number of tokens."""
+    assert_same_step(make_config("register", optimizer={"accumulate": 3, "weight_decay": 0.1}))
+
+
+def test_the_contrastive_term_is_trained_on_and_not_validated():
+    config = make_config("register", train={"contrastive_layer": 1})
+    assert "contrastive" in assert_same_step(config)
+    model, params, batch = make_model(config), make_params(config, 0.3), as_t5x(make_batch(config))
+    batch = jax.tree.map(jnp.asarray, batch)
+    (trained, _), (validated, metrics) = (
+        model.loss_fn(params, batch, None),
+        model.eval_fn(params, batch),
+    )
+    assert "contrastive" not in metrics and float(trained) > float(validated) + 1
+
+
+def test_lora_trains_and_the_rest_stays():
+    """The norm that is clipped is that of LoRA's gradients alone."""
+    lora, clip = {"lora_rank": 2, "lora": ("attention",)}, {"clip_norm": 0.05}
+    assert_same_step(make_config("two_stage", model=lora, optimizer=clip))
+
+
+def test_parameters_may_be_split_over_t5x_axes():
+    """61 + 3 ids: the vocabulary is odd or even, heads and widths are split in two."""
+    config = make_config("two_stage", mesh={"tensor": 2, "fsdp": 2})
+    rules = dict(logical_axis_rules(config))
+    assert rules["mlp"] == "model" and rules["embed"] == "data" and rules["length"] is None
+    assert_same_step(config)
+
+
+def t5x_batch(config, source="de", target="fr", references=None):
+    """Lays lines out as `t5x.infer` does, one per row."""
+    vocabulary = made_text.vocabulary()
+
+    texts = references or [""] * len(LINES)
+    given = [
+        Example(
+            np.asarray(vocabulary.encode(line)),
+            np.asarray(vocabulary.encode(text), np.int32),
+            vocabulary.language_index(source),
+            vocabulary.language_index(target),
+        )
+        for line, text in zip(LINES, texts, strict=True)
+    ]
+    lengths = {"inputs": 16, "targets": 16, "source_lang": 1, "target_lang": 1}
+    model = make_model(config)
+    rows = model.FEATURE_CONVERTER_CLS(pack=False)(dataset(given), lengths)
+    rows = list(rows.as_numpy_iterator())
+    return model, {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_t5x_finds_the_translations_that_translator_finds(layout):
+    config = make_config(layout, decode={"max_length_per_source": 1.1})
+    model, batch = t5x_batch(config)
+    params = make_params(config)
+    predict = jax.jit(lambda p, b: model.predict_batch_with_aux(p, b, return_all_decodes=True))
+    decodes, aux = predict(params, batch)
+    vocabulary = made_text.vocabulary()
+    ours = Translator(config, vocabulary, params).translate_nbest(LINES, source="de", target="fr")
+    assert len({translation.text for translation in ours}) > 1
+    for row, translation in enumerate(ours):
+        assert len(translation.hypotheses) == 3
+        for rank, hypothesis in enumerate(translation.hypotheses):
+            tokens = decodes[row, -1 - rank]
+            assert tokens[: len(hypothesis.tokens)].tolist() == list(hypothesis.tokens)
+            assert vocabulary.decode(tokens.tolist()) == hypothesis.text
+            assert float(aux["scores"][row, -1 - rank]) == pytest.approx(
+                hypothesis.score, abs=SCORE_ATOL
+            )
+    best = jax.jit(model.predict_batch)(params, batch)
+    np.testing.assert_array_equal(best, decodes[:, -1])
+
+
+def test_scores_are_those_of_translator_without_its_length_penalty():
+    config = make_config("register", decode={"length_penalty": 0.0})
+    references = ["un maison", "deux et trois", "petit", "vert vert vert"]
+    model, batch = t5x_batch(config, references=references)
+    params = make_params(config)
+    found = jax.jit(model.score_batch)(params, batch)
+    translator = Translator(config, made_text.vocabulary(), params)
+    expected = translator.score(LINES, references, source="de", target="fr")
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
+    """A decode function of the user's own, by t5x's interface, that takes one greedy step."""
+    config = make_config("register")
+    seen = {}
+
+    def decode_fn(
+        *, inputs, cache, tokens_to_logits, num_decodes, eos_id, decode_rng, cache_offset
+    ):
+        rows, steps = inputs.shape
+        seen.update(cache=cache, steps=steps, cache_offset=cache_offset, eos_id=eos_id)
+        first = jnp.repeat(inputs[:, :1], num_decodes, axis=0)
+        state = decoding.DecodingState(jnp.zeros(()), first, first, cache)
+        logits, _ = tokens_to_logits(state)
+        best = jnp.argmax(logits, axis=-1).reshape(rows, num_decodes, 1)
+        return best, jnp.zeros((rows, num_decodes))
+
+    model, batch = t5x_batch(config)
+    params = make_params(config)
+    model._decode_fn = decode_fn
+    ids = model.predict_batch(params, batch, jax.random.PRNGKey(0))
+    assert ids.shape == (len(LINES), 1)
+    assert (seen["steps"], seen["cache_offset"], seen["eos_id"]) == (13, 0, 1)
+    for layer in seen["cache"].layers:
+        keys, values, _ = layer.static
+        assert keys.shape == values.shape == (len(LINES), 17, 2, 8)
+        assert layer.growing_kv.keys.shape == (len(LINES), 3, 14, 2, 8)
+
+
+def test_sampling_takes_its_rng_from_t5x():
+    config = make_config("prefix", decode={"temperature": 2.0})
+    model, batch = t5x_batch(config)
+    params = make_params(config)
+    predict = jax.jit(model.predict_batch)
+    drawn = [predict(params, batch, jax.random.PRNGKey(seed)).tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(Exception, match="no rng"):
+        model.predict_batch(params, batch)

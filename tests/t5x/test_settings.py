@@ -1,0 +1,75 @@
+"""One configuration for both trainers: what t5x's gin files get of it. Needs no t5x."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+
+from mnmt_jax import t5x_settings
+from mnmt_jax.config import _own_gin_state, load_config, parsed_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.sharding import RULES
+
+MODEL = "gin_configs/models/register_tiny.gin"
+RUN = "gin_configs/runs/own_text.gin"
+BINDINGS = ["Optimizer.accumulate = 4", "Data.rows = 6", "Decode.buckets = (8, 24)"]
+
+
+@gin.configurable("made_elsewhere")
+def made_elsewhere(size=1):
+    return size
+
+
+@pytest.fixture
+def parse():
+    """Parses as t5x does, in a gin state that ends with the test."""
+    with _own_gin_state():
+        yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
+
+
+def test_a_configuration_parsed_elsewhere_is_the_one_of_our_commands(parse):
+    expected = load_config([MODEL, RUN], BINDINGS)
+    parse(*BINDINGS, "train/made_elsewhere.size = 3", "made_elsewhere.size = %SIZE", "SIZE = 2")
+    assert parsed_config() == expected
+    assert expected.model.layout == "register" and expected.data.rows == 6
+
+
+@pytest.mark.parametrize(
+    ("binding", "told"),
+    [
+        ("train/Data.rows = 4", "train/Data.rows"),
+        ("STEPS = 4", "macro 'STEPS' is never used"),
+        ("Data.rows = 0", "Data.rows"),
+    ],
+)
+def test_mistakes_in_our_keys_are_refused_under_t5x_too(parse, binding, told):
+    parse(binding)
+    with pytest.raises(UserError, match=told):
+        parsed_config()
+
+
+def test_t5x_gets_its_values_from_our_keys(parse):
+    parse(*BINDINGS)
+    config = parsed_config()
+    assert (t5x_settings.rows(), t5x_settings.micro_batches()) == (24, 4)
+    assert t5x_settings.validation_batches() == -(-config.data.validation_examples // 24)
+    lengths = {"inputs": 128, "targets": 128, "source_lang": 1, "target_lang": 1}
+    assert t5x_settings.training_lengths() == lengths
+    assert t5x_settings.inference_lengths()["inputs"] == 24
+    assert t5x_settings.steps() == 20000 and t5x_settings.save_every() == 1000
+    assert float(t5x_settings.learning_rate()(gin_step(1000))) == pytest.approx(1e-3)
+
+
+def gin_step(step: int):
+    import jax.numpy as jnp
+
+    return jnp.asarray(step, jnp.int32)
+
+
+def test_axis_rules_are_those_of_the_table(parse):
+    parse()
+    rules = dict(t5x_settings.axis_rules())
+    assert rules.keys() == RULES.keys()
+    assert {"batch": "data", "embed": None, "mlp": "model", "length": None}.items() <= rules.items()
+    split = load_config([MODEL, RUN], ["Mesh.fsdp = 2"])
+    assert dict(t5x_settings.logical_axis_rules(split))["embed"] == "data"
