@@ -140,6 +140,7 @@ def test_evaluation_reads_every_example_of_a_task():
     metrics, outputs = evaluator.evaluate(
         compute_metrics=True, predict_fn=right_answers, score_fn=None
     )
-    assert len(outputs["t5x_de_en"]) == 7
+    [found] = outputs["t5x_de_en"].values()
+    assert len(found) == 7
     found = metrics.result()["t5x_de_en"]
     assert found["exact_match"] == 100 and found["bleu"] == pytest.approx(100)
