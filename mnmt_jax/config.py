@@ -297,7 +297,7 @@ def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Confi
         try:
             gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
             sections = {name: section() for name, section in _SECTIONS.items()}
-        except (ValueError, TypeError, OSError, SyntaxError, NameError) as error:
+        except (ValueError, TypeError, OSError, SyntaxError, NameError, ImportError) as error:
             raise UserError(_one_line(error)) from error
         _check_all_consumed()
     return Config(**sections)
