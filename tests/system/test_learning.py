@@ -13,7 +13,6 @@ import pytest
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
-from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.sharding import make_mesh
@@ -94,8 +93,9 @@ def one_device(monkeypatch):
 
 @pytest.mark.parametrize(
     ("layout", "instruction"),
-    [(name, "register" if "register" in name else "1") for name in LAYOUTS]
-    + [("prefix", key) for key in INSTRUCTIONS if key not in ("1", "register")],
+    # Instruction 5 is the least like the others: a source tag, and a forced first output. That each
+    # instruction is translated as it is trained is in tests/unit/test_translator.py.
+    [(name, "register" if "register" in name else "1") for name in LAYOUTS] + [("prefix", "5")],
 )
 def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_device):
     train(configure(cache, layout, instruction), tmp_path)
