@@ -38,3 +38,7 @@ def pytest_terminal_summary(terminalreporter):
             "t5x is not installed: tests/t5x/test_model.py and test_commands.py did not run; its "
             "adapters' own logic was tested (docs/t5x.md)"
         )
+    if importlib.util.find_spec("libtpu") is None:
+        terminalreporter.write_line(
+            "libtpu is not installed: tests/tpu did not run (scripts/test_tpu.sh; docs/tpu.md)"
+        )

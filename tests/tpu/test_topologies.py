@@ -1,0 +1,70 @@
+"""Programs compiled for TPUs that are not there. Needs libtpu: scripts/test_tpu.sh installs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libtpu", reason="libtpu is not installed: run scripts/test_tpu.sh")
+
+ROOT = Path(__file__).resolve().parents[2]
+CHIP = 16 * 2**30
+RUN = "gin_configs/runs/cldr_quickstart.gin"
+
+
+def compile_ahead(topology: str, model: str, *more: str) -> dict:
+    script = [sys.executable, str(ROOT / "scripts" / "compile_ahead.py"), "--vocab_size=1504"]
+    files = [f"--gin_file=gin_configs/models/{model}.gin", f"--gin_file={RUN}"]
+    done = subprocess.run(
+        [*script, *files, f"--topology={topology}", *more],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_data_parallel_sums_the_gradient_once():
+    found = compile_ahead("v5e:2x2", "register_tiny")
+    assert (found["chips"], found["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
+    assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
+    for program in found["programs"].values():
+        sizes = program["bytes"]
+        parts = ("arguments", "outputs", "temporaries", "program")
+        assert program["fits"] and sizes["of_chip"] == CHIP
+        assert sizes["peak"] == sum(sizes[part] for part in parts) < CHIP
+        assert program["flops"] > 0 and program["seconds"] > 0
+    step = found["programs"]["train_step"]
+    (sums,) = step["collectives"]
+    assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
+    assert 0 <= sums["bytes"] - 4 * 985_856 < 1000  # every parameter, and the sums to report
+    assert 0.5 < step["model_flops"] / step["flops"] < 1.1
+    assert found["programs"]["prefill"]["collectives"] == []
+
+
+def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
+    more = "--programs=train_step", "--gin.Data.rows=16"
+    whole, parts = (
+        compile_ahead("v5e:4x4", "two_stage_tiny", *more, *mesh)["programs"]["train_step"]
+        for mesh in ((), ("--gin.Mesh.fsdp=-1",))
+    )
+    assert {one["kind"] for one in whole["collectives"]} == {"all-reduce"}
+    kinds = {one["kind"] for one in parts["collectives"]}
+    assert "all-gather" in kinds and "all-to-all" not in kinds
+    assert all(one["axes"] == ["fsdp"] for one in parts["collectives"])
+    assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
+
+
+def test_what_does_not_fit_is_told_with_a_remedy():
+    large = "--gin.Data.rows=131072", "--gin.Data.source_length=512", "--gin.Data.target_length=512"
+    found = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
+    step = found["programs"]["train_step"]
+    assert not step["fits"] and step["bytes"]["over"] > 0
+    assert step["bytes"]["peak"] - step["bytes"]["of_chip"] == step["bytes"]["over"]
+    assert step["fits_with"] is None or step["fits_with"].startswith("--gin.Model.remat=True")

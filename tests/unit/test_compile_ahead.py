@@ -1,0 +1,57 @@
+"""What compiling ahead says of memory, and which settings it tries."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax import compile_ahead
+from mnmt_jax.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ["gin_configs/models/register_mitre_466m.gin", "gin_configs/runs/mitre.gin"]
+
+
+def test_an_error_of_the_compiler_becomes_bytes():
+    text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+    text += "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+    found = compile_ahead._does_not_fit(RuntimeError(text))
+    gib = 1 << 30
+    expected = {"peak": int(20.5 * gib), "of_chip": int(15.75 * gib), "over": int(4.75 * gib)}
+    assert found == {"fits": False, "bytes": expected}
+
+
+def test_other_errors_are_not_taken_for_it():
+    with pytest.raises(RuntimeError, match="something else"):
+        compile_ahead._does_not_fit(RuntimeError("something else"))
+
+
+def test_remedies_keep_the_tokens_of_an_update():
+    config = load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2"])
+    tried = list(compile_ahead.remedies(config))
+    assert tried[0][0] == "--gin.Model.remat=True" and tried[0][1].model.remat
+    assert tried[1][1].mesh.fsdp == -1
+    for text, changed in tried:
+        assert changed.data.rows * changed.optimizer.accumulate == 1024
+        bindings = [part.removeprefix("--gin.") for part in text.split()]
+        assert load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2", *bindings]) == changed
+    assert tried[-1][1].data.rows == 64
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is not None, reason="libtpu is there: see tests/tpu"
+)
+def test_without_libtpu_one_line_says_so():
+    flags = [f"--gin_file={path}" for path in FILES]
+    done = subprocess.run(
+        [sys.executable, "scripts/compile_ahead.py", "--topology=v5e:2x2", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ") and "mnmt-jax[tpu]" in done.stderr
+    assert "Traceback" not in done.stderr
