@@ -368,7 +368,7 @@ def _check_all_consumed(others: bool = False) -> None:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if "malformed node" in text:
+    if "malformed node" in text or "Unable to parse value" in text:
         text = re.sub(r"^malformed node.*?> ", "", text)
         text += "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
     text = re.sub(r"\s*In call to configurable .*$", "", text)

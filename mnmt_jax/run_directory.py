@@ -104,7 +104,7 @@ class RunDirectory:
             UserError: if this is not a run directory.
         """
         if not self.config_file.is_file():
-            raise UserError(f"{self.config_file}: no such file; --run must name a training run")
+            raise UserError(f"{self.config_file}: no such file; name a run directory")
         return load_config([str(self.config_file)])
 
     def trained_directions(self) -> frozenset[Direction] | None:

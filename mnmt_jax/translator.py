@@ -167,6 +167,8 @@ class Translator:
     def _lines(
         self, lines: Iterable[str], source: str | Sequence[str], target: str | Sequence[str]
     ) -> Iterator[Line]:
+        if isinstance(lines, str):
+            raise UserError("lines: one text where a list of lines belongs; write [text]")
         sources, targets = self._each(source, "source"), self._each(target, "target")
         return _number(lines, sources, targets)
 

@@ -190,6 +190,11 @@ class TokenCache:
         Raises:
             UserError: if it is missing, of another format, or its vocabulary was exchanged.
         """
+        if not str(directory):
+            raise UserError(
+                "Data.cache is not set; name a folder that scripts/cache_tasks.py wrote: "
+                "--gin.Data.cache=\"'FOLDER'\""
+            )
         directory = Path(directory)
         path = directory / "cache.json"
         if not path.is_file():

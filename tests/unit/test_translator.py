@@ -116,6 +116,11 @@ def test_output_as_long_as_allowed_is_marked():
     assert not Translation().limited
 
 
+def test_one_text_is_not_a_list_of_lines():
+    with pytest.raises(UserError, match=r"write \[text\]"):
+        _translator().translate(LINES[0], source="en", target="de")
+
+
 SEARCHES = [{"beam_size": 5}, {"beam_size": 1}, {"temperature": 1.0}]
 
 
