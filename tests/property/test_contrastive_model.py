@@ -99,6 +99,8 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
         states = model.apply({"params": params}, batch, layer, method="source_states")
         found = tag_states(states, batch["source_segment_ids"], 2)
         np.testing.assert_allclose(found, expected, atol=1e-4)
+        in_first = model.apply({"params": params}, batch, layer, method="features_and_states")[1]
+        np.testing.assert_allclose(in_first, states, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["register", "two_stage_trigger", "encoder_decoder_register"])

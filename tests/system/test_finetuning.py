@@ -80,8 +80,8 @@ def base_config(corpus, tmp_path_factory) -> Config:
             learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0
         ),
         train=Train(steps=400, eval_every=200, save_every=200, log_every=100),
-        decode=Decode(method="greedy", max_length=40, buckets=(32,), batch=LINES),
-        mesh=Mesh(data=1),
+        decode=Decode(beam_size=1, max_length=40, buckets=(32,), batch=LINES),
+        mesh=Mesh(),
     )
 
 
