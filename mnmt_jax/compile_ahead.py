@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import re
 import types
@@ -58,6 +59,10 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
     Raises:
         UserError: if libtpu is not installed or has no such topology.
     """
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise UserError(
+            "--topology needs libtpu, which is not installed; pip install 'mnmt-jax[tpu]'"
+        )
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
     from jax.experimental import topologies
@@ -71,10 +76,6 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
         ).devices
     except Exception as error:  # jax raises several kinds
         text = " ".join(str(error).split())
-        if "libtpu" in text or "not been registered" in text or "No module" in text:
-            raise UserError(
-                "--topology needs libtpu, which is not installed; pip install mnmt-jax[tpu]"
-            ) from error
         raise UserError(f"--topology={topology}: {text}") from error
 
 
