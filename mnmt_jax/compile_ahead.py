@@ -35,7 +35,10 @@ from mnmt_jax.train_state import abstract_state, make_init, shardings_of
 
 PROGRAMS = ("train_step", "prefill", "decode_step")
 
-_TOO_LARGE = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
+_TOO_LARGE = re.compile(
+    r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
+    re.IGNORECASE,
+)
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
 _NO_VOCABULARY: Any = types.SimpleNamespace(tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID)
@@ -131,7 +134,9 @@ class Ahead:
         if chip and name == "train_step":
             flops = self._model_flops() / len(self.devices)
             found["model_flops"] = flops
-            found["model_flops_utilization"] = flops / (found["seconds"] * chip.peak_flops)
+            seconds = found["seconds"]
+            used = flops / (seconds * chip.peak_flops) if seconds else None
+            found["model_flops_utilization"] = used
         return found
 
     def fits(self) -> bool:
@@ -264,7 +269,8 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
         "bytes": {**parts, "peak": sum(parts.values())},
         "flops": costs["flops"] * share,
         "bytes_accessed": costs["bytes accessed"] * share,
-        "seconds": costs["optimal_seconds"] * share,
+        # XLA gives a negative number where it has no estimate.
+        "seconds": max(costs["optimal_seconds"], 0.0) * share or None,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
 

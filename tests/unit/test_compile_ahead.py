@@ -21,6 +21,10 @@ def test_an_error_of_the_compiler_becomes_bytes():
     gib = 1 << 30
     expected = {"peak": int(20.5 * gib), "of_chip": int(15.75 * gib), "over": int(4.75 * gib)}
     assert found == {"fits": False, "bytes": expected}
+    text = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+    text += "temporaries (1.5T) exceeds available HBM (15.75G)."
+    found = compile_ahead._does_not_fit(RuntimeError(text))
+    assert found["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
 
 
 def test_other_errors_are_not_taken_for_it():
