@@ -18,7 +18,7 @@ _COLLECTIVE = re.compile(rf"= (?P<result>.+?) (?P<kind>{_KINDS})(?P<start>-start
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
 _LOOP = re.compile(r" while\(.*body=%?(?P<body>[\w.\-]+)")
-_CALL = re.compile(r"(?:calls|to_apply|branch_computations|async_execution_thread)=\{?%?([\w.\-]+)")
+_CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")

@@ -22,16 +22,21 @@ import numpy as np
 from mnmt_jax.chips import Chip, chip_of
 from mnmt_jax.collectives import collectives, executed_share
 from mnmt_jax.config import Config
-from mnmt_jax.data.converter import PER_SEGMENT, Converter, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.converter import (
+    PER_SEGMENT,
+    Converter,
+    Lengths,
+    segments_from_rows,
+    training_converter,
+)
 from mnmt_jax.decoding.translate import length_limit
 from mnmt_jax.errors import UserError
-from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.flops import Sentence
 from mnmt_jax.learner import Batch, Learner
 from mnmt_jax.sharding import batch_sharding, make_mesh, replicated
 from mnmt_jax.special_ids import EOS_ID
 from mnmt_jax.train import train_step
-from mnmt_jax.train_state import abstract_state, make_init, shardings_of
+from mnmt_jax.train_state import TrainState, abstract_state, make_init, shardings_of
 
 PROGRAMS = ("train_step", "prefill", "decode_step")
 
@@ -39,6 +44,7 @@ _TOO_LARGE = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
     re.IGNORECASE,
 )
+_TOKENS = 32  # a side of a sentence pair, where FLOPs are counted
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
 _NO_VOCABULARY: Any = types.SimpleNamespace(tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID)
@@ -109,9 +115,14 @@ class Ahead:
     def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
         """Compiles programs and returns what is known of each, ready for JSON.
 
+        Args:
+            programs: which of `PROGRAMS`.
+
         Raises:
-            UserError: if the configuration does not fit the mesh.
+            UserError: if there is no such program, or the configuration does not fit the mesh.
         """
+        if unknown := [name for name in programs if name not in PROGRAMS]:
+            raise UserError(f"--programs: {unknown[0]!r} must be one of {', '.join(PROGRAMS)}")
         chip = chip_of(self.devices[0].device_kind)
         return {
             "chip": self.devices[0].device_kind,
@@ -144,14 +155,14 @@ class Ahead:
         return bool(self._describe("train_step", None)["fits"])
 
     def _model_flops(self) -> float:
-        """Counts an update's operations, rows full of sentence pairs of 32 tokens a side."""
-        data, model = self.config.data, self.learner.model
-        pairs = data.rows * self.config.optimizer.accumulate * data.target_length / 32
-        return pairs * train_flops(model.config, model.layout, self.vocab_size, Sentence(32, 32))
+        """Counts an update's operations, rows full of sentence pairs of one length."""
+        data = self.config.data
+        pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
+        return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), _TOKENS)
 
     def _lower_train_step(self) -> Any:
         learner, mesh = self.learner, self.mesh
-        like = abstract_state(make_init(learner, self._batch(0), 0), mesh)
+        like = self._state
         return jax.jit(
             functools.partial(train_step, learner),
             donate_argnums=0,
@@ -159,11 +170,11 @@ class Ahead:
         ).lower(like, self._batch(1))
 
     def _lower_prefill(self) -> Any:
-        return jax.jit(self._prefill).lower(self._params(), self._sources())
+        return jax.jit(self._prefill).lower(self._state.params, self._sources())
 
     def _lower_decode_step(self) -> Any:
         decode = self.config.decode
-        cache = jax.eval_shape(self._prefill, self._params(), self._sources())
+        cache = jax.eval_shape(self._prefill, self._state.params, self._sources())
         rows = (decode.batch, decode.beam_size)
         tokens = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=batch_sharding(self.mesh))
 
@@ -179,7 +190,7 @@ class Ahead:
             ),
             cache,
         )
-        return jax.jit(step, donate_argnums=2).lower(self._params(), tokens, placed)
+        return jax.jit(step, donate_argnums=2).lower(self._state.params, tokens, placed)
 
     def _prefill(self, params: Any, batch: Any) -> Any:
         decode = self.config.decode
@@ -192,20 +203,20 @@ class Ahead:
             method="prefill",
         )
 
-    def _params(self) -> Any:
-        return abstract_state(make_init(self.learner, self._batch(0), 0), self.mesh).params
+    @functools.cached_property
+    def _state(self) -> TrainState:
+        """Shapes of the train state, placed."""
+        return abstract_state(make_init(self.learner, self._batch(0), 0), self.mesh)
 
     def _sources(self) -> dict[str, Any]:
         """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
         decode, bucket = self.config.decode, max(self.config.decode.buckets)
-        converter = self._converter(Lengths(bucket, bucket))
+        converter = dataclasses.replace(self._converter, lengths=Lengths(bucket, bucket))
         return self._shapes(converter.static_batch(_NO_PAIRS, decode.batch), ())
 
     def _batch(self, leading: int) -> dict[str, Any]:
         """Shapes of a training batch, with `leading` axes of micro-batches."""
-        data = self.config.data
-        lengths = Lengths(data.source_length, data.target_length, data.max_segments)
-        batch = self._converter(lengths).batch(_NO_PAIRS, data.rows)
+        batch = self._converter.batch(_NO_PAIRS, self.config.data.rows)
         return self._shapes(batch, (self.config.optimizer.accumulate,) * leading)
 
     def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
@@ -216,16 +227,10 @@ class Ahead:
             if name not in PER_SEGMENT
         }
 
-    def _converter(self, lengths: Lengths) -> Converter:
-        config = self.config
-        return Converter(
-            _NO_VOCABULARY,
-            get_instruction(config.data.instruction),
-            self.learner.model.layout.embedded_roles(),
-            lengths,
-            config.model.register_factor,
-            identity=bool(config.train.contrastive_layer),
-        )
+    @functools.cached_property
+    def _converter(self) -> Converter:
+        roles = self.learner.model.layout.embedded_roles()
+        return training_converter(self.config, _NO_VOCABULARY, roles)
 
 
 def remedies(config: Config) -> Iterator[tuple[str, Config]]:

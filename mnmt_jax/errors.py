@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class UserError(ValueError):
     """Reports bad input in one line that names the file, line, field or flag and the remedy."""
+
+
+def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
+    """Joins the first few names and says how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return separator.join(names[:shown]) + more
 
 
 def run_command(main: Callable[[], int | None]) -> None:

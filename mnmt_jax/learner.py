@@ -16,6 +16,7 @@ from mnmt_jax.contrastive import contrastive_loss, tag_states
 from mnmt_jax.data.converter import IDENTITY
 from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
 from mnmt_jax.errors import UserError
+from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.losses import ContrastiveSums, LossSums, Sums, chunked_token_loss
@@ -81,6 +82,23 @@ class Learner:
     def sums(self) -> type[Sums]:
         """What `batch_loss` reports."""
         return ContrastiveSums if self.contrastive_layer else LossSums
+
+    def train_flops(self, pair: Sentence, identity: float = 0.0) -> float:
+        """Counts the FLOPs that training on one sentence pair needs; see `mnmt_jax.flops`.
+
+        Args:
+            pair: its lengths.
+            identity: tokens of the identity pair's source, read with a contrastive term alone.
+        """
+        model = self.model
+        return train_flops(
+            model.config,
+            model.layout,
+            model.vocab_size,
+            pair,
+            trainable=self.trainable,
+            contrastive=(self.contrastive_layer, identity),
+        )
 
     def without_contrastive(self) -> Learner:
         """Returns the learner of the cross entropy alone, which validation measures.

@@ -57,9 +57,14 @@ def per_token(sums: Sums) -> dict[str, Array]:
         token; what training minimises is `loss` + `contrastive`.
     """
     tokens = jnp.maximum(sums.tokens, 1.0)
+    return {name: total / tokens for name, total in reported(sums).items()}
+
+
+def reported(sums: Sums) -> dict[str, Any]:
+    """Returns the sums that are divided by tokens, under the names they are reported by."""
+    names = {"smoothed": "loss"}
     totals = sums._asdict()
-    totals = {"loss": totals.pop("smoothed")} | totals
-    return {name: total / tokens for name, total in totals.items() if name != "tokens"}
+    return {names.get(name, name): totals[name] for name in totals if name != "tokens"}
 
 
 def token_loss(

@@ -22,11 +22,11 @@ from t5x import metrics as t5x_metrics
 from t5x import models, optimizers, trainer
 
 from mnmt_jax.config import Config, parsed_config
-from mnmt_jax.data.converter import Converter, Lengths
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.converter import training_converter
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.translate import length_limit
 from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.losses import reported
 from mnmt_jax.seqio_tasks import registered_vocabulary
 from mnmt_jax.seqio_vocabulary import PieceVocabulary
 from mnmt_jax.sharding import make_mesh, parameter_axes
@@ -113,17 +113,10 @@ class TranslationModel(models.BaseTransformerModel):
         """
         pieces = vocabulary.vocabulary
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
-        instruction = get_instruction(config.data.instruction)
-        converter = Converter(
-            pieces,
-            instruction,
-            learner.model.layout.embedded_roles(),
-            Lengths(config.data.source_length, config.data.target_length, config.data.max_segments),
-            config.model.register_factor,
-            identity=bool(config.train.contrastive_layer),
-        )
+        converter = training_converter(config, pieces, learner.model.layout.embedded_roles())
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
-        self._config, self._learner, self._prefix = config, learner, instruction.target_extra
+        self._config, self._learner = config, learner
+        self._prefix = converter.instruction.target_extra
         super().__init__(
             module=learner.model,
             input_vocabulary=vocabulary,
@@ -192,9 +185,7 @@ class TranslationModel(models.BaseTransformerModel):
     ) -> tuple[Array, dict[str, Any]]:
         ours = our_batch(batch)
         total, sums = batch_loss(learner, params, ours, rng)
-        totals = sums._asdict()
-        totals = {"loss": totals.pop("smoothed")} | totals
-        count = totals.pop("tokens")
+        totals, count = reported(sums), sums.tokens
         filled = {
             f"non_padding_fraction/{name.removesuffix('_segment_ids')}": clu_metrics.Average(
                 total=(ids != 0).sum(dtype=jnp.float32), count=jnp.float32(ids.size)

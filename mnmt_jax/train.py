@@ -21,8 +21,8 @@ from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import IDENTITY, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline
-from mnmt_jax.errors import UserError
-from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.flops import Sentence
 from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
@@ -47,7 +47,6 @@ from mnmt_jax.validation import SUPERVISED, validate, validation_tasks
 from mnmt_jax.vocabulary import Vocabulary
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
-_NAMES_SHOWN = 8
 
 
 def train_step(
@@ -310,18 +309,10 @@ class Session:
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
-        learner, many = self._learner, max(examples, 1.0)
-        model = learner.model
+        many = max(examples, 1.0)
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
         identity = tokens.get(IDENTITY + SOURCE, 0.0) / many
-        return many * train_flops(
-            model.config,
-            model.layout,
-            model.vocab_size,
-            mean,
-            trainable=learner.trainable,
-            contrastive=(learner.contrastive_layer, identity),
-        )
+        return many * self._learner.train_flops(mean, identity)
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""
@@ -360,10 +351,9 @@ class Session:
         good = self._checkpoints.steps()
         number = np.unique(np.concatenate([task.reshape(-1) for task in self._unchecked[bad]]))
         names = [self._pipeline.task_names[task] for task in number if task >= 0]
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         raise UserError(
             f"step {bad}: the loss or its gradient is not finite; tasks of the batch: "
-            f"{', '.join(names[:_NAMES_SHOWN])}{more}; last good checkpoint: "
+            f"{listed(names)}; last good checkpoint: "
             f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
         )

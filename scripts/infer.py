@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser, parse_command_line
 from mnmt_jax.decoding.files import format_json, open_output, read_lines
-from mnmt_jax.errors import run_command
+from mnmt_jax.errors import listed, run_command
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translate import Translation
-
-_SHOWN = 10
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,7 +98,7 @@ def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
 def _warn(numbers: list[int], what: str, remedy: str) -> None:
     """Says which lines something happened to, if any."""
     if numbers:
-        shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+        shown = listed([str(number) for number in numbers])
         print(f"warning: {len(numbers)} {what} (line {shown}); {remedy}", file=sys.stderr)
 
 

@@ -19,6 +19,9 @@ from tests.unit import made_text
 
 SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
 ZERO_SHOT = (("de", "fr"), ("fr", "de"))
+# A model and an optimizer that learn the phrases of a test from scratch in a few hundred updates.
+LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, position_base=100.0)
+LEARNS_FAST = Optimizer(learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0)
 TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
 
 

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.config import Config
+from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.vocabulary import Vocabulary
@@ -280,6 +281,25 @@ class Converter:
             target_lang,
             task,
         )
+
+
+def training_converter(config: Config, vocabulary: Vocabulary, roles: tuple[str, ...]) -> Converter:
+    """Returns the converter of a run's training rows.
+
+    Args:
+        config: of the run.
+        vocabulary: the run's.
+        roles: as in `Converter`.
+    """
+    data = config.data
+    return Converter(
+        vocabulary,
+        get_instruction(data.instruction),
+        roles,
+        Lengths(data.source_length, data.target_length, data.max_segments),
+        config.model.register_factor,
+        identity=bool(config.train.contrastive_layer),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

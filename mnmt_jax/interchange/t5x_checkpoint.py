@@ -17,16 +17,14 @@ import orbax.checkpoint as ocp
 from flax import traverse_util
 
 from mnmt_jax.config import Config, save_config
-from mnmt_jax.errors import UserError
+from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.model import build_model
 from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.t5x_names import KINDS
 from mnmt_jax.vocabulary import Vocabulary
 
 _FOLDER = re.compile(r"checkpoint_(\d+)")
 _STATE = "state"
-_NAMES_SHOWN = 8
 
 
 def run_beside(model_dir: Path) -> RunDirectory:
@@ -113,10 +111,7 @@ def _read_target(folder: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) -> None:
-    model = build_model(config.model, vocabulary.size)
-    names = [f"{role}_{kind}" for role in model.layout.embedded_roles() for kind in KINDS]
-    batch = {name: np.zeros((1, 1), np.int32) for name in names}
-    shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+    shapes = parameter_shapes(config.model, vocabulary.size)
     wanted, there = (
         {name: leaf.shape for name, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
         for tree in (shapes, params)
@@ -127,8 +122,7 @@ def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) ->
         if wanted.get(name) != there.get(name)
     ]
     if differing:
-        more = f" and {len(differing) - _NAMES_SHOWN} more" if len(differing) > _NAMES_SHOWN else ""
         raise UserError(
             f"{folder}: not the parameters of the model in {run_beside(folder.parent).config_file}:"
-            f" {'; '.join(differing[:_NAMES_SHOWN])}{more}"
+            f" {listed(differing, separator='; ')}"
         )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
@@ -30,7 +30,7 @@ from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
 from tests import made_foreign
 from tests.made_params import assert_same
-from tests.made_run import assert_same_training, compilation_cache, records
+from tests.made_run import LEARNS, LEARNS_FAST, assert_same_training, compilation_cache, records
 from tests.run_commands import blocks, command, run_block
 from tests.unit.made_text import sentences
 
@@ -67,18 +67,8 @@ def base_config(corpus, tmp_path_factory) -> Config:
             chunk_examples=960,
             validation_examples=LINES,
         ),
-        model=Model(
-            layout="prefix",
-            stage_layers=(2,),
-            embed=64,
-            mlp=128,
-            heads=4,
-            dropout=0.0,
-            position_base=100.0,
-        ),
-        optimizer=Optimizer(
-            learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0
-        ),
+        model=dataclasses.replace(LEARNS, layout="prefix", stage_layers=(2,)),
+        optimizer=LEARNS_FAST,
         train=Train(steps=400, eval_every=200, save_every=200, log_every=100),
         decode=Decode(beam_size=1, max_length=40, buckets=(32,), batch=LINES),
         mesh=Mesh(),

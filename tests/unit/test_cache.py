@@ -52,6 +52,11 @@ def test_what_is_written_is_read(cache):
     )
 
 
+def test_no_cache_named_says_how_to_make_one():
+    with pytest.raises(UserError, match="Data.cache is not set.*cache_tasks.py"):
+        TokenCache.open("")
+
+
 def test_records_come_in_the_order_asked_across_shards(cache):
     indices = np.array([24, 3, 11, 10, 9, 3, 0])
     records = cache.read("made_en_de", "train", indices)
