@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,20 +10,24 @@ import numpy as np
 
 from mnmt_jax.model import Translator
 
-_MOMENTS = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
-_MOMENTS |= {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
+# Kind of parameter -> mean and standard deviation.
+Moments = Mapping[str, tuple[float, float]]
+_LORA = {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
+# Weights large beside the embedding, so that a model does not just repeat its input.
+STRONG: Moments = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
+# About the size that training begins with, biases and norms not at their zeros.
+MILD: Moments = {"embedding": (0, 0.25), "kernel": (0, 0.25), "bias": (0, 0.1), "scale": (1, 0.1)}
 
 
-def random_params(model: Translator, batch: dict[str, np.ndarray], seed: int = 0) -> Any:
-    """Draws every parameter.
-
-    Weights are large beside the embedding, so that a model does not just repeat its input.
-    """
+def random_params(
+    model: Translator, batch: dict[str, np.ndarray], seed: int = 0, moments: Moments = STRONG
+) -> Any:
+    """Draws every parameter."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        mean, std = _MOMENTS[path[-1].key]
+        mean, std = (_LORA | moments)[path[-1].key]
         return jax.numpy.asarray(rng.normal(mean, std, leaf.shape).astype(np.float32))
 
     return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -2,13 +2,13 @@
 
 import math
 
-import jax
 import numpy as np
 
 from mnmt_jax.config import Model
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.model import build_model
+from tests.random_params import MILD, random_params
 
 VOCAB = 17
 FIRST_TAG = 15
@@ -74,13 +74,6 @@ def unpacked(layout: Layout, pairs, factor: float = 1.0, pad: int = 0) -> dict[s
 
 
 def make(config: Model, batch, seed: int = 0):
-    """Builds the model and random parameters with biases and norms that are not at their zeros."""
+    """Builds the model and random parameters of the size they are drawn with."""
     model = build_model(config, VOCAB)
-    params = model.init(jax.random.key(seed), batch)["params"]
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    noisy = [
-        leaf + 0.1 * jax.random.normal(key, leaf.shape)
-        for leaf, key in zip(leaves, keys, strict=True)
-    ]
-    return model, jax.tree.unflatten(tree, noisy)
+    return model, random_params(model, batch, seed, MILD)

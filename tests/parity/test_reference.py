@@ -36,8 +36,24 @@ def model(reference):
     return build_model(reference.config, reference.vocab_size)
 
 
-def test_logits(reference, model):
-    logits = np.asarray(jax.jit(model.apply)({"params": reference.params}, reference.batch))
+@pytest.fixture(scope="module")
+def computed(reference, model):
+    """Everything of ours that one compiled program gives: for each name its value."""
+    minimised = what_training_minimises(reference, model)
+
+    @jax.jit
+    def compute(params):
+        logits = model.apply({"params": params}, reference.batch)
+        valid = jnp.asarray(reference.batch["target_segment_ids"] != 0)
+        plain = token_loss(logits, jnp.asarray(reference.labels), valid, LABEL_SMOOTHING)
+        (total, sums), gradients = jax.value_and_grad(minimised, has_aux=True)(params)
+        return dict(logits=logits, plain=plain, total=total, sums=sums, gradients=gradients)
+
+    return compute(reference.params)
+
+
+def test_logits(reference, computed):
+    logits = np.asarray(computed["logits"])
     expected = np.asarray([unpermute(row) for row in reference.values["logits"]])
     valid = reference.batch["target_segment_ids"] != 0
     assert valid.sum() > 10
@@ -51,16 +67,9 @@ def unpermute(logits):
     return permute_rows(np.swapaxes(logits, 0, 1)).swapaxes(0, 1)
 
 
-def losses_of(model, params, reference):
-    logits = model.apply({"params": params}, reference.batch)
-    valid = jnp.asarray(reference.batch["target_segment_ids"] != 0)
-    return token_loss(logits, jnp.asarray(reference.labels), valid, LABEL_SMOOTHING)
-
-
-def test_loss(reference, model):
-    sums = jax.jit(lambda params: losses_of(model, params, reference))(reference.params)
+def test_loss(reference, computed):
     expected = [reference.values[f"{name}_sum"] for name in ("label_smoothed_loss", "nll")]
-    np.testing.assert_allclose(sums[:2], np.asarray(expected), rtol=LOSS_RTOL)
+    np.testing.assert_allclose(computed["plain"][:2], np.asarray(expected), rtol=LOSS_RTOL)
 
 
 def what_training_minimises(reference, model):
@@ -71,9 +80,9 @@ def what_training_minimises(reference, model):
     return lambda params: batch_loss(learner, params, batch)
 
 
-def test_total_loss(reference, model):
+def test_total_loss(reference, computed):
     """Their file holds the contrastive sum before it is scaled by source tokens / sentences."""
-    total, sums = jax.jit(what_training_minimises(reference, model))(reference.params)
+    total, sums = computed["total"], computed["sums"]
     plain = float(reference.values["label_smoothed_loss_sum"])
     assert float(sums.smoothed) == pytest.approx(plain, rel=LOSS_RTOL)
     expected = float(reference.values.get("total_loss_sum", plain))
@@ -87,12 +96,9 @@ def test_total_loss(reference, model):
     assert float(sums.contrastive) / scale == pytest.approx(term, rel=LOSS_RTOL)
 
 
-def test_gradients(reference, model):
-    minimised = what_training_minimises(reference, model)
-    gradients = jax.jit(jax.grad(lambda params: minimised(params)[0]))(reference.params)
-    found = write_parameters(
-        jax.tree.map(np.asarray, gradients), reference.config, reference.layout
-    )
+def test_gradients(reference, computed):
+    gradients = jax.tree.map(np.asarray, computed["gradients"])
+    found = write_parameters(gradients, reference.config, reference.layout)
     compared = 0
     for name, gradient in found.items():
         expected = reference.values.get(f"grad/{name}")

@@ -10,7 +10,7 @@ import functools
 import jax
 import pytest
 
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
@@ -19,7 +19,7 @@ from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
-from tests.made_run import records
+from tests.made_run import LEARNS, LEARNS_FAST, records
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))
 PHRASES = 16
@@ -49,25 +49,17 @@ def configure(cache, layout: str, instruction: str) -> Config:
     return Config(
         data=Data(
             cache=str(cache),
-            rows=8,
+            rows=4,
             source_length=48,
             target_length=48,
             max_segments=6,
             instruction=instruction,
             chunk_examples=480,
         ),
-        model=Model(
-            layout=layout,
-            stage_layers=(2,) if stages == 1 else (1, 2),
-            embed=64,
-            mlp=128,
-            heads=4,
-            dropout=0.0,
-            position_base=100.0,
+        model=dataclasses.replace(
+            LEARNS, layout=layout, stage_layers=(2,) if stages == 1 else (1, 2)
         ),
-        optimizer=Optimizer(
-            learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0
-        ),
+        optimizer=LEARNS_FAST,
         train=Train(steps=400, eval_every=400, save_every=400, log_every=100),
         decode=Decode(beam_size=1, max_length=60, buckets=(48,), batch=PHRASES),
         mesh=Mesh(),
