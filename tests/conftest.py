@@ -4,15 +4,17 @@ import importlib.util
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Tests compile far more than they run: the compiler's least effort makes the suite twice as fast.
-# XLA_FLAGS="" runs it as users run.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-)
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
+
+# Tests compile far more than they run: the compiler's least effort makes the suite twice as fast.
+# XLA_FLAGS="" runs it as users run. XLA ends the process for a flag that it no longer knows.
+_FLAGS = ["--xla_backend_optimization_level=0"]
+if jax.__version_info__ < (0, 11):
+    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
