@@ -26,6 +26,7 @@ from orbax.checkpoint import checkpoint_managers
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
 from mnmt_jax.params_writer import write_lazily
+from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
 from mnmt_jax.train_state import TrainState
@@ -135,6 +136,7 @@ class Checkpoints:
         failed = []
         for step in steps:
             try:
+                self._check_whole(step)
                 restored = self._read(step, like)
             except _DamagedError as error:
                 failed.append(step)
@@ -163,6 +165,25 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self.directory, options=self._options)
+
+    def _check_whole(self, step: int) -> None:
+        """Lets process 0 of several read a step first, so that all agree on whether it is whole.
+
+        Raises:
+            _DamagedError: in every process, if it is not.
+        """
+        if jax.process_count() == 1:
+            return  # `_read` finds out by itself
+        found: Exception | None = None
+        if is_first():
+            try:
+                fingerprints = _read_record(self.directory / str(step))["fingerprints"]
+                for name in _ITEMS:
+                    _read_numpy(self.directory / str(step) / name, fingerprints[name])
+            except Exception as error:  # whatever it is, the others must hear of it
+                found = error
+        if told_by_first(0 if found is None else 1):
+            raise _DamagedError(_one_line(found) if found else "says process 0")
 
     def _read(self, step: int, like: TrainState) -> Restored:
         folder, wanted = self.directory / str(step), _trees(like)
@@ -195,10 +216,11 @@ class Checkpoints:
         self._manager.close()
         aside = self.directory.with_name(f"{self.directory.name}_damaged")
         aside.mkdir(exist_ok=True)
-        for step in steps:
+        for step in steps if is_first() else ():
             shutil.rmtree(aside / str(step), ignore_errors=True)
             (self.directory / str(step)).rename(aside / str(step))
             self._report(f"checkpoint {step} was moved to {aside / str(step)}")
+        wait_for_all("set aside")
         self._manager = self._open()
 
 
@@ -357,7 +379,17 @@ def _read_step(directory: Path, step: int) -> Any:
 
 def _read_record(folder: Path) -> dict[str, Any]:
     """Returns what `save` wrote beside the arrays of a step."""
-    return ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(folder / "extra")
+    with _reader(ocp.JsonCheckpointHandler) as reader:
+        return reader.restore(folder / "extra")
+
+
+def _reader(handler: Callable[..., ocp.CheckpointHandler]) -> ocp.Checkpointer:
+    """Opens a checkpointer of this process alone: the others need not read at the same time."""
+    own = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+    )
+    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
 
 
 def _read_numpy(folder: Path, fingerprint: int) -> Any:
@@ -372,7 +404,7 @@ def _read_numpy(folder: Path, fingerprint: int) -> Any:
 
 def _load_numpy(folder: Path) -> Any:
     """Reads an item into the host's memory, whatever structure it has."""
-    with ocp.PyTreeCheckpointer() as reader:
+    with _reader(ocp.PyTreeCheckpointHandler) as reader:
         shapes = reader.metadata(folder).item_metadata.tree
         arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
         return reader.restore(folder, restore_args=arguments)

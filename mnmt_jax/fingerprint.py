@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from mnmt_jax.sharding import settle
+
 
 def tree_fingerprint(tree: Any) -> int:
     """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
     hashes: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        found = array_fingerprint(leaf)
+        found = settle(array_fingerprint(leaf))
         # A host array is copied to a device: waiting here keeps that to one copy at a time.
         hashes[path_name(path)] = int(found) if isinstance(leaf, np.ndarray) else found
     return combine_fingerprints(hashes)

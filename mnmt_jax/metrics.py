@@ -77,7 +77,13 @@ class Reporter:
     """
 
     def __init__(
-        self, run: RunDirectory, first_step: int, total_steps: int, seconds: float = 0.0
+        self,
+        run: RunDirectory,
+        first_step: int,
+        total_steps: int,
+        seconds: float = 0.0,
+        *,
+        silent: bool = False,
     ) -> None:
         """Opens the files.
 
@@ -86,10 +92,14 @@ class Reporter:
             first_step: updates done before; later lines of earlier starts are dropped.
             total_steps: updates of the whole run.
             seconds: spent in earlier starts.
+            silent: whether to say nothing at all, since another process does.
         """
-        self._file = MetricsFile(run.metrics_file, after_step=first_step)
-        self._tensorboard = TensorBoard(run.tensorboard, after_step=first_step)
-        self._bar = _make_bar(first_step, total_steps)
+        self._silent = silent
+        self._files: tuple[MetricsFile | TensorBoard, ...] = ()
+        if not silent:
+            metrics = MetricsFile(run.metrics_file, after_step=first_step)
+            self._files = (metrics, TensorBoard(run.tensorboard, after_step=first_step))
+        self._bar = _make_bar(first_step, total_steps, silent)
         self._total_steps = total_steps
         self._before, self._start = seconds, time.monotonic()
         self._mark: float | None = None  # start of the interval whose speed is measured
@@ -154,8 +164,8 @@ class Reporter:
 
     def write(self, record: Record) -> None:
         """Writes a record with its `step` everywhere and shows its main numbers."""
-        self._file.write(record)
-        self._tensorboard.write(record)
+        for file in self._files:
+            file.write(record)
         shown = ("loss", "nll", "contrastive")
         parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")
@@ -173,17 +183,18 @@ class Reporter:
 
     def say(self, line: str) -> None:
         """Prints a line for the person watching, without tearing the bar."""
-        self._bar.write(line, file=sys.stderr)
-        sys.stderr.flush()
+        if not self._silent:
+            self._bar.write(line, file=sys.stderr)
+            sys.stderr.flush()
 
     def close(self) -> None:
         """Closes the files and ends the bar."""
         self._bar.close()
-        self._file.close()
-        self._tensorboard.close()
+        for file in self._files:
+            file.close()
 
 
-def _make_bar(first_step: int, total_steps: int) -> Any:
+def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:
     from tqdm import tqdm
 
     return tqdm(
@@ -192,7 +203,7 @@ def _make_bar(first_step: int, total_steps: int) -> Any:
         unit="step",
         file=sys.stderr,
         dynamic_ncols=True,
-        disable=not sys.stderr.isatty(),
+        disable=silent or not sys.stderr.isatty(),
     )
 
 

@@ -149,8 +149,8 @@ class RunDirectory:
         """
         _write_json(self.origin_file, {"origin": origin, "report": report})
 
-    def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
-        """Writes the configuration and the vocabulary, or checks that they continue the run.
+    def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
+        """Checks that a configuration and a vocabulary continue the run.
 
         Args:
             config: of the training about to start.
@@ -160,21 +160,25 @@ class RunDirectory:
         Raises:
             UserError: if the run was started with another configuration or vocabulary.
         """
+        if not (has_checkpoint and self.config_file.is_file()):
+            return
+        changed = changed_fields(self.config(), config)
+        if changed:
+            raise UserError(
+                f"{self.path} was started with another configuration: {'; '.join(changed)}. "
+                "Restore these values, or choose another --workdir (a new run can start from "
+                f"these parameters: --initialize_from={self.path})"
+            )
+        if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
+            raise UserError(
+                f"{self.vocabulary} differs from the vocabulary of Data.cache="
+                f"'{config.data.cache}'; choose the cache of the run or another --workdir"
+            )
+
+    def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
+        """Writes the configuration, and the vocabulary unless the run has one; as `check`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if has_checkpoint and self.config_file.is_file():
-            changed = changed_fields(self.config(), config)
-            if changed:
-                raise UserError(
-                    f"{self.path} was started with another configuration: {'; '.join(changed)}. "
-                    "Restore these values, or choose another --workdir (a new run can start from "
-                    f"these parameters: --initialize_from={self.path})"
-                )
-            if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
-                raise UserError(
-                    f"{self.vocabulary} differs from the vocabulary of Data.cache="
-                    f"'{config.data.cache}'; choose the cache of the run or another --workdir"
-                )
-        else:
+        if not (has_checkpoint and self.config_file.is_file()):
             vocabulary.save(self.vocabulary)
         partial = self.path / f".config.gin.partial-{os.getpid()}"
         save_config(config, partial)

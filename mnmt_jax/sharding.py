@@ -193,6 +193,12 @@ def batch_shards(mesh: jax.sharding.Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
+def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
+    """Returns which of the `batch_shards` this process's devices hold, ascending."""
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
+    return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
+
+
 def split_rows(states: Array) -> Array:
     """Keeps activations split by rows over `data` and `fsdp`; the other axes are whole.
 
@@ -223,6 +229,8 @@ def _constrain(array: Array, spec: PartitionSpec) -> Array:
 def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
     """Returns `jax.jit(function, **options)`, called and traced with the mesh set.
 
+    A call ends as `settle` does.
+
     Args:
         mesh: from `make_mesh`; `split_rows` sees it.
         function: pure.
@@ -233,9 +241,24 @@ def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> C
     @functools.wraps(compiled)
     def call(*arguments: Any) -> Any:
         with jax.set_mesh(mesh):
-            return compiled(*arguments)
+            return settle(compiled(*arguments))
 
     return call
+
+
+def settle(result: Any) -> Any:
+    """Waits for arrays on several CPU devices; those on other devices come when they come.
+
+    Two programs at a time can take each other the threads that their collectives wait for: XLA's
+    CPU client then ends the process.
+
+    Args:
+        result: arrays of one program; returned as they are.
+    """
+    arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
+    devices = next(arrays).sharding.device_set
+    waits = len(devices) > 1 and next(iter(devices)).platform == "cpu"
+    return jax.block_until_ready(result) if waits else result
 
 
 def place_batch(
@@ -244,23 +267,32 @@ def place_batch(
     """Puts a batch on the devices of the mesh.
 
     Args:
-        batch: arrays with rows at axis `leading`; with several processes, this process's rows.
+        batch: arrays with rows at axis `leading`; with several processes, the rows of this
+            process's `own_shards`.
         mesh: from `make_mesh`.
         leading: as in `batch_sharding`.
 
     Raises:
         UserError: if the rows cannot be split evenly.
     """
-    rows = next(iter(batch.values())).shape[leading] * jax.process_count()
-    if rows % batch_shards(mesh):
+    own, shards = own_shards(mesh), batch_shards(mesh)
+    local = next(iter(batch.values())).shape[leading]
+    if local % len(own):
         raise UserError(
-            f"Data.rows={rows} must be a multiple of the {batch_shards(mesh)} parts (data x "
-            "fsdp) that the mesh splits a batch into"
+            f"Data.rows={local * shards // len(own)} must be a multiple of the {shards} parts "
+            "(data x fsdp) that the mesh splits a batch into"
         )
     sharding = batch_sharding(mesh, leading)
     if jax.process_count() == 1:
         return jax.device_put(dict(batch), sharding)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, array)
-        for name, array in batch.items()
-    }
+    length = local // len(own)
+
+    def place(array: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:
+            start = own.index((index[leading].start or 0) // length) * length
+            return array[(*index[:leading], slice(start, start + length))]
+
+        shape = (*array.shape[:leading], length * shards, *array.shape[leading + 1 :])
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    return {name: place(array) for name, array in batch.items()}

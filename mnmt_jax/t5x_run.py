@@ -26,4 +26,6 @@ def write_run(model_dir: str, summary_writer: Any, step: int, *, mixture_or_task
     if jax.process_index() == 0:
         run = run_beside(Path(model_dir))
         vocabulary = registered_vocabulary(mixture_or_task_name).vocabulary
-        run.prepare(parsed_config(), vocabulary, has_checkpoint=run.config_file.is_file())
+        config, continues = parsed_config(), run.config_file.is_file()
+        run.check(config, vocabulary, has_checkpoint=continues)
+        run.prepare(config, vocabulary, has_checkpoint=continues)

@@ -20,7 +20,7 @@ from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import IDENTITY, segments_from_rows
-from mnmt_jax.data.pipeline import TRAIN, Pipeline
+from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.flops import Sentence
 from mnmt_jax.initialization import Origin, start_from
@@ -28,8 +28,16 @@ from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
 from mnmt_jax.losses import LossSums, Sums, per_token
 from mnmt_jax.metrics import Record, Reporter
+from mnmt_jax.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.sharding import compile_on, make_mesh, place_batch, replicated
+from mnmt_jax.sharding import (
+    batch_shards,
+    compile_on,
+    make_mesh,
+    own_shards,
+    place_batch,
+    replicated,
+)
 from mnmt_jax.stopping import StopRequests
 from mnmt_jax.train_state import (
     NEVER,
@@ -137,15 +145,15 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         UserError: if the configuration does not fit the data, the devices or the run, if LoRA has
             no `origin`, or if a loss is not finite.
     """
-    if jax.process_count() > 1:
-        raise UserError(
-            f"training in {jax.process_count()} processes is not supported yet; start one process "
-            "that sees all devices"
-        )
     settings = config.train
     run = RunDirectory(Path(workdir))
-    with StopRequests() as stop, Session(config, run, origin) as session:
-        while session.step < settings.steps and stop.received is None:
+    with (
+        StopRequests() as stop,
+        Session(config, run, origin) as session,
+        Agreement(session.mesh, lambda: stop.received or 0) as agreement,
+    ):
+        asked = agreement.signal()
+        while session.step < settings.steps and not asked:
             session.advance()
             record: Record = {}
             if session.due(settings.log_every):
@@ -156,9 +164,10 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
                 session.reporter.write({"step": session.step, **record})
             if session.due(settings.save_every):
                 session.save()
+            asked = agreement.signal()
         session.save()
         done = f"step {session.step} of {settings.steps}"
-    stopped = stop.received.name if stop.received else None
+    stopped = asked.name if asked else None
     again = "; the same command continues" if session.step < settings.steps else ""
     session.reporter.say(f"{stopped or 'complete'}: {run.path} is at {done}{again}")
     return stopped if again else None
@@ -170,6 +179,7 @@ class Session:
     Attributes:
         config: of the run.
         run: its directory.
+        mesh: of all devices, those of other processes too.
         reporter: takes records and lines.
         state: after the last update.
         step: updates done, known without asking the device.
@@ -177,12 +187,13 @@ class Session:
 
     def __init__(self, config: Config, run: RunDirectory, origin: Origin | None = None) -> None:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
+        check_alike("the configuration", repr(config))
         cache = TokenCache.open(config.data.cache)
         config = _with_tasks(config, cache)
         self.config, self.run = config, run
-        self._mesh = make_mesh(config.mesh)
-        self._learner = Learner.from_config(config, cache.vocabulary.size, self._mesh)
-        self._pipeline = _make_pipeline(config, cache, self._learner)
+        self.mesh = make_mesh(config.mesh)
+        self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
+        self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
         self._tasks = validation_tasks(self._pipeline)
         shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
         self._positions = {
@@ -192,7 +203,7 @@ class Session:
             for role in roles_of(shapes)
         }
         init = make_init(self._learner, shapes, config.train.seed)
-        like = abstract_state(init, self._mesh)
+        like = abstract_state(init, self.mesh)
         self._compile(shardings_of(like))
         self._batches = self._pipeline.train()
         self._latest: dict[str, Array] = {}
@@ -217,18 +228,31 @@ class Session:
                 f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
                 "changes a trained model; name its run, or set Model.lora_rank=0"
             )
-        self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
-        tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
-        self.run.write_tasks({n: (task.source_lang, task.target_lang) for n, task in tasks.items()})
+        self.run.check(self.config, cache.vocabulary, has_checkpoint=continues)
+        wait_for_all("checked")  # before anything is written
+        if is_first():
+            self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
+            tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
+            self.run.write_tasks(
+                {n: (task.source_lang, task.target_lang) for n, task in tasks.items()}
+            )
+        wait_for_all("prepared")
+        if not self.run.config_file.is_file():
+            raise UserError(
+                f"{self.run.path} is not the folder that process 0 writes to; choose a --workdir "
+                "on storage that all processes share"
+            )
         restored = self._checkpoints.restore(like)
         extra = restored.extra if restored else {}
-        self.state = restored.state if restored else create_state(init, self._mesh)
+        self.state = restored.state if restored else create_state(init, self.mesh)
         if restored:
             self._batches.set_state(extra["data"])
         report = "" if restored or not origin else self._start_from(origin, cache.vocabulary)
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
-        self.reporter = Reporter(self.run, self.step, self.config.train.steps, seconds)
+        self.reporter = Reporter(
+            self.run, self.step, self.config.train.steps, seconds, silent=not is_first()
+        )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
         lines = () if restored else (self._pipeline.left_out(), report, self._share(), unmeasured)
         for line in filter(None, lines):
@@ -238,7 +262,8 @@ class Session:
         """Exchanges the parameters just drawn for another run's."""
         params, report = start_from(origin, self.state.params, self.config, vocabulary)
         self.state = dataclasses.replace(self.state, params=params)
-        self.run.write_origin(str(origin.run), report)
+        if is_first():
+            self.run.write_origin(str(origin.run), report)
         return report
 
     def _share(self) -> str:
@@ -249,16 +274,16 @@ class Session:
         return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:
-        whole, learner, roles = replicated(self._mesh), self._learner, tuple(self._positions)
+        whole, learner, roles = replicated(self.mesh), self._learner, tuple(self._positions)
         self._train_step = compile_on(
-            self._mesh,
+            self.mesh,
             functools.partial(train_step, learner),
             donate_argnums=0,
             out_shardings=(shardings, whole),
         )
         plain = learner.without_contrastive()
         self._loss = compile_on(
-            self._mesh,
+            self.mesh,
             lambda params, batch: batch_loss(plain, params, batch)[1],
             out_shardings=whole,
         )
@@ -284,7 +309,7 @@ class Session:
         """Does one update; returns before the device has finished it."""
         parts = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
         batch = {name: np.stack([part[name] for part in parts]) for name in _for_device(parts[0])}
-        placed = place_batch(batch, self._mesh, leading=1)
+        placed = place_batch(batch, self.mesh, leading=1)
         self.state, self._latest = self._train_step(self.state, placed)
         self.step += 1
         self._unchecked[self.step] = [part["task"] for part in parts]
@@ -304,7 +329,7 @@ class Session:
             "learning_rate": float(latest["learning_rate"]),
             "gradient_norm": float(latest["gradient_norm"]),
             "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
-            **self.reporter.speed(tokens, flops, self._mesh.devices.flatten().tolist()),
+            **self.reporter.speed(tokens, flops, self.mesh.devices.flatten().tolist()),
         }
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
@@ -322,7 +347,7 @@ class Session:
         self._checked_window()
 
         def loss(batch: Mapping[str, np.ndarray]) -> LossSums:
-            return self._loss(self.state.params, place_batch(_for_device(batch), self._mesh))
+            return self._loss(self.state.params, place_batch(_for_device(batch), self.mesh))
 
         with self.reporter.paused():
             result = validate(self._pipeline.validation(names), loss, self._tasks)
@@ -365,7 +390,9 @@ def _with_tasks(config: Config, cache: TokenCache) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
 
 
-def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipeline:
+def _make_pipeline(
+    config: Config, cache: TokenCache, learner: Learner, mesh: jax.sharding.Mesh
+) -> Pipeline:
     return Pipeline(
         cache,
         learner.model.layout,
@@ -373,7 +400,7 @@ def _make_pipeline(config: Config, cache: TokenCache, learner: Learner) -> Pipel
         register_factor=config.model.register_factor,
         identity=learner.contrastive_layer > 0,
         seed=config.train.seed,
-        host=(jax.process_index(), jax.process_count()),
+        share=RowShare(own_shards(mesh), batch_shards(mesh)),
     )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.learner import Learner
 from mnmt_jax.losses import LossSums, Sums
-from mnmt_jax.sharding import tree_sharding
+from mnmt_jax.sharding import settle, tree_sharding
 
 NEVER = -1
 
@@ -113,7 +113,7 @@ def shardings_of(state: TrainState) -> TrainState:
 
 def create_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
     """Computes the first state directly in its shards; the values do not depend on the mesh."""
-    return jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))()
+    return settle(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
 
 
 def roles_of(batch: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from mnmt_jax.cli import CommandParser, parse_command_line
 from mnmt_jax.errors import run_command
+from mnmt_jax.processes import add_process_flags, connect, is_distributed, supervise
 
 _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, plus its number
 
 
-def main() -> int:
+def main() -> int | None:
     """Parses the command line and trains."""
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -27,8 +28,19 @@ def main() -> int:
         metavar="STEP",
         help="its checkpoint's step, 'best' or 'average'; the newest if not given",
     )
+    add_process_flags(parser)
     flags, gin_files, bindings = parse_command_line(parser)
+    if not is_distributed(flags):
+        return _train(flags, gin_files, bindings)
 
+    def work() -> int:
+        connect(flags)
+        return _train(flags, gin_files, bindings)
+
+    return supervise(work)
+
+
+def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     from mnmt_jax.config import load_config
     from mnmt_jax.initialization import Origin
     from mnmt_jax.train import train

@@ -31,6 +31,38 @@ _LAST_CHUNK = 2**40
 _MAX_EMPTY_CHUNKS = 100
 
 
+@dataclasses.dataclass(frozen=True)
+class RowShare:
+    """Which rows of the global batch a process reads: some of the equal runs they are cut into.
+
+    Attributes:
+        own: numbers of the runs, ascending.
+        runs: how many there are.
+    """
+
+    own: tuple[int, ...] = (0,)
+    runs: int = 1
+
+    def local_rows(self, rows: int) -> np.ndarray:
+        """Returns, for each row of the global batch, its place among the own rows, or -1.
+
+        Raises:
+            UserError: if the rows cannot be cut so.
+        """
+        if rows % self.runs:
+            raise UserError(
+                f"Data.rows={rows} must be a multiple of the {self.runs} parts (data x fsdp) that "
+                "the mesh splits a batch into"
+            )
+        length = rows // self.runs
+        places = np.full((self.runs, length), -1)
+        places[list(self.own)] = np.arange(len(self.own) * length).reshape(-1, length)
+        return places.reshape(-1)
+
+
+ALL_ROWS = RowShare()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
     """The rows of one chunk, sorted by batch and row.
@@ -53,10 +85,10 @@ class Plan:
     batches: int
     dropped: np.ndarray
 
-    def select(self, kept: np.ndarray, first_row: int = 0) -> Plan:
-        """Returns the plan of some pairs, rows counted from `first_row`."""
-        arrays = {name: getattr(self, name)[kept] for name in ("task", "index", "batch", "lengths")}
-        return dataclasses.replace(self, row=self.row[kept] - first_row, **arrays)
+    def select(self, kept: np.ndarray) -> Plan:
+        """Returns the plan of some pairs."""
+        names = ("task", "index", "batch", "row", "lengths")
+        return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
 class Pipeline:
@@ -77,7 +109,7 @@ class Pipeline:
         register_factor: float = 1.0,
         identity: bool = False,
         seed: int = 1,
-        host: tuple[int, int] = (0, 1),
+        share: RowShare = ALL_ROWS,
     ) -> None:
         """Checks the settings against the cache.
 
@@ -88,12 +120,9 @@ class Pipeline:
             register_factor: source tokens per register.
             identity: whether training batches hold the identity pairs too.
             seed: of order and mixing.
-            host: this host's number and the number of hosts; each gets an equal run of the global
-                batch's rows.
+            share: which rows of the global batch this process reads.
         """
-        number, hosts = host
-        if data.rows % hosts:
-            raise UserError(f"Data.rows={data.rows} must be a multiple of the {hosts} processes")
+        self._local_row = share.local_rows(data.rows)
         self.cache = cache
         self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not self.task_names:
@@ -107,8 +136,7 @@ class Pipeline:
             identity,
         )
         self._data, self._seed = data, seed
-        self._rows = data.rows // hosts
-        self._first_row = self._rows * number
+        self._rows = int((self._local_row >= 0).sum())
         self._schedule = Schedule(
             self.task_names,
             tuple(cache.split(name, TRAIN).examples for name in self.task_names),
@@ -230,8 +258,9 @@ class Pipeline:
         self, plan: Plan, names: Sequence[str], split: str, first_batch: int
     ) -> Iterator[Segments]:
         """Reads this host's rows of a plan, batch by batch."""
-        own = (plan.row >= self._first_row) & (plan.row < self._first_row + self._rows)
-        plan_ = plan.select(own & (plan.batch >= first_batch), self._first_row)
+        own = self._local_row[plan.row] >= 0
+        plan_ = plan.select(own & (plan.batch >= first_batch))
+        plan_ = dataclasses.replace(plan_, row=self._local_row[plan_.row])
         segments = self._segments(plan_, names, split)
         bounds = np.searchsorted(plan_.batch, np.arange(first_batch, plan.batches + 1))
         source_ends = np.concatenate(([0], np.cumsum(segments.source_counts)))
@@ -353,11 +382,11 @@ def batches(
     *,
     register_factor: float = 1.0,
     seed: int = 1,
-    host: tuple[int, int] = (0, 1),
+    share: RowShare = ALL_ROWS,
 ) -> BatchIterator:
-    """Returns the endless training batches of one host; arguments as of `Pipeline`."""
+    """Returns the endless training batches of one process; arguments as of `Pipeline`."""
     return Pipeline(
-        cache, layout, data, register_factor=register_factor, seed=seed, host=host
+        cache, layout, data, register_factor=register_factor, seed=seed, share=share
     ).train()
 
 

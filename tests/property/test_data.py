@@ -15,7 +15,7 @@ from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_r
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.order import mix64, permute
 from mnmt_jax.data.packing import first_fit
-from mnmt_jax.data.pipeline import BatchIterator, Pipeline, batches, padding_share
+from mnmt_jax.data.pipeline import BatchIterator, Pipeline, RowShare, batches, padding_share
 from mnmt_jax.data.schedule import Schedule, temperature_rates
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
@@ -300,7 +300,7 @@ def test_hosts_share_one_global_order(cache, process_count):
             cache,
             LAYOUTS["register"],
             settings_of_run(),
-            host=(index, process_count),
+            share=RowShare((index,), process_count),
         )
         for index in range(process_count)
     ]
@@ -434,7 +434,7 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 
 def test_settings_are_checked(cache):
-    with pytest.raises(UserError, match="multiple of the 3 processes"):
-        batches(cache, LAYOUTS["prefix"], settings_of_run(), host=(0, 3))
+    with pytest.raises(UserError, match="multiple of the 3 parts"):
+        batches(cache, LAYOUTS["prefix"], settings_of_run(), share=RowShare((0,), 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))

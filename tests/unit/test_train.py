@@ -246,13 +246,6 @@ def test_a_contrastive_layer_that_is_not_there_is_refused(cache, tmp_path):
     assert not (tmp_path / "run" / "config.gin").exists()
 
 
-def test_several_processes_are_refused(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UserError, match="2 processes is not supported yet"):
-        train(make_config(cache), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
     config = make_config(cache, data={"source_length": 6}, train={"steps": 1})
     train(config, tmp_path / "run")

@@ -1,0 +1,193 @@
+"""Two and four processes train as one does, stop together, and notice when one of them is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mnmt_jax.config import save_config
+from mnmt_jax.processes import LOST_STATUS
+from mnmt_jax.train import train
+from tests.made_run import (
+    compilation_cache,
+    make_cache,
+    make_config,
+    records,
+    saved,
+    steps_of,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 24
+PATIENCE = 150  # seconds until processes must have done what is waited for
+NOTICE = 60  # seconds within which the others must be gone
+HEARTBEAT = 10
+RTOL = 1e-5  # sums over devices are taken in another order
+PARAMETER_ATOL = 1e-5
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    cache = make_cache(tmp_path_factory.mktemp("processes") / "cache")
+    return make_config(
+        cache,
+        train={"steps": STEPS, "log_every": 1, "eval_every": 8, "save_every": 4},
+        optimizer={"accumulate": 2, "eps": 1e-3},
+        model={"heads": 4},
+        mesh={"fsdp": 2, "tensor": 2},
+    )
+
+
+@pytest.fixture(scope="module")
+def gin_file(config, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("gin") / "run.gin"
+    save_config(config, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(config, tmp_path_factory) -> Path:
+    """The run of one process with all eight devices."""
+    folder = tmp_path_factory.mktemp("alone")
+    with compilation_cache(folder / "compiled"):
+        assert train(config, folder / "run") is None
+    return folder / "run"
+
+
+class Processes:
+    """Starts the same command in several processes, which have eight devices together."""
+
+    def __init__(self, gin_file: Path, workdir: Path, count: int, *bindings: str) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(8 // count),
+            "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "PYTHONPATH": str(ROOT),
+        }
+        self.children = []
+        for number in range(count):
+            command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}"]
+            command += [f"--coordinator_address={address}", f"--num_processes={count}"]
+            command += [f"--process_id={number}", f"--heartbeat_seconds={HEARTBEAT}"]
+            command += [f"--workdir={workdir}", *bindings]
+            said = (workdir.parent / f"{workdir.name}.{number}.txt").open("w+")
+            child = subprocess.Popen(command, env=environment, stderr=said, text=True)
+            self.children.append((child, said))
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for child, said in self.children:
+            child.kill()
+            child.wait()
+            said.close()
+
+    def said(self, number: int) -> str:
+        self.children[number][1].seek(0)
+        return self.children[number][1].read()
+
+    def wait_for(self, condition) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            for number, (child, _) in enumerate(self.children):
+                assert child.poll() is None, self.said(number)
+            assert time.monotonic() < deadline, self.said(0)
+            time.sleep(0.02)
+
+    def finish(self, numbers, status: int, seconds: float = PATIENCE) -> list[str]:
+        """Waits until these have ended with this status; returns what they said."""
+        deadline = time.monotonic() + seconds
+        for number in numbers:
+            child, _ = self.children[number]
+            child.wait(timeout=max(deadline - time.monotonic(), 1))
+            assert child.returncode == status, f"{number}: {self.said(number)}"
+        return [self.said(number) for number in numbers]
+
+
+def step_of(run: Path) -> int:
+    """Returns the last logged step."""
+    path = run / "metrics.jsonl"
+    found = re.findall(r'"step": (\d+)', path.read_text()) if path.is_file() else []
+    return int(found[-1]) if found else 0
+
+
+def grandchild(process: subprocess.Popen) -> int:
+    """Returns the process that trains; the one started only looks after it."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(found) == 1
+    return int(found[0])
+
+
+def assert_close(found: Path, expected: Path, step: int) -> None:
+    """Compares two runs up to the order of sums; which pairs were trained on, exactly."""
+    left, right = saved(found, step), saved(expected, step)
+    assert left.keys() == right.keys() and len(left) > 40
+    np.testing.assert_array_equal(left["data"], right["data"])
+    for name in left:
+        if name.startswith("params"):
+            np.testing.assert_allclose(left[name], right[name], atol=PARAMETER_ATOL, err_msg=name)
+    ours, theirs = records(found), records(expected)
+    assert [one["step"] for one in ours] == [one["step"] for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["padding_share"] == other["padding_share"]
+        assert one["loss"] == pytest.approx(other["loss"], rel=RTOL)
+        if "validation" in other:
+            losses, expected_losses = (r["validation"]["tasks"] for r in (one, other))
+            assert losses.keys() == expected_losses.keys()
+            for name, values in expected_losses.items():
+                assert losses[name]["loss"] == pytest.approx(values["loss"], rel=RTOL)
+
+
+def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path):
+    """SIGTERM to one of two; a checkpoint of two processes is restored by four.
+
+    The four are arranged so that two of them read the same rows.
+    """
+    run = tmp_path / "run"
+    with Processes(gin_file, run, 2) as two:
+        two.wait_for(lambda: step_of(run) >= 5)
+        two.children[1][0].send_signal(signal.SIGTERM)
+        said = two.finish((0, 1), 128 + signal.SIGTERM)
+    stopped_at = steps_of(run)[-1]
+    assert 5 <= stopped_at < STEPS
+    assert f"SIGTERM: {run} is at step {stopped_at} of {STEPS}" in said[0]
+    assert "SIGTERM" not in said[1]  # one process speaks for all
+    with Processes(gin_file, run, 4, "--gin.Mesh.fsdp=1", "--gin.Mesh.tensor=4") as four:
+        said = four.finish(range(4), 0)
+    assert f"complete: {run} is at step {STEPS}" in said[0]
+    assert_close(run, alone, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["the first is killed", "the other is killed", "the other hangs"],
+)
+def test_the_others_end_when_one_is_gone_and_the_command_continues(
+    victim, number, gin_file, alone, tmp_path
+):
+    run = tmp_path / "run"
+    with Processes(gin_file, run, 2) as processes:
+        processes.wait_for(lambda: step_of(run) >= 6)
+        os.kill(grandchild(processes.children[victim][0]), number)
+        (said,) = processes.finish((1 - victim,), LOST_STATUS, NOTICE)
+    assert "error: another process has ended or does not answer; start the same command" in said
+    assert steps_of(run)[-1] >= 4
+    with Processes(gin_file, run, 2) as processes:
+        processes.finish((0, 1), 0)
+    assert_close(run, alone, STEPS)

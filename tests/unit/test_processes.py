@@ -1,0 +1,117 @@
+"""The flags of several processes, and which rows each of them reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mnmt_jax.cli import CommandParser
+from mnmt_jax.config import Mesh
+from mnmt_jax.data.pipeline import RowShare
+from mnmt_jax.errors import UserError
+from mnmt_jax.processes import add_process_flags, is_distributed
+from mnmt_jax.sharding import make_mesh, own_shards
+
+ROOT = Path(__file__).resolve().parents[2]
+THREE = ["--coordinator_address=localhost:1", "--num_processes=2", "--process_id=1"]
+
+
+def parse(*arguments: str):
+    parser = CommandParser()
+    add_process_flags(parser)
+    return parser.parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "several"), [([], False), (["--distributed"], True), (THREE, True)]
+)
+def test_several_processes_are_asked_for(arguments, several):
+    assert is_distributed(parse(*arguments)) is several
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_a_missing_flag_is_named(left_out):
+    arguments = [flag for number, flag in enumerate(THREE) if number != left_out]
+    with pytest.raises(UserError, match=f"{THREE[left_out].split('=')[0]} is missing"):
+        is_distributed(parse(*arguments))
+
+
+def test_a_number_beyond_the_processes_is_refused():
+    with pytest.raises(UserError, match="--process_id=2 must be from 0 to .* = 1"):
+        is_distributed(parse(*THREE[:2], "--process_id=2"))
+
+
+def test_rows_of_runs_that_are_not_neighbours():
+    places = RowShare((1, 3), 4).local_rows(8)
+    np.testing.assert_array_equal(places, [-1, -1, 0, 1, -1, -1, 2, 3])
+    np.testing.assert_array_equal(RowShare().local_rows(3), [0, 1, 2])
+    with pytest.raises(UserError, match="Data.rows=6 must be a multiple of the 4 parts"):
+        RowShare((0,), 4).local_rows(6)
+
+
+def test_one_process_owns_all_shards():
+    assert own_shards(make_mesh(Mesh(fsdp=2, tensor=2))) == (0, 1, 2, 3)
+
+
+WORK = """
+import os, sys, time
+from mnmt_jax.processes import supervise
+def work():
+    {}
+sys.exit(supervise(work) or 0)
+"""
+
+
+def supervised(work: str) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", WORK.format(work)]
+    return subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "said"),
+    [
+        ("return 3", 3, ""),
+        ("from mnmt_jax.errors import UserError; raise UserError('no')", 2, "error: no"),
+        ("os.abort()", 75, "error: another process has ended or does not answer"),
+        ("os.kill(os.getpid(), 9)", 137, "error: SIGKILL ended this process; out of memory?"),
+        (
+            "import jax; raise jax.errors.JaxRuntimeError('Gloo all-reduce failed: reset by peer')",
+            75,
+            "same command in every process again",
+        ),
+    ],
+)
+def test_the_end_of_the_work_is_explained(work, status, said):
+    child = supervised(work)
+    _, error = child.communicate(timeout=60)
+    assert child.returncode == status, error
+    assert said in error and error.count("error:") == bool(said)
+
+
+def test_the_work_ends_with_its_guard_and_hears_sigterm():
+    child = supervised("print(os.getpid(), flush=True); time.sleep(60)")
+    worker = int(child.stdout.readline())
+    child.kill()
+    child.wait()
+    for _ in range(200):
+        status = Path(f"/proc/{worker}/stat")
+        if not status.exists() or status.read_text().split(")")[1].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the worker outlived its guard")
+    child = supervised("print(os.getpid(), flush=True); time.sleep(60)")
+    child.stdout.readline()
+    child.send_signal(signal.SIGTERM)
+    _, error = child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM and "SIGTERM ended" in error
