@@ -256,8 +256,8 @@ def settle(result: Any) -> Any:
         result: arrays of one program; returned as they are.
     """
     arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
-    devices = next(arrays).sharding.device_set
-    waits = len(devices) > 1 and next(iter(devices)).platform == "cpu"
+    devices: list[Any] = list(next(arrays).sharding.device_set)
+    waits = len(devices) > 1 and devices[0].platform == "cpu"
     return jax.block_until_ready(result) if waits else result
 
 
