@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.sharding import on_own_rows, row_shards
 
 
 class LossSums(NamedTuple):
@@ -129,19 +130,13 @@ def chunked_token_loss(
     """
     if chunk < 1:
         raise UserError(f"Train.loss_chunk={chunk} must be at least 1")
-    states, labels, valid = _split(
-        features.reshape(-1, features.shape[-1]), labels.reshape(-1), valid.reshape(-1), chunk
-    )
-    smoothed, nll = _fused_loss(label_smoothing, states, embedding, labels, valid)
+    smoothed, nll = _fused_loss(label_smoothing, chunk, features, embedding, labels, valid)
     return LossSums(smoothed, jax.lax.stop_gradient(nll), valid.sum(dtype=jnp.float32))
 
 
 def _split(states: Array, labels: Array, valid: Array, chunk: int) -> tuple[Array, Array, Array]:
-    """Reshapes tokens to [chunks, tokens of a chunk], padding when no fitting divisor exists.
-
-    Chunk j takes the tokens j, j + chunks, ... so that each chunk has its share of every device's
-    rows; contiguous chunks would lie on one device each.
-    """
+    """Reshapes to [chunks, tokens of a chunk], padding when no fitting divisor exists."""
+    states, labels, valid = states.reshape(-1, states.shape[-1]), labels.ravel(), valid.ravel()
     tokens = labels.shape[0]
     least = -(-tokens // chunk)
     chunks = next((n for n in range(least, 2 * least) if tokens % n == 0), least)
@@ -149,58 +144,82 @@ def _split(states: Array, labels: Array, valid: Array, chunk: int) -> tuple[Arra
 
     def split(array: Array) -> Array:
         padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) if padding else array
-        return jnp.moveaxis(padded.reshape(-1, chunks, *array.shape[1:]), 1, 0)
+        return padded.reshape(chunks, -1, *array.shape[1:])
 
     return split(states), split(labels), split(valid)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _fused_loss(
-    label_smoothing: float, states: Array, embedding: Array, labels: Array, valid: Array
+    label_smoothing: float,
+    chunk: int,
+    states: Array,
+    embedding: Array,
+    labels: Array,
+    valid: Array,
 ) -> tuple[Array, Array]:
-    """Sums smoothed loss and nll over chunks; states [chunks, tokens, embed]."""
+    """Sums smoothed loss and nll over chunks."""
+    shards = row_shards(labels)
+
+    def sums(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, Array]:
+        def add(sums: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[Any, None]:
+            smoothed, nll, _ = _chunk_loss(label_smoothing, table, *part)
+            return (sums[0] + smoothed, sums[1] + nll), None
+
+        zero = jnp.zeros((), jnp.float32)
+        parts = _split(states, labels, valid, max(chunk // shards, 1))
+        return _scan(add, (zero, zero), parts)[0]
+
     table = embedding.astype(states.dtype)
-
-    def add(sums: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[tuple[Array, Array], None]:
-        smoothed, nll, _ = _chunk_loss(label_smoothing, table, *part)
-        return (sums[0] + smoothed, sums[1] + nll), None
-
-    zero = jnp.zeros((), jnp.float32)
-    return _scan(add, (zero, zero), (states, labels, valid))[0]
+    return on_own_rows(sums, shards, ("sum", "sum"))(table, states, labels, valid)
 
 
 def _fused_forward(
-    label_smoothing: float, *arguments: Any
+    label_smoothing: float, chunk: int, *arguments: Any
 ) -> tuple[tuple[Array, Array], tuple[Array, Array | None]]:
     """Sums as `_fused_loss`, with its gradients; every argument says whether it is perturbed.
 
-    A frozen embedding is not: its gradient, the size of the vocabulary, is then never formed.
+    A frozen embedding is not: its gradient, the size of the vocabulary, is then never formed. Each
+    device adds its rows' gradient up over all chunks; the devices exchange it once.
     """
     states, embedding, labels, valid = (argument.value for argument in arguments)
-    trains = arguments[1].perturbed
-    table = embedding.astype(states.dtype)
+    trains, shards = arguments[1].perturbed, row_shards(labels)
 
-    def add(carry: tuple[Any, ...], part: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
-        smoothed, nll, grad_logits = _chunk_loss(label_smoothing, table, *part)
-        grad_logits = grad_logits.astype(table.dtype)
-        grad_states = jnp.einsum(
-            "tv,vm->tm", grad_logits, table, preferred_element_type=jnp.float32
-        )
-        grad_table = carry[2]
-        if trains:
-            grad_table += jnp.einsum(
-                "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
+    def gradients(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, ...]:
+        def add(carry: tuple[Any, ...], part: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
+            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, table, *part)
+            grad_logits = grad_logits.astype(table.dtype)
+            grad_states = jnp.einsum(
+                "tv,vm->tm", grad_logits, table, preferred_element_type=jnp.float32
             )
-        return (carry[0] + smoothed, carry[1] + nll, grad_table), grad_states.astype(states.dtype)
+            grad_table = carry[2]
+            if trains:
+                grad_table += jnp.einsum(
+                    "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
+                )
+            sums = carry[0] + smoothed, carry[1] + nll
+            return (*sums, grad_table), grad_states.astype(table.dtype)
 
-    zero = jnp.zeros((), jnp.float32)
-    start = (zero, zero, jnp.zeros(embedding.shape, jnp.float32) if trains else None)
-    (smoothed, nll, grad_table), grad_states = _scan(add, start, (states, labels, valid))
-    return (smoothed, nll), (grad_states, grad_table.astype(embedding.dtype) if trains else None)
+        zero = jnp.zeros((), jnp.float32)
+        start = (zero, zero, jnp.zeros(table.shape, jnp.float32) if trains else None)
+        parts = _split(states, labels, valid, max(chunk // shards, 1))
+        (smoothed, nll, grad_table), grad_states = _scan(add, start, parts)
+        grad_states = grad_states.reshape(-1, states.shape[-1])[: labels.size]
+        found = smoothed, nll, grad_states.reshape(states.shape)
+        return (*found, grad_table) if trains else found
+
+    kinds = ("sum", "sum", "rows", "table") if trains else ("sum", "sum", "rows")
+    table = embedding.astype(states.dtype)
+    found = on_own_rows(gradients, shards, kinds)(table, states, labels, valid)
+    smoothed, nll, grad_states, *grad_table = found
+    return (smoothed, nll), (grad_states, grad_table[0].astype(embedding.dtype) if trains else None)
 
 
 def _fused_backward(
-    label_smoothing: float, gradients: tuple[Array, Array | None], cotangents: tuple[Array, Any]
+    label_smoothing: float,
+    chunk: int,
+    gradients: tuple[Array, Array | None],
+    cotangents: tuple[Array, Any],
 ) -> tuple[Array, Array | None, None, None]:
     scale, _ = cotangents
     grad_states, grad_table = gradients

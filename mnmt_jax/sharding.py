@@ -220,6 +220,67 @@ def whole_width(table: Array) -> Array:
     return _constrain(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
 
 
+def row_shards(rows: Array) -> int:
+    """Returns the number of parts that `on_own_rows` can split rows into.
+
+    Args:
+        rows: [rows, ...].
+
+    Returns:
+        1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not set(MESH_AXES) <= set(mesh.axis_names):
+        return 1
+    shards = math.prod(mesh.shape[axis] for axis in RULES["batch"])
+    return 1 if rows.shape[0] % shards else shards
+
+
+def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
+    """Runs a function on the rows of each device, so that a sum it forms in a loop travels once.
+
+    Left to itself the compiler sums over devices in every round of the loop.
+
+    Args:
+        function: takes a parameter table, [vocab, embed], and arrays [rows, ...]; the table is
+            whole in `embed`, and split by `tensor` as it is outside.
+        shards: from `row_shards`.
+        kinds: of each result. `rows`: its first axis holds rows. `sum`: the devices' are added up.
+            `table`: the same, and each device keeps its part of the width, as of a parameter.
+    """
+    if shards == 1:
+        return function
+    axes = RULES["batch"]
+    width = RULES["embed"]
+    specs = {
+        "rows": PartitionSpec(axes),
+        "sum": PartitionSpec(),
+        "table": PartitionSpec(None, width),
+    }
+    others = tuple(axis for axis in axes if axis not in width)
+
+    def add_up(result: Array, kind: str) -> Array:
+        if kind == "table":
+            result = jax.lax.psum_scatter(result, width, scatter_dimension=1, tiled=True)
+            return jax.lax.psum(result, others)
+        return jax.lax.psum(result, axes) if kind == "sum" else result
+
+    def local(table: Array, *rows: Array) -> tuple[Array, ...]:
+        return tuple(map(add_up, function(table, *rows), kinds))
+
+    def call(table: Array, *rows: Array) -> tuple[Array, ...]:
+        return jax.shard_map(
+            local,
+            mesh=jax.sharding.get_abstract_mesh(),
+            in_specs=(PartitionSpec(), *[specs["rows"]] * len(rows)),
+            out_specs=tuple(specs[kind] for kind in kinds),
+            axis_names=set(axes),
+            check_vma=False,
+        )(table, *rows)
+
+    return call
+
+
 def _constrain(array: Array, spec: PartitionSpec) -> Array:
     if set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names):
         return jax.lax.with_sharding_constraint(array, spec)

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from mnmt_jax.cli import CommandParser, parse_command_line
-from mnmt_jax.errors import run_command
+from mnmt_jax.errors import UserError, run_command
 from mnmt_jax.processes import add_process_flags, connect, is_distributed, supervise
 
 _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, plus its number
@@ -30,6 +30,10 @@ def main() -> int | None:
     )
     add_process_flags(parser)
     flags, gin_files, bindings = parse_command_line(parser)
+    if "://" in flags.workdir:
+        raise UserError(
+            f"--workdir={flags.workdir}: must be a folder; mount the bucket, e.g. with gcsfuse"
+        )
     if not is_distributed(flags):
         return _train(flags, gin_files, bindings)
 

@@ -31,13 +31,13 @@ LENGTHS = {"source": 9, "register": 11, "target": 10}
 STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
 
 
-def make_learner(folder, mesh, layout: str) -> Learner:
+def make_learner(folder, mesh, layout: str, chunk: int = 10**6) -> Learner:
     config = make_config(folder)
     model = dataclasses.replace(
         config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], embed=32, heads=4, mlp=48
     )
     learner = Learner.from_config(dataclasses.replace(config, model=model), VOCAB, mesh)
-    return dataclasses.replace(learner, chunk=10**6)
+    return dataclasses.replace(learner, chunk=chunk)
 
 
 def batch_shapes(layout, mesh, leading: int):
@@ -58,9 +58,9 @@ def lower(mesh, function, *shapes, **options) -> str:
         return jax.jit(function, **options).lower(*shapes).compile().as_text()
 
 
-def step_program(folder, mesh_config: Mesh, layout: str) -> str:
+def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6) -> str:
     mesh = make_mesh(mesh_config)
-    learner = make_learner(folder, mesh, layout)
+    learner = make_learner(folder, mesh, layout, chunk)
     shapes = batch_shapes(learner.model.layout, mesh, 0)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     return lower(
@@ -91,6 +91,19 @@ def test_no_device_holds_the_whole_batch_under_fsdp(layout, tmp_path):
     kinds = kinds_of(program, Mesh(fsdp=8))
     assert "all-gather" in kinds  # of parameters
     assert not kinds & {"all-to-all", "collective-permute"}
+
+
+@pytest.mark.parametrize("mesh_config", [Mesh(), Mesh(fsdp=4)], ids=["8x1x1", "2x4x1"])
+def test_chunks_of_the_loss_exchange_nothing_of_their_own(mesh_config, tmp_path):
+    """Each device sums the gradient of the embedding over its chunks before the devices do."""
+    shape = dict(make_mesh(mesh_config).shape)
+    tokens = ROWS * LENGTHS["target"]
+    found = [
+        collectives(step_program(tmp_path, mesh_config, "register", chunk), shape)
+        for chunk in (10**6, tokens // 7)
+    ]
+    whole, chunked = ({(one.kind, one.axes): one.bytes for one in each} for each in found)
+    assert whole == chunked and sum(whole.values()) > 4 * VOCAB * 32
 
 
 def test_the_step_of_data_parallel_only_sums(tmp_path):

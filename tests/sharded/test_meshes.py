@@ -11,23 +11,30 @@ import numpy as np
 import pytest
 
 from mnmt_jax.checkpoint import Checkpoints, restore_params
-from mnmt_jax.config import Mesh, Optimizer
+from mnmt_jax.config import Decode, Mesh, Optimizer
+from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.search import Request
+from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.learner import Learner
 from mnmt_jax.losses import chunked_token_loss, token_loss
+from mnmt_jax.model import build_model
 from mnmt_jax.optimizer import make_optimizer
 from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.train import train_step
 from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
 from tests.made_run import make_config
-from tests.sample_batches import random_pairs, unpacked
+from tests.random_params import random_params
+from tests.sample_batches import random_pairs, small_config, unpacked
 
 VOCAB = 20  # so that `tensor` can split it
 LOSS_RTOL = 1e-6
 MOMENT_ATOL = 1e-7
 PARAMETER_ATOL = 2e-6
+SCORE_ATOL = 1e-5
 MESHES = {
     "1x1x1": Mesh(),
     "8x1x1": Mesh(),
+    "1x8x1": Mesh(fsdp=8),
     "2x1x4": Mesh(tensor=4),
     "2x4x1": Mesh(fsdp=4),
     "2x2x2": Mesh(fsdp=2, tensor=2),
@@ -182,6 +189,37 @@ def test_loss_over_a_split_vocabulary():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     for a, b in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-6)
+
+
+@functools.cache
+def searched(name: str, layout: str):
+    """Beam search of eight sentences with parameters and rows placed on a mesh."""
+    mesh = mesh_of(name)
+    config = small_config(layout, heads=4)
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS[layout], random_pairs(8))
+    params = random_params(model, batch)
+    static = {key: a for key, a in batch.items() if not key.startswith("target")}
+    request = Request(
+        prefix=batch["target_tokens"][:, :1],
+        max_length=np.arange(4, 12, dtype=np.int32),
+        active=np.ones(8, bool),
+        max_steps=12,
+    )
+    placed = jax.device_put(params, tree_sharding(mesh, params)), place_batch(static, mesh)
+    search = make_search(Decode(beam_size=3))
+    with jax.set_mesh(mesh):
+        return generate(model, *placed, request, search=search)
+
+
+@pytest.mark.parametrize("layout", STAGE_LAYERS)
+@pytest.mark.parametrize("name", ["8x1x1", "1x8x1", "2x2x2"])
+def test_beam_search_equals_that_of_one_device(name, layout):
+    expected, found = searched("1x1x1", layout), searched(name, layout)
+    assert len({tuple(row) for row in expected.tokens[:, 0].tolist()}) > 4
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=SCORE_ATOL)
 
 
 def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):

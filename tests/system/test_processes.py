@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -93,6 +94,9 @@ class Processes:
 
     def __exit__(self, *error: object) -> None:
         for child, said in self.children:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(grandchild(child), signal.SIGKILL)  # may be stopped: it hears no one
             child.kill()
             child.wait()
             said.close()

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# A TPU slice from nothing to a finished run, through preemptions.
+#
+#   export NAME=mine ZONE=us-west4-a TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite BUCKET=my-bucket
+#   scripts/tpu/pod.sh create                 # a spot slice; SPOT= for one that stays
+#   scripts/tpu/pod.sh setup                  # this checkout, its environment, the bucket on /mnt/runs
+#   scripts/tpu/pod.sh train --gin_file=... --workdir=/mnt/runs/mine
+#   scripts/tpu/pod.sh loop  --gin_file=... --workdir=/mnt/runs/mine   # all of these until complete
+#   scripts/tpu/pod.sh delete
+#
+# `train` starts the same command on every host; Ctrl-C or SIGTERM on one of them stops all after a
+# checkpoint. `loop` goes on after a preemption (the slice is made again) and after a lost process;
+# it ends when the run is complete or when the command itself is wrong.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+: "${NAME:?name of the slice}" "${ZONE:?for instance us-west4-a}"
+TYPE=${TYPE:-v5litepod-16}
+VERSION=${VERSION:-v2-alpha-tpuv5-lite}
+SPOT=${SPOT---spot}
+FOLDER=mnmt-jax
+WAIT=${WAIT:-60} # seconds between two tries
+
+on_all_hosts() {
+    gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"
+}
+
+state() {
+    gcloud compute tpus tpu-vm describe "$NAME" --zone="$ZONE" --format='value(state)' 2> /dev/null ||
+        echo ABSENT
+}
+
+create() {
+    gcloud compute tpus tpu-vm create "$NAME" --zone="$ZONE" --accelerator-type="$TYPE" \
+        --version="$VERSION" $SPOT
+}
+
+setup() {
+    local archive
+    archive=$(mktemp --suffix=.tar.gz)
+    git archive --format=tar.gz --output="$archive" HEAD
+    gcloud compute tpus tpu-vm scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" --worker=all
+    rm "$archive"
+    on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
+        . scripts/environment.sh && prepare_environment '[tpu]'"
+    if [ -n "${BUCKET:-}" ]; then
+        on_all_hosts "sudo mkdir -p /mnt/runs && sudo chmod 777 /mnt/runs &&
+            (mountpoint -q /mnt/runs || gcsfuse --implicit-dirs $BUCKET /mnt/runs)"
+    fi
+}
+
+train() {
+    local arguments
+    arguments=$(printf ' %q' "$@")
+    on_all_hosts "cd $FOLDER && . scripts/xla_flags.sh &&
+        .venv/bin/python scripts/train.py --distributed$arguments"
+}
+
+delete() {
+    gcloud compute tpus tpu-vm delete "$NAME" --zone="$ZONE" --quiet
+}
+
+# Statuses of a run that its own command mends by being started again: 75 a process was lost, 143
+# SIGTERM, 255 ssh lost the host.
+loop() {
+    local status
+    while true; do
+        case $(state) in
+            READY) ;;
+            ABSENT) create && setup || { sleep "$WAIT"; continue; } ;;
+            *) delete || sleep "$WAIT"; continue ;;
+        esac
+        status=0
+        train "$@" || status=$?
+        case $status in
+            0) return 0 ;;
+            75 | 143 | 255) echo "status $status: trying again in $WAIT s" >&2; sleep "$WAIT" ;;
+            *) return "$status" ;;
+        esac
+    done
+}
+
+command=${1:?create, setup, train, loop, delete or state}
+shift
+case $command in
+    create | setup | train | loop | delete | state) "$command" "$@" ;;
+    *) echo "error: $command: must be create, setup, train, loop, delete or state" >&2; exit 2 ;;
+esac

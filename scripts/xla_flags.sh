@@ -1,0 +1,8 @@
+# Sourced by scripts/slurm and scripts/tpu: the one place for flags of the compiler. What you have set
+# in XLA_FLAGS or LIBTPU_INIT_ARGS comes after these and wins. docs/distributed.md explains them.
+
+# Lets collectives run beside arithmetic on GPUs: sums of gradients with the layers below.
+XLA_FLAGS="--xla_gpu_enable_latency_hiding_scheduler=true ${XLA_FLAGS:-}"
+# libtpu's own choices; add flags for one experiment on the command line.
+LIBTPU_INIT_ARGS="${LIBTPU_INIT_ARGS:-}"
+export XLA_FLAGS LIBTPU_INIT_ARGS
