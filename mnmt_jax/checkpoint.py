@@ -8,6 +8,7 @@ fingerprints catch what a file system may do to it later.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -29,15 +30,17 @@ from mnmt_jax.params_writer import write_lazily
 from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
+from mnmt_jax.storage import is_machine_trouble, one_line, storage_trouble
 from mnmt_jax.train_state import TrainState
 
 
 class _Harmless(logging.Filter):
-    """Drops two warnings of Orbax about files that we leave out on purpose."""
+    """Drops warnings of Orbax about files left out on purpose, and errors that we report."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = str(record.msg)
-        return "Metadata file does not exist" not in text and "`tracked_metric`" not in text
+        dropped = ("Metadata file does not exist", "`tracked_metric`", "Save Finalize thread")
+        return not any(part in text for part in dropped)
 
 
 logging.getLogger("absl").addFilter(_Harmless())
@@ -46,8 +49,6 @@ AVERAGE = "average"
 BEST = "best"
 _LOSS = "loss"
 _ITEMS = ("params", "training")
-# The machine's trouble, not the file's: what tensorstore and the devices call it.
-_MACHINE_TROUBLE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "Out of memory")
 
 
 class _DamagedError(Exception):
@@ -93,6 +94,8 @@ class Checkpoints:
         self._report = report or functools.partial(print, file=sys.stderr)
         self._options = _options(keep_last, keep_best)
         self._manager = self._open()
+        self._saving: int | None = None
+        self._failed = ""  # why the newest state is not on disk
 
     def steps(self) -> list[int]:
         """Returns the steps of complete checkpoints, ascending."""
@@ -101,11 +104,18 @@ class Checkpoints:
     def save(self, state: TrainState, extra: Mapping[str, Any], loss: float | None = None) -> None:
         """Starts writing a checkpoint; the state may be donated as soon as this returns.
 
+        What full or read-only storage refuses is reported, and later saves are tried all the same;
+        one process of several cannot go on without the others, so there it is an error.
+
         Args:
             state: what to write.
             extra: JSON values to write beside it.
             loss: validation loss at this step, for choosing the best; None if not measured here.
+
+        Raises:
+            UserError: in one of several processes, if the storage refused.
         """
+        self._settle()
         step, trees = int(state.step), _trees(state)
         record = {
             "extra": dict(extra),
@@ -117,7 +127,11 @@ class Checkpoints:
             extra=ocp.args.JsonSave(record),
         )
         metrics = None if loss is None else {_LOSS: float(loss)}
-        self._manager.save(step, args=items, metrics=metrics, force=True)
+        self._saving = step
+        try:
+            self._manager.save(step, args=items, metrics=metrics, force=True)
+        except Exception as error:
+            self._refused(error)
 
     def restore(self, like: TrainState) -> Restored | None:
         """Reads the newest checkpoint that is whole, setting aside newer ones that are not.
@@ -152,16 +166,49 @@ class Checkpoints:
         return None
 
     def wait(self) -> None:
-        """Waits until everything given to `save` is on disk.
+        """Waits until everything given to `save` is on disk, or refused.
 
         Raises:
-            Exception: what went wrong in the background.
+            Exception: what else went wrong in the background.
         """
-        self._manager.wait_until_finished()
+        self._settle()
 
     def close(self) -> None:
-        """Waits and lets go of the folder."""
+        """Waits and lets go of the folder.
+
+        Raises:
+            UserError: if the newest state given to `save` was refused.
+        """
+        self._settle()
         self._manager.close()
+        if self._failed:
+            raise UserError(f"{self._failed}; start the same command again: it continues there")
+
+    def _settle(self) -> None:
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            self._refused(error)
+        else:
+            if self._saving in self._manager.all_steps():
+                self._failed = ""
+
+    def _refused(self, error: Exception) -> None:
+        """Reports that the storage did not take a checkpoint; other errors are raised again."""
+        trouble = storage_trouble(error)
+        if not trouble:
+            raise error
+        with contextlib.suppress(Exception):  # it has nothing more to say
+            self._manager.close()
+        self._manager = self._open()  # also removes what was half written
+        good = self.steps()
+        self._failed = (
+            f"checkpoint {self._saving} could not be written ({trouble}); make room at "
+            f"{self.directory}; the last good one is {good[-1] if good else 'none'}"
+        )
+        if jax.process_count() > 1:
+            raise UserError(self._failed) from error
+        self._report(self._failed)
 
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self.directory, options=self._options)
@@ -183,7 +230,7 @@ class Checkpoints:
             except Exception as error:  # whatever it is, the others must hear of it
                 found = error
         if told_by_first(0 if found is None else 1):
-            raise _DamagedError(_one_line(found) if found else "says process 0")
+            raise _DamagedError(one_line(found) if found else "says process 0")
 
     def _read(self, step: int, like: TrainState) -> Restored:
         folder, wanted = self.directory / str(step), _trees(like)
@@ -257,8 +304,8 @@ def load_params(run_dir: str | Path, step: int | str | None = None) -> tuple[Any
             raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         return _read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
-    found = best_steps(run.path, 1)[0] if step == BEST else _choose(run.checkpoints, step)
-    return _read_step(run.checkpoints, found), found
+    found = best_steps(run.path, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
+    return read_step(run.checkpoints, found), found
 
 
 def write_params(run_dir: str | Path, params: Any) -> None:
@@ -279,27 +326,6 @@ def write_params(run_dir: str | Path, params: Any) -> None:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
 
 
-def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
-    """Averages the parameters of checkpoints and writes RUN/average, replacing an older one.
-
-    Args:
-        run_dir: the run.
-        steps: which checkpoints, e.g. from `newest_steps` or `best_steps`.
-
-    Raises:
-        UserError: if one of them does not exist or is damaged; nothing is written then.
-
-    Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
-    """
-    run = RunDirectory(Path(run_dir))
-    chosen = sorted({_choose(run.checkpoints, step) for step in steps})
-    total = _read_step(run.checkpoints, chosen[0])
-    for step in chosen[1:]:
-        total = jax.tree.map(np.add, total, _read_step(run.checkpoints, step))
-    mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
-    _write_average(run.average.absolute(), mean, chosen)
-
-
 def newest_steps(run_dir: str | Path, count: int) -> list[int]:
     """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
 
@@ -307,7 +333,7 @@ def newest_steps(run_dir: str | Path, count: int) -> list[int]:
         UserError: if the run has no checkpoint.
     """
     directory = RunDirectory(Path(run_dir)).checkpoints
-    _choose(directory, None)
+    choose_step(directory, None)
     return available_steps(directory)[-count:]
 
 
@@ -351,8 +377,12 @@ def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
     )
 
 
-def _choose(directory: Path, step: int | str | None) -> int:
-    """Returns the number of the step asked for."""
+def choose_step(directory: Path, step: int | str | None) -> int:
+    """Returns the number of the step asked for; None asks for the newest.
+
+    Raises:
+        UserError: if there is no such checkpoint.
+    """
     steps = available_steps(directory)
     if not steps:
         raise UserError(f"{directory}: no complete checkpoint; train first with scripts/train.py")
@@ -368,12 +398,17 @@ def _loss(directory: Path, step: int) -> float | None:
     return json.loads(path.read_text(encoding="utf-8"))[_LOSS] if path.is_file() else None
 
 
-def _read_step(directory: Path, step: int) -> Any:
+def read_step(directory: Path, step: int) -> Any:
+    """Reads the parameters of a step into the host's memory.
+
+    Raises:
+        UserError: if they are damaged.
+    """
     folder = directory.absolute() / str(step)
     try:
         record = _read_record(folder)
     except Exception as error:
-        raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
+        raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
     return _read_numpy(folder / "params", record["fingerprints"]["params"])
 
 
@@ -396,7 +431,7 @@ def _read_numpy(folder: Path, fingerprint: int) -> Any:
     try:
         params = _load_numpy(folder)
     except Exception as error:
-        raise UserError(f"{folder} cannot be read ({_one_line(error)})") from error
+        raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
     if tree_fingerprint(params) != fingerprint:
         raise UserError(f"{folder} is damaged: its content differs from what was saved")
     return params
@@ -449,34 +484,10 @@ def _check_readable(folder: Path) -> None:
 
 def _damage_or(error: Exception) -> Exception:
     """Returns the error itself if the machine is at fault, and `_DamagedError` if the files are."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MemoryError | PermissionError):
-            return error
-        if any(trouble in str(seen) for trouble in _MACHINE_TROUBLE):
-            return error
-        seen = seen.__cause__ or seen.__context__
-    return _DamagedError(_one_line(error))
-
-
-def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    with ocp.PyTreeCheckpointer() as writer:
-        writer.save(partial / "params", params)
-    facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
-    (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    return error if is_machine_trouble(error) else _DamagedError(one_line(error))
 
 
 def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
     if mesh is None:
         return jax.device_put(params, jax.devices()[0])
     return jax.device_put(params, tree_sharding(mesh, params))
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -31,6 +31,7 @@ class MetricsFile:
             path: of the file.
             after_step: last step that is kept; 0 starts the file again.
         """
+        self.path = path
         self._file = _truncated(path, after_step)
 
     def write(self, record: Record) -> None:
@@ -55,6 +56,7 @@ class TensorBoard:
         """
         from tensorboardX import SummaryWriter
 
+        self.path = directory
         self._writer = SummaryWriter(str(directory), purge_step=after_step + 1)
 
     def write(self, record: Record) -> None:
@@ -165,7 +167,10 @@ class Reporter:
     def write(self, record: Record) -> None:
         """Writes a record with its `step` everywhere and shows its main numbers."""
         for file in self._files:
-            file.write(record)
+            try:
+                file.write(record)
+            except OSError as error:
+                self.say(f"{file.path}: cannot be written ({error.strerror}); training goes on")
         shown = ("loss", "nll", "contrastive")
         parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")

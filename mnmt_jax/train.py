@@ -298,8 +298,10 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._checkpoints.close()
-        self.reporter.close()
+        try:
+            self._checkpoints.close()
+        finally:
+            self.reporter.close()
 
     def due(self, every: int) -> bool:
         """Returns whether something done every so many steps is due now, or the run is complete."""

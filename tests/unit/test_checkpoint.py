@@ -53,16 +53,17 @@ def restore(folder: Path, like: TrainState):
         checkpoints.close()
 
 
-def largest(folder: Path) -> Path:
-    return max(folder.rglob("d/*"), key=lambda path: path.stat().st_size)
+def data_of(step: Path) -> list[Path]:
+    """Returns all data files: some of them nothing refers to any more."""
+    return list((step / "params").rglob("d/*"))
 
 
 DAMAGE = {
     "training gone": lambda step: shutil.rmtree(step / "training"),
     "extra gone": lambda step: shutil.rmtree(step / "extra"),
     "extra cut": lambda step: next((step / "extra").glob("*")).write_text("{"),
-    "data gone": lambda step: largest(step / "params").unlink(),
-    "data cut": lambda step: largest(step / "params").write_bytes(b"cut"),
+    "data gone": lambda step: [path.unlink() for path in data_of(step)],
+    "data cut": lambda step: [path.write_bytes(b"cut") for path in data_of(step)],
     "manifest empty": lambda step: [
         path.write_bytes(b"") for path in (step / "training").rglob("manifest*")
     ],
@@ -109,7 +110,7 @@ def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatc
     def fail(*_, **__):
         raise MemoryError("no room")
 
-    largest(folder / "2" / "params").unlink()
+    DAMAGE["data gone"](folder / "2")
     monkeypatch.setattr("mnmt_jax.checkpoint._load_numpy", fail)
     with pytest.raises(MemoryError):
         restore(folder, shapes_of(make_state(0)))

@@ -1,0 +1,73 @@
+"""Storage that takes no more: training goes on, and the end says what is not on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+
+import pytest
+
+from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.errors import UserError
+from mnmt_jax.storage import is_machine_trouble, storage_trouble
+from tests.unit.test_checkpoint import make_state, shapes_of
+
+
+@contextlib.contextmanager
+def no_file_beyond(size: int):
+    """Refuses writes past a size, as full storage does, with another word."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+    checkpoints.save(make_state(1), {"data": {}})
+    checkpoints.wait()
+    with no_file_beyond(2000):
+        checkpoints.save(make_state(2, width=4000), {"data": {}})
+        checkpoints.wait()
+    assert len(said) == 1 and "checkpoint 2 could not be written" in said[0]
+    assert "File too large" in said[0] and said[0].endswith("the last good one is 1")
+    checkpoints.save(make_state(3), {"data": {}})
+    checkpoints.close()
+    assert len(said) == 1
+    again = Checkpoints(tmp_path / "checkpoints")
+    assert again.steps() == [1, 3]
+    assert int(again.restore(shapes_of(make_state(0))).state.step) == 3
+    again.close()
+
+
+def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=lambda line: None)
+    checkpoints.save(make_state(1), {"data": {}})
+    checkpoints.wait()
+    with no_file_beyond(2000):
+        checkpoints.save(make_state(2, width=4000), {"data": {}})
+        with pytest.raises(
+            UserError, match="checkpoint 2 could not .*last good one is 1; start the"
+        ):
+            checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "storage", "machine"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True, False),
+        (ValueError("INTERNAL: write [system error: 30 Read-only file system]"), True, False),
+        (MemoryError(), False, True),
+        (ValueError("RESOURCE_EXHAUSTED: Out of memory"), False, True),
+        (ValueError("bad checksum"), False, False),
+    ],
+)
+def test_whose_fault_it_is(error, storage, machine):
+    try:
+        raise RuntimeError("outside") from error
+    except RuntimeError as outside:
+        assert (bool(storage_trouble(outside)), is_machine_trouble(outside)) == (storage, machine)
