@@ -1,7 +1,7 @@
 """What devices send each other in a compiled program, read from its text.
 
-A collective inside a loop runs once per round: its bytes are multiplied by the loop's rounds where
-the compiler states them.
+A collective inside a loop runs once per round: its bytes are multiplied by the loop's rounds, which
+the compiler states or the loop's condition shows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ _KINDS = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|col
 _COLLECTIVE = re.compile(rf"= (?P<result>.+?) (?P<kind>{_KINDS})(?P<start>-start)?\((?P<rest>.*)$")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
-_LOOP = re.compile(r" while\(.*body=%?(?P<body>[\w.\-]+)")
+_LOOP = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
+_CONSTANT = re.compile(r"%?(?P<name>[\w.\-]+) = s32\[\]\S* constant\((?P<value>\d+)\)")
+_BOUND = re.compile(r"ROOT .* compare\(.*, %?(?P<name>[\w.\-]+)\), direction=LT")
 _CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[.*?\] \{.*?\})"
+)
+_MESH_AXIS = re.compile(r"('\w+')=(\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
 
@@ -69,16 +74,24 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
     return tuple(sorted(listed, key=lambda one: (-one.bytes, one.kind, one.axes)))
 
 
-def executed_share(program: str) -> float:
-    """Returns by how much loops lengthen a program, by the compiler's estimate of its cycles.
+@dataclasses.dataclass(frozen=True)
+class Cycles:
+    """The compiler's estimate of a program's cycles, instructions one after the other.
 
-    XLA's totals count the body of a loop once; TPU programs state each instruction's cycles.
+    Attributes:
+        once: every instruction once, as XLA's own totals count.
+        executed: those inside loops as often as they run; 0 where the text states none.
+    """
+
+    once: int
+    executed: int
+
+
+def estimated_cycles(program: str) -> Cycles:
+    """Adds up the cycles that TPU programs state of each instruction; exchanges state none.
 
     Args:
         program: as in `collectives`.
-
-    Returns:
-        Cycles with every round over cycles with one; 1 where the text states none.
     """
     rounds = _rounds(program)
     once = total = 0
@@ -86,7 +99,7 @@ def executed_share(program: str) -> float:
         if cycles := _CYCLES.search(line):
             once += int(cycles[1])
             total += int(cycles[1]) * rounds.get(computation, 1)
-    return total / once if once else 1.0
+    return Cycles(once, total)
 
 
 def _instructions(program: str) -> Iterator[tuple[str, str]]:
@@ -103,10 +116,12 @@ def _instructions(program: str) -> Iterator[tuple[str, str]]:
 def _rounds(program: str) -> dict[str, int]:
     """Returns how often each computation inside a loop runs; the others run once."""
     inside: dict[str, tuple[str, int]] = {}
+    bounds = _bounds(program)
     for computation, line in _instructions(program):
         if loop := _LOOP.search(line):
             known = _ROUNDS.search(line)
-            inside[loop["body"]] = (computation, int(known[1]) if known else 1)
+            count = int(known[1]) if known else bounds.get(loop["condition"], 1)
+            inside[loop["body"]] = (computation, count)
         else:
             for called in _CALL.findall(line):
                 inside.setdefault(called, (computation, 1))
@@ -118,6 +133,18 @@ def _rounds(program: str) -> dict[str, int]:
         return count * times(outer, depth + 1)
 
     return {name: times(name) for name in inside}
+
+
+def _bounds(program: str) -> dict[str, int]:
+    """Returns what the counter of a loop, which starts at 0, is compared to, by its condition."""
+    constants: dict[tuple[str, str], int] = {}
+    bounds = {}
+    for computation, line in _instructions(program):
+        if constant := _CONSTANT.search(line):
+            constants[computation, constant["name"]] = int(constant["value"])
+        elif bound := _BOUND.search(line):
+            bounds[computation] = constants.get((computation, bound["name"]), 1)
+    return bounds
 
 
 def _bytes(result: str, kind: str, started: bool) -> int:
@@ -154,6 +181,11 @@ def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 def _first_group(text: str) -> list[int]:
     if text.startswith("{"):
         return [int(number) for number in re.findall(r"\d+", text.split("}", maxsplit=1)[0])]
+    if text.startswith("mesh"):
+        axes = {name: int(size) for name, size in _MESH_AXIS.findall(text)}
+        varies = re.findall(r"'\w+'", text.rsplit("{", maxsplit=1)[1])
+        numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
+        return numbers[tuple(slice(None) if a in varies else 0 for a in axes)].reshape(-1).tolist()
     shape, source, *order = re.findall(r"[\[(]([\d,]+)[\])]", text)
     sizes = [int(size) for size in source.split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)

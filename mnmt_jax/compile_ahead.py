@@ -1,7 +1,8 @@
 """Compiles a run's programs for TPUs that are not there, and reads what the compiler says of them.
 
 libtpu compiles for any topology on a host without a TPU: bytes per chip, FLOPs and exchanges are
-those of the program that would run there. Seconds are the compiler's own estimate, not measured.
+those of the program that would run there. Seconds are the compiler's estimate of cycles, one
+instruction after the other and without exchanges, at the chip's clock; they are not measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.chips import Chip, chip_of
-from mnmt_jax.collectives import collectives, executed_share
+from mnmt_jax.collectives import collectives, estimated_cycles
 from mnmt_jax.config import Config
 from mnmt_jax.data.converter import (
     PER_SEGMENT,
@@ -142,12 +143,13 @@ class Ahead:
         found = _facts(compiled, dict(self.mesh.shape))
         if chip:
             found["bytes"]["of_chip"] = chip.memory
-        if chip and name == "train_step":
-            flops = self._model_flops() / len(self.devices)
-            found["model_flops"] = flops
-            seconds = found["seconds"]
-            used = flops / (seconds * chip.peak_flops) if seconds else None
-            found["model_flops_utilization"] = used
+            seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
+            found["seconds"] = seconds
+            if name == "train_step":
+                flops = self._model_flops() / len(self.devices)
+                found["model_flops"] = flops
+                used = flops / (seconds * chip.peak_flops) if seconds else None
+                found["model_flops_utilization"] = used
         return found
 
     def fits(self) -> bool:
@@ -267,15 +269,15 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
         "temporaries": memory.temp_size_in_bytes,
         "program": memory.generated_code_size_in_bytes,
     }
-    # The compiler counts a loop's body once.
-    share = executed_share(text)
+    # XLA's totals count a loop's body once.
+    cycles = estimated_cycles(text)
+    share = cycles.executed / cycles.once if cycles.once else 1.0
     return {
         "fits": True,
         "bytes": {**parts, "peak": sum(parts.values())},
         "flops": costs["flops"] * share,
         "bytes_accessed": costs["bytes accessed"] * share,
-        # XLA gives a negative number where it has no estimate.
-        "seconds": max(costs["optimal_seconds"], 0.0) * share or None,
+        "cycles": cycles.executed or None,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mnmt_jax.collectives import Collective, collectives
+from mnmt_jax.collectives import Collective, Cycles, collectives, estimated_cycles
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 PROGRAM = """\
@@ -14,7 +14,7 @@ HloModule step, is_scheduled=true
 }
 
 ENTRY %main.9 (p: f32[4,8]) -> f32[] {
-  %l = (s32[], f32[4,8]) while(%init), body=%body.1, backend_config={"known_trip_count":{"n":"3"}}
+  %l = (s32[]) while(%i), condition=%c, body=%body.1, config={"known_trip_count":{"n":"3"}}
   %loss = (f32[], f32[]) all-reduce(%a, %b), replica_groups=[1,8]<=[8], to_apply=%add
   %next = f32[16]{0} collective-permute(%c), source_target_pairs={{0,1},{1,0},{2,3},{3,2}}
   %alone = f32[16]{0} all-reduce(%d), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}
@@ -41,11 +41,49 @@ def test_kinds_axes_rounds_and_bytes():
         ("replica_groups=[4,2]<=[4,2]", ("tensor",)),
         ("replica_groups=[2,4]<=[4,2]T(1,0)", ("data", "fsdp")),
         ("replica_groups=[4,2]<=[2,4]T(1,0)", ("data",)),
+        ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'b','c'}", ("fsdp", "tensor")),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a'}", ("data", "fsdp")),
+        ("replica_groups=mesh['a'=8] {'a'}", ("data", "fsdp", "tensor")),
     ],
 )
 def test_axes_of_groups(groups, axes):
     line = f"  %r = pred[3,4]{{1,0}} reduce-scatter(%a), {groups}, dimensions={{0}}"
     assert collectives(line, MESH) == (Collective("reduce-scatter", axes, 1, 12),)
+
+
+NESTED = """\
+%again.1 (state: (s32[], f32[8])) -> pred[] {
+  %constant.5 = s32[]{:T(128)} constant(16)
+  %i = s32[]{:T(128)} get-tuple-element(%state), index=0
+  ROOT %lt.1 = pred[]{:T(512)} compare(%i, %constant.5), direction=LT, metadata={}
+}
+
+%again.2 (state: (s32[], f32[8])) -> pred[] {
+  %constant.5 = s32[] constant(3)
+  ROOT %lt.2 = pred[] compare(%i, %constant.5), direction=LT
+}
+
+%inner (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %sum = f32[8]{0} all-reduce(%part), replica_groups={}, to_apply=%add
+  %f = f32[8]{0} fusion(%x), backend_config={"estimated_cycles":"10"}
+}
+
+%outer (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %w.2 = (s32[], f32[8]{0}) while(%t), condition=%again.2, body=%inner
+  %g = f32[8]{0} fusion(%x), backend_config={"estimated_cycles":"100"}
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %w.1 = (s32[], f32[8]{0}) while(%t), condition=%again.1, body=%outer
+  ROOT %h = f32[8]{0} fusion(%x), backend_config={"estimated_cycles":"1000"}
+}
+"""
+
+
+def test_rounds_are_read_from_the_conditions_of_nested_loops():
+    (found,) = collectives(NESTED, MESH)
+    assert (found.count, found.bytes) == (48, 48 * 32)
+    assert estimated_cycles(NESTED) == Cycles(1110, 48 * 10 + 16 * 100 + 1000)
 
 
 def test_a_program_without_exchange_has_none():

@@ -1,0 +1,98 @@
+"""Compiles MITRE's training step for TPU topologies and prints the table of docs/tpu.md.
+
+Each compilation takes minutes; its JSON is kept in --folder, so that the command goes on where it was
+stopped. Needs the extra mnmt-jax[tpu].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.cli import CommandParser
+from mnmt_jax.errors import UserError, run_command
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 4352  # of 256 tokens an update: what 256 chips can share and nearest to MITRE's 4,400
+# Name -> topology, chips, rows of one micro-batch, parts that parameters are split in.
+SLICES = {
+    "v5e-16": ("v5e:4x4", 16, 272, 16),
+    "v5e-64": ("v5e:8x8", 64, 1088, 16),
+    "v5e-256": ("v5e:16x16", 256, 4352, 16),
+    "v5p-128": ("v5p:4x4x4", 64, 2176, 8),
+}
+HEADER = (
+    "| model | slice | mesh | micro-batch x accumulated | memory per chip | compute per update | "
+    "MFU of it | exchanged per chip and update |\n|---|---|---|---|---:|---:|---:|---|"
+)
+
+
+def main() -> None:
+    """Compiles what is not there yet and prints the table."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path("runs/tpu_table"))
+    parser.add_argument("--models", default="466m,913m", help="default %(default)s")
+    parser.add_argument("--slices", default=",".join(SLICES), help="default %(default)s")
+    flags = parser.parse_args()
+    if unknown := set(flags.slices.split(",")) - set(SLICES):
+        raise UserError(f"--slices: {min(unknown)!r} must be one of {', '.join(SLICES)}")
+    flags.folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        _row(model, name, _compiled(flags.folder, model, name))
+        for model in flags.models.split(",")
+        for name in flags.slices.split(",")
+    ]
+    print("\n".join([HEADER, *rows]))
+
+
+def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
+    path = folder / f"{model}_{name}.json"
+    if not path.is_file():
+        topology, _, rows, fsdp = SLICES[name]
+        print(f"compiling {model} for {name}", file=sys.stderr)
+        done = subprocess.run(
+            [
+                *(sys.executable, ROOT / "scripts" / "compile_ahead.py", f"--topology={topology}"),
+                *(f"--gin_file={ROOT}/gin_configs/models/register_mitre_{model}.gin",),
+                *(f"--gin_file={ROOT}/gin_configs/runs/mitre.gin", "--programs=train_step"),
+                *(f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={ROWS // rows}"),
+                *(f"--gin.Mesh.fsdp={fsdp}", "--gin.Model.remat=True"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=ROOT,
+        )
+        if done.returncode:
+            raise UserError(f"{model} for {name}: compile_ahead.py ended with {done.returncode}")
+        path.write_text(done.stdout, encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _row(model: str, name: str, found: dict[str, Any]) -> str:
+    _, chips, rows, _ = SLICES[name]
+    step, mesh = found["programs"]["train_step"], found["mesh"]
+    used = step["bytes"]
+    memory = f"{used['peak'] / 2**30:.1f} of {used['of_chip'] / 2**30:.0f} GiB"
+    shape = " x ".join(str(mesh[axis]) for axis in ("data", "fsdp", "tensor"))
+    cells = [f"MITRE-{model.upper()}", f"{name} ({chips} chips)", shape]
+    cells += [f"{rows} x {ROWS // rows}", memory]
+    if not step["fits"]:
+        return "| " + " | ".join([*cells, "", "", f"over by {used['over'] / 2**30:.1f} GiB"]) + " |"
+    cells += [f"{step['seconds']:.2f} s", f"{step['model_flops_utilization']:.0%}"]
+    totals: dict[str, int] = {}
+    for one in step["collectives"]:
+        axes = " and ".join(one["axes"])
+        totals[axes] = totals.get(axes, 0) + one["bytes"]
+    cells.append("; ".join(f"{axes}: {size / 2**30:.1f} GiB" for axes, size in totals.items()))
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    run_command(main)
