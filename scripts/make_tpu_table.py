@@ -1,7 +1,7 @@
 """Compiles MITRE's training step for TPU topologies and prints the table of docs/tpu.md.
 
-Each compilation takes minutes; its JSON is kept in --folder, so that the command goes on where it was
-stopped. Needs the extra mnmt-jax[tpu].
+Each compilation takes minutes; its JSON is kept in --folder, so that the command goes on where it
+was stopped. Needs the extra mnmt-jax[tpu].
 """
 
 from __future__ import annotations
