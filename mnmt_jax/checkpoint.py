@@ -30,7 +30,7 @@ from mnmt_jax.params_writer import write_lazily
 from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
-from mnmt_jax.storage import is_machine_trouble, one_line, storage_trouble
+from mnmt_jax.storage import is_machine_trouble, one_line, refusal, storage_trouble
 from mnmt_jax.train_state import TrainState
 
 
@@ -39,7 +39,13 @@ class _Harmless(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = str(record.msg)
-        dropped = ("Metadata file does not exist", "`tracked_metric`", "Save Finalize thread")
+        dropped = (
+            "Metadata file does not exist",
+            "`tracked_metric`",
+            "Save Finalize thread",
+            "_SignalingThread.run()",
+            "Failed to run",
+        )
         return not any(part in text for part in dropped)
 
 
@@ -117,6 +123,12 @@ class Checkpoints:
         """
         self._settle()
         step, trees = int(state.step), _trees(state)
+        self._saving = step
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        if why := refusal(self.directory, size) if is_first() else "":
+            self._could_not_write(why)
+        if told_by_first(bool(why)):
+            return
         record = {
             "extra": dict(extra),
             "fingerprints": {name: tree_fingerprint(tree) for name, tree in trees.items()},
@@ -127,7 +139,6 @@ class Checkpoints:
             extra=ocp.args.JsonSave(record),
         )
         metrics = None if loss is None else {_LOSS: float(loss)}
-        self._saving = step
         try:
             self._manager.save(step, args=items, metrics=metrics, force=True)
         except Exception as error:
@@ -201,13 +212,16 @@ class Checkpoints:
         with contextlib.suppress(Exception):  # it has nothing more to say
             self._manager.close()
         self._manager = self._open()  # also removes what was half written
+        self._could_not_write(trouble)
+
+    def _could_not_write(self, why: str) -> None:
         good = self.steps()
         self._failed = (
-            f"checkpoint {self._saving} could not be written ({trouble}); make room at "
+            f"checkpoint {self._saving} could not be written ({why}); make room at "
             f"{self.directory}; the last good one is {good[-1] if good else 'none'}"
         )
         if jax.process_count() > 1:
-            raise UserError(self._failed) from error
+            raise UserError(self._failed)
         self._report(self._failed)
 
     def _open(self) -> ocp.CheckpointManager:
@@ -324,17 +338,6 @@ def write_params(run_dir: str | Path, params: Any) -> None:
     }
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
-
-
-def newest_steps(run_dir: str | Path, count: int) -> list[int]:
-    """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
-
-    Raises:
-        UserError: if the run has no checkpoint.
-    """
-    directory = RunDirectory(Path(run_dir)).checkpoints
-    choose_step(directory, None)
-    return available_steps(directory)[-count:]
 
 
 def best_steps(run_dir: str | Path, count: int) -> list[int]:

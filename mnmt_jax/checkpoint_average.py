@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from mnmt_jax.checkpoint import choose_step, read_step
+from mnmt_jax.checkpoint import available_steps, choose_step, read_step
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.run_directory import RunDirectory
 
@@ -36,6 +36,17 @@ def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
         total = jax.tree.map(np.add, total, read_step(run.checkpoints, step))
     mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
     _write_average(run.average.absolute(), mean, chosen)
+
+
+def newest_steps(run_dir: str | Path, count: int) -> list[int]:
+    """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
+
+    Raises:
+        UserError: if the run has no checkpoint.
+    """
+    directory = RunDirectory(Path(run_dir)).checkpoints
+    choose_step(directory, None)
+    return available_steps(directory)[-count:]
 
 
 def _write_average(folder: Path, params: Any, steps: list[int]) -> None:

@@ -192,7 +192,7 @@ def wait_for_all(name: str) -> None:
 
 
 def told_by_first(value: int) -> int:
-    """Returns the number that process 0 has."""
+    """Returns the number that process 0 has; it may raise instead, which ends the others."""
     from jax.experimental import multihost_utils
 
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))

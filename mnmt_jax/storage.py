@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 # What tensorstore and the devices call the machine's trouble.
 _MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "Out of memory")
@@ -28,6 +31,18 @@ def storage_trouble(error: BaseException) -> str:
             if getattr(cause, "errno", None) == number or text in str(cause):
                 return text
     return ""
+
+
+def refusal(folder: Path, size: int) -> str:
+    """Returns why a folder would not take so many bytes; empty if it would."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return error.strerror or str(error)
+    if free >= size:
+        return ""
+    return f"No space left on device: {size:,} bytes needed, {free:,} free"
 
 
 def is_machine_trouble(error: BaseException) -> bool:

@@ -18,8 +18,8 @@ def main() -> None:
     which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="these checkpoints")
     flags = parser.parse_args()
 
-    from mnmt_jax.checkpoint import best_steps, newest_steps
-    from mnmt_jax.checkpoint_average import average_checkpoints
+    from mnmt_jax.checkpoint import best_steps
+    from mnmt_jax.checkpoint_average import average_checkpoints, newest_steps
 
     steps = flags.steps or (
         best_steps(flags.run, flags.best) if flags.best else newest_steps(flags.run, flags.last)

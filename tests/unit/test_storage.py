@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
+import shutil
 
 import pytest
 
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.errors import UserError
-from mnmt_jax.storage import is_machine_trouble, storage_trouble
+from mnmt_jax.storage import is_machine_trouble, refusal, storage_trouble
 from tests.unit.test_checkpoint import make_state, shapes_of
 
 
@@ -54,6 +55,21 @@ def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
             UserError, match="checkpoint 2 could not .*last good one is 1; start the"
         ):
             checkpoints.close()
+
+
+def test_full_storage_is_not_even_tried(tmp_path, monkeypatch):
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
+        checkpoints.save(make_state(1), {"data": {}})
+    assert "checkpoint 1 could not be written (No space left on device: " in said[0]
+    assert "bytes needed, 1,000 free); make room at" in said[0] and said[0].endswith("is none")
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    checkpoints.save(make_state(2), {"data": {}})
+    checkpoints.close()
+    assert len(said) == 1 and refusal(tmp_path / "absent", 1) == "No such file or directory"
 
 
 @pytest.mark.parametrize(

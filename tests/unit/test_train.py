@@ -13,8 +13,8 @@ import optax
 import pytest
 
 from mnmt_jax import train as train_module
-from mnmt_jax.checkpoint import best_steps, newest_steps, restore_params
-from mnmt_jax.checkpoint_average import average_checkpoints
+from mnmt_jax.checkpoint import best_steps, restore_params
+from mnmt_jax.checkpoint_average import average_checkpoints, newest_steps
 from mnmt_jax.config import load_config, save_config
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.errors import UserError
