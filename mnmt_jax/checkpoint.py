@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from mnmt_jax.checkpoint_files import load_numpy, read_numpy, read_record
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
 from mnmt_jax.params_writer import write_lazily
@@ -127,7 +127,7 @@ class Checkpoints:
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         if why := refusal(self.directory, size) if is_first() else "":
             self._could_not_write(why)
-        if told_by_first(bool(why)):
+        if told_by_first([bool(why)])[0]:
             return
         record = {
             "extra": dict(extra),
@@ -157,12 +157,11 @@ class Checkpoints:
             UserError: if there are checkpoints but all are damaged, or one is of another model.
             Exception: what the machine raised, such as being out of memory; nothing is moved then.
         """
-        steps = self.steps()[::-1]
+        steps = told_by_first(self.steps()[::-1])
         failed = []
         for step in steps:
             try:
-                self._check_whole(step)
-                restored = self._read(step, like)
+                restored = self._read_agreed(step, like)
             except _DamagedError as error:
                 failed.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
@@ -184,15 +183,20 @@ class Checkpoints:
         """
         self._settle()
 
-    def close(self) -> None:
+    def close(self, *, complain: bool = True) -> None:
         """Waits and lets go of the folder.
+
+        Args:
+            complain: whether to raise; another error, on its way already, says more.
 
         Raises:
             UserError: if the newest state given to `save` was refused.
         """
+        if self._failed and jax.process_count() > 1:
+            return  # the others do not come to this place
         self._settle()
         self._manager.close()
-        if self._failed:
+        if self._failed and complain:
             raise UserError(f"{self._failed}; start the same command again: it continues there")
 
     def _settle(self) -> None:
@@ -209,9 +213,10 @@ class Checkpoints:
         trouble = storage_trouble(error)
         if not trouble:
             raise error
-        with contextlib.suppress(Exception):  # it has nothing more to say
-            self._manager.close()
-        self._manager = self._open()  # also removes what was half written
+        if jax.process_count() == 1:  # of several, the others do not come to this place
+            with contextlib.suppress(Exception):  # it has nothing more to say
+                self._manager.close()
+            self._manager = self._open()  # also removes what was half written
         self._could_not_write(trouble)
 
     def _could_not_write(self, why: str) -> None:
@@ -227,29 +232,38 @@ class Checkpoints:
     def _open(self) -> ocp.CheckpointManager:
         return ocp.CheckpointManager(self.directory, options=self._options)
 
-    def _check_whole(self, step: int) -> None:
-        """Lets process 0 of several read a step first, so that all agree on whether it is whole.
+    def _read_agreed(self, step: int, like: TrainState) -> Restored:
+        """Reads a step; process 0 of several reads it first, so that all agree that it is whole.
 
         Raises:
             _DamagedError: in every process, if it is not.
+            UserError: if one process finds otherwise than process 0.
         """
         if jax.process_count() == 1:
-            return  # `_read` finds out by itself
+            return self._read(step, like)
         found: Exception | None = None
         if is_first():
             try:
-                fingerprints = _read_record(self.directory / str(step))["fingerprints"]
-                for name in _ITEMS:
-                    _read_numpy(self.directory / str(step) / name, fingerprints[name])
-            except Exception as error:  # whatever it is, the others must hear of it
+                fingerprints = read_record(self.directory / str(step))["fingerprints"]
+                for name, fingerprint in fingerprints.items():
+                    read_numpy(self.directory / str(step) / name, fingerprint)
+            except Exception as error:
+                if is_machine_trouble(error):
+                    raise
                 found = error
-        if told_by_first(0 if found is None else 1):
+        if told_by_first([found is not None])[0]:
             raise _DamagedError(one_line(found) if found else "says process 0")
+        try:
+            return self._read(step, like)
+        except _DamagedError as error:
+            raise UserError(
+                f"{self.directory / str(step)} is whole for process 0: {error}"
+            ) from error
 
     def _read(self, step: int, like: TrainState) -> Restored:
         folder, wanted = self.directory / str(step), _trees(like)
         try:
-            record = _read_record(folder)
+            record = read_record(folder)
         except Exception as error:
             raise _damage_or(error) from error
         if "training" not in record["fingerprints"]:
@@ -317,7 +331,7 @@ def load_params(run_dir: str | Path, step: int | str | None = None) -> tuple[Any
         if not (folder / "facts.json").is_file():
             raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-        return _read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
+        return read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
     found = best_steps(run.path, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
     return read_step(run.checkpoints, found), found
 
@@ -409,43 +423,10 @@ def read_step(directory: Path, step: int) -> Any:
     """
     folder = directory.absolute() / str(step)
     try:
-        record = _read_record(folder)
+        record = read_record(folder)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
-    return _read_numpy(folder / "params", record["fingerprints"]["params"])
-
-
-def _read_record(folder: Path) -> dict[str, Any]:
-    """Returns what `save` wrote beside the arrays of a step."""
-    with _reader(ocp.JsonCheckpointHandler) as reader:
-        return reader.restore(folder / "extra")
-
-
-def _reader(handler: Callable[..., ocp.CheckpointHandler]) -> ocp.Checkpointer:
-    """Opens a checkpointer of this process alone: the others need not read at the same time."""
-    own = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
-    )
-    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
-
-
-def _read_numpy(folder: Path, fingerprint: int) -> Any:
-    try:
-        params = _load_numpy(folder)
-    except Exception as error:
-        raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
-    if tree_fingerprint(params) != fingerprint:
-        raise UserError(f"{folder} is damaged: its content differs from what was saved")
-    return params
-
-
-def _load_numpy(folder: Path) -> Any:
-    """Reads an item into the host's memory, whatever structure it has."""
-    with _reader(ocp.PyTreeCheckpointHandler) as reader:
-        shapes = reader.metadata(folder).item_metadata.tree
-        arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
-        return reader.restore(folder, restore_args=arguments)
+    return read_numpy(folder / "params", record["fingerprints"]["params"])
 
 
 def _trees(state: TrainState) -> dict[str, Any]:
@@ -480,7 +461,7 @@ def _check_readable(folder: Path) -> None:
     """
     for name in _ITEMS:
         try:
-            _load_numpy(folder / name)
+            load_numpy(folder / name)
         except Exception as error:
             raise _damage_or(error) from error
 

@@ -16,9 +16,12 @@ import jax
 from mnmt_jax.chips import chip_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.storage import refusal
 from mnmt_jax.validation import SUPERVISED, ZERO_SHOT
 
 Record = dict[str, Any]
+
+_ROOM = 1 << 20  # bytes that must be free for a line of metrics
 
 
 class MetricsFile:
@@ -167,10 +170,12 @@ class Reporter:
     def write(self, record: Record) -> None:
         """Writes a record with its `step` everywhere and shows its main numbers."""
         for file in self._files:
-            try:
+            # TensorBoard's writer would wait for ever after an error of its own.
+            why = refusal(file.path.parent, _ROOM)
+            if why:
+                self.say(f"{file.path}: step {record['step']} is left out ({why})")
+            else:
                 file.write(record)
-            except OSError as error:
-                self.say(f"{file.path}: cannot be written ({error.strerror}); training goes on")
         shown = ("loss", "nll", "contrastive")
         parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")
@@ -196,7 +201,8 @@ class Reporter:
         """Closes the files and ends the bar."""
         self._bar.close()
         for file in self._files:
-            file.close()
+            with contextlib.suppress(OSError):  # storage is full: `write` has said so
+                file.close()
 
 
 def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:

@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import threading
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ from mnmt_jax.errors import UserError, run_command
 LOST_STATUS = 75  # "try again", as in sysexits.h
 _HEARTBEAT_SECONDS = 40  # within a minute with what ending takes
 _HUNG_SECONDS = 1800  # between two updates, validation or a save in between included
+_LINGER_SECONDS = 3
 _UPDATES_AHEAD = 2  # before a request to stop is heard: nobody waits for the answer
 _LOST = (
     "another process has ended or does not answer; start the same command in every process again: "
@@ -134,35 +136,43 @@ def supervise(work: Callable[[], int | None]) -> int | None:
     if name == "SIGABRT":  # how the runtime ends a process
         print(f"error: {_LOST}", file=sys.stderr)
         return LOST_STATUS
-    print(f"error: {name} ended this process; out of memory?", file=sys.stderr)
+    why = "; out of memory?" if name == "SIGKILL" else ""
+    print(f"error: {name} ended this process{why}", file=sys.stderr)
     return 128 - status
 
 
 def _run_child(work: Callable[[], int | None]) -> NoReturn:
-    """Runs the command. After an error it leaves at once: the others may never say goodbye."""
+    """Runs the command and leaves: after an error at once, since the others may wait for ever.
+
+    Process 0 leaves a little later: without it the runtime ends the others before they have told
+    their own error.
+    """
+    status = 1
     try:
         run_command(lambda: _run_or_lose(work))
     except SystemExit as error:
-        if not error.code:
-            raise  # with goodbye: the others are complete too
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(int(error.code))
+        status = int(error.code or 0)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        sys.stderr.flush()
-        os._exit(1)
-    raise AssertionError("run_command always exits")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status not in (0, LOST_STATUS) and is_first():
+        time.sleep(_LINGER_SECONDS)
+    os._exit(status)
 
 
 def _run_or_lose(work: Callable[[], int | None]) -> int | None:
     import jax
 
     try:
-        return work()
+        status = work()
+        jax.distributed.shutdown()  # together: all of them come to this end
+        return status
     except jax.errors.JaxRuntimeError as error:
         text = " ".join(str(error).split())
-        if "Gloo" not in text and not text.startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED")):
+        if not text.startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED")) and not any(
+            library in text for library in ("Gloo", "NCCL")
+        ):
             raise
         print(f"error: {_LOST} ({text[:200]})", file=sys.stderr)
         return LOST_STATUS
@@ -191,11 +201,21 @@ def wait_for_all(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def told_by_first(value: int) -> int:
-    """Returns the number that process 0 has; it may raise instead, which ends the others."""
+def told_by_first(numbers: Sequence[int]) -> list[int]:
+    """Returns the numbers, from 0, that process 0 has; it may raise instead, which ends the others.
+
+    Args:
+        numbers: own ones, which count in process 0; the first 64 of them are told.
+    """
+    import jax
     from jax.experimental import multihost_utils
 
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+    if jax.process_count() == 1:
+        return [int(number) for number in numbers]
+    told = np.full(64, -1, np.int32)
+    own = np.asarray(numbers[: told.size], np.int32)
+    told[: own.size] = own
+    return [n for n in np.asarray(multihost_utils.broadcast_one_to_all(told)).tolist() if n >= 0]
 
 
 def check_alike(what: str, text: str) -> None:

@@ -194,6 +194,8 @@ class Session:
         self.mesh = make_mesh(config.mesh)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
+        check_alike("the data", f"{self._pipeline.fingerprint()} {self._pipeline.left_out()}")
+        check_alike("--initialize_from", repr(origin))
         self._tasks = validation_tasks(self._pipeline)
         shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
         self._positions = {
@@ -216,7 +218,7 @@ class Session:
         try:
             self._begin(cache, init, like, origin)
         except BaseException:
-            self._checkpoints.close()
+            self._checkpoints.close(complain=False)
             raise
 
     def _begin(
@@ -299,7 +301,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._checkpoints.close()
+            self._checkpoints.close(complain=error is None)
         finally:
             self.reporter.close()
 

@@ -8,9 +8,11 @@
 #   scripts/tpu/pod.sh loop  --gin_file=... --workdir=/mnt/runs/mine   # all of these until complete
 #   scripts/tpu/pod.sh delete
 #
-# `train` starts the same command on every host; Ctrl-C or SIGTERM on one of them stops all after a
-# checkpoint. `loop` goes on after a preemption (the slice is made again) and after a lost process;
-# it ends when the run is complete or when the command itself is wrong.
+# `train` starts the same command on every host, after what still runs there has stopped; SIGTERM to the
+# process on one of them stops all after a checkpoint. `loop` goes on after a preemption (the slice is
+# made again) and after a lost process, at most TRIES (20) times; it ends when the run is complete or
+# when the command itself is wrong. Orbax renames folders: the bucket needs a hierarchical namespace.
+# Written by the tools' manuals and tested with commands that pretend: no slice was at hand.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -38,11 +40,12 @@ create() {
 setup() {
     local archive
     archive=$(mktemp --suffix=.tar.gz)
-    git archive --format=tar.gz --output="$archive" HEAD
-    gcloud compute tpus tpu-vm scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" --worker=all
+    git archive --format=tar.gz --output="$archive" HEAD &&
+        gcloud compute tpus tpu-vm scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
+            --worker=all || return
     rm "$archive"
     on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
-        . scripts/environment.sh && prepare_environment '[tpu]'"
+        . scripts/environment.sh && prepare_environment '[tpu]'" || return
     if [ -n "${BUCKET:-}" ]; then
         on_all_hosts "sudo mkdir -p /mnt/runs && sudo chmod 777 /mnt/runs &&
             (mountpoint -q /mnt/runs || gcsfuse --implicit-dirs $BUCKET /mnt/runs)"
@@ -52,7 +55,9 @@ setup() {
 train() {
     local arguments
     arguments=$(printf ' %q' "$@")
-    on_all_hosts "cd $FOLDER && . scripts/xla_flags.sh &&
+    # A broken connection leaves the processes running: two runs must not share a folder.
+    on_all_hosts "pkill -TERM -f '[s]cripts/train.py'; while pgrep -f '[s]cripts/train.py'; do sleep 1; done
+        cd $FOLDER && . scripts/xla_flags.sh &&
         .venv/bin/python scripts/train.py --distributed$arguments"
 }
 
@@ -60,24 +65,29 @@ delete() {
     gcloud compute tpus tpu-vm delete "$NAME" --zone="$ZONE" --quiet
 }
 
-# Statuses of a run that its own command mends by being started again: 75 a process was lost, 143
-# SIGTERM, 255 ssh lost the host.
+# Statuses of a run that its own command mends by being started again: 75 a process was lost, 137 killed,
+# 143 SIGTERM, 255 ssh lost the host.
 loop() {
-    local status
-    while true; do
+    local status ready='' tries=0
+    while [ "$tries" -lt "${TRIES:-20}" ]; do
         case $(state) in
             READY) ;;
-            ABSENT) create && setup || { sleep "$WAIT"; continue; } ;;
-            *) delete || sleep "$WAIT"; continue ;;
+            ABSENT) create || { tries=$((tries + 1)); sleep "$WAIT"; continue; }; ready='' ;;
+            PREEMPTED | TERMINATED | FAILED) delete || sleep "$WAIT"; continue ;;
+            *) sleep "$WAIT"; continue ;;
         esac
+        tries=$((tries + 1))
+        [ -n "$ready" ] || { setup && ready=yes; } || { sleep "$WAIT"; continue; }
         status=0
         train "$@" || status=$?
         case $status in
             0) return 0 ;;
-            75 | 143 | 255) echo "status $status: trying again in $WAIT s" >&2; sleep "$WAIT" ;;
+            75 | 137 | 143 | 255) echo "status $status: trying again in $WAIT s" >&2; sleep "$WAIT" ;;
             *) return "$status" ;;
         esac
     done
+    echo "error: gave up after $tries tries; set TRIES for more" >&2
+    return 75
 }
 
 command=${1:?create, setup, train, loop, delete or state}

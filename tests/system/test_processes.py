@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,14 @@ def alone(config, tmp_path_factory) -> Path:
 class Processes:
     """Starts the same command in several processes, which have eight devices together."""
 
-    def __init__(self, gin_file: Path, workdir: Path, count: int, *bindings: str) -> None:
+    def __init__(
+        self,
+        gin_file: Path,
+        workdir: Path,
+        count: int,
+        *bindings: str,
+        workdirs: Sequence[Path] = (),
+    ) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
@@ -84,7 +92,7 @@ class Processes:
             command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}"]
             command += [f"--coordinator_address={address}", f"--num_processes={count}"]
             command += [f"--process_id={number}", f"--heartbeat_seconds={HEARTBEAT}"]
-            command += [f"--workdir={workdir}", *bindings]
+            command += [f"--workdir={workdirs[number] if workdirs else workdir}", *bindings]
             said = (workdir.parent / f"{workdir.name}.{number}.txt").open("w+")
             child = subprocess.Popen(command, env=environment, stderr=said, text=True)
             self.children.append((child, said))
@@ -195,3 +203,13 @@ def test_the_others_end_when_one_is_gone_and_the_command_continues(
     with Processes(gin_file, run, 2) as processes:
         processes.finish((0, 1), 0)
     assert_close(run, alone, STEPS)
+
+
+def test_what_one_process_alone_does_not_find_is_told_by_it(gin_file, tmp_path):
+    """Folders that are not shared: one line and status 2 there, and the other does not wait."""
+    runs = [tmp_path / "one", tmp_path / "other"]
+    with Processes(gin_file, runs[0], 2, workdirs=runs) as two:
+        (said,) = two.finish((1,), 2, NOTICE)
+        two.finish((0,), LOST_STATUS, NOTICE)
+    assert f"error: {runs[1]} is not the folder that process 0 writes to" in said
+    assert not (runs[1] / "config.gin").exists()

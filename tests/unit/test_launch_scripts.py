@@ -73,7 +73,14 @@ def test_a_loop_ends_with_an_error_of_the_command(fake):
     (fake / "state").write_text("READY\n")
     (fake / "statuses").write_text("2\n0\n")
     assert run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x").returncode == 2
-    assert kinds(fake) == ["state", "train"]
+    assert kinds(fake) == ["state", "setup", "train"]
+
+
+def test_a_loop_gives_up(fake):
+    (fake / "statuses").write_text("75\n" * 5)
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", TRIES="3")
+    assert done.returncode == 75 and "gave up after 3 tries" in done.stderr
+    assert kinds(fake).count("train") == 3
 
 
 def test_an_unknown_word_is_one_line(fake):
@@ -81,7 +88,9 @@ def test_an_unknown_word_is_one_line(fake):
     assert done.returncode == 2 and done.stderr.startswith("error: fly: must be create, setup")
 
 
-@pytest.mark.parametrize(("status", "requeued"), [(0, False), (75, True), (143, True), (2, False)])
+@pytest.mark.parametrize(
+    ("status", "requeued"), [(0, False), (75, True), (137, True), (143, True), (2, False)]
+)
 def test_a_slurm_job_is_queued_again_for_what_that_mends(status, requeued, fake):
     (fake / "srun").write_text(
         f'#!/bin/sh\necho "$XLA_FLAGS $*" > "$FAKE/srun.txt"\nexit {status}\n'
@@ -97,4 +106,7 @@ def test_a_slurm_job_is_queued_again_for_what_that_mends(status, requeued, fake)
     assert said.startswith("--xla_gpu_enable_latency_hiding_scheduler=true --mine")
     assert said.strip().endswith("scripts/train.py --distributed --workdir=/x")
     again = fake / "scontrol.txt"
+    if requeued:
+        last = run(fake, "scripts/slurm/train.sbatch", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="20")
+        assert last.returncode == status
     assert again.exists() == requeued and (not requeued or again.read_text() == "requeue 7\n")
