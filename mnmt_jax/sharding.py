@@ -77,7 +77,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         devices: None takes all.
 
     Raises:
-        UserError: if the sizes do not divide the number of devices.
+        UserError: if the sizes do not divide the devices, or do not fit the way they are wired.
     """
     found = list(jax.devices() if devices is None else devices)
     fsdp, tensor = config.fsdp, config.tensor
@@ -90,7 +90,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     sizes = (len(found) // (fsdp * tensor), fsdp, tensor)
     auto = (AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
+    try:
+        return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
+    except NotImplementedError as error:  # a torus of chips, whose axes cannot be cut like this
+        raise UserError(
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} does not follow the axes of the chips' "
+            "topology; choose products of its sizes, for instance of 4 x 4 x 4"
+        ) from error
 
 
 def partition_spec(

@@ -23,7 +23,7 @@ SLICES = {
     "v5e-16": ("v5e:4x4", 16, 272, 16),
     "v5e-64": ("v5e:8x8", 64, 1088, 16),
     "v5e-256": ("v5e:16x16", 256, 4352, 16),
-    "v5p-128": ("v5p:4x4x4", 64, 2176, 8),
+    "v5p-128": ("v5p:4x4x4", 64, 2176, 16),
 }
 HEADER = (
     "| model | slice | mesh | micro-batch x accumulated | memory per chip | compute per update | "

@@ -47,6 +47,15 @@ def test_mesh_refuses_sizes_that_do_not_fit(config, message):
         make_mesh(config)
 
 
+def test_mesh_refuses_what_the_wiring_of_the_chips_cannot_do(monkeypatch):
+    def refuse(*_, **__):
+        raise NotImplementedError("Failed to find assignment")
+
+    monkeypatch.setattr(jax, "make_mesh", refuse)
+    with pytest.raises(ValueError, match="Mesh.fsdp=8 x Mesh.tensor=1 does not follow the axes"):
+        make_mesh(Mesh(fsdp=8))
+
+
 def test_rules_name_mesh_axes_and_parameters_name_rules():
     assert RULES and PARAMETER_AXES
     assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
