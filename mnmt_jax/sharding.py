@@ -94,8 +94,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
     except NotImplementedError as error:  # a torus of chips, whose axes cannot be cut like this
         raise UserError(
-            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} does not follow the axes of the chips' "
-            "topology; choose products of its sizes, for instance of 4 x 4 x 4"
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
+            "chips' topology; choose products of its sizes, for instance of 4 x 4 x 4"
         ) from error
 
 
