@@ -56,7 +56,7 @@ train() {
     local arguments
     arguments=$(printf ' %q' "$@")
     # A broken connection leaves the processes running: two runs must not share a folder.
-    on_all_hosts "pkill -TERM -f '[s]cripts/train.py'; while pgrep -f '[s]cripts/train.py'; do sleep 1; done
+    on_all_hosts "pkill -TERM -f 'scripts/[t]rain.py'; while pgrep -f 'scripts/[t]rain.py'; do sleep 1; done
         cd $FOLDER && . scripts/xla_flags.sh &&
         .venv/bin/python scripts/train.py --distributed$arguments"
 }
