@@ -55,9 +55,11 @@ setup() {
 train() {
     local arguments
     arguments=$(printf ' %q' "$@")
-    # A broken connection leaves the processes running: two runs must not share a folder.
-    on_all_hosts "pkill -TERM -f 'scripts/[t]rain.py'; while pgrep -f 'scripts/[t]rain.py'; do sleep 1; done
-        cd $FOLDER && . scripts/xla_flags.sh &&
+    # A broken connection leaves the processes running, and two runs must not share a folder. The
+    # brackets keep the pattern from finding the shell that it is given to.
+    on_all_hosts "pkill -TERM -f 'scripts/[t]rain.py'
+        while pgrep -f 'scripts/[t]rain.py' > /dev/null; do sleep 1; done"
+    on_all_hosts "cd $FOLDER && . scripts/xla_flags.sh &&
         .venv/bin/python scripts/train.py --distributed$arguments"
 }
 
