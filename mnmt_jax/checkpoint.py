@@ -121,7 +121,7 @@ class Checkpoints:
         Raises:
             UserError: in one of several processes, if the storage refused.
         """
-        self._settle()
+        self.wait()
         step, trees = int(state.step), _trees(state)
         self._saving = step
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -181,7 +181,13 @@ class Checkpoints:
         Raises:
             Exception: what else went wrong in the background.
         """
-        self._settle()
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            self._refused(error)
+        else:
+            if self._saving in self._manager.all_steps():
+                self._failed = ""
 
     def close(self, *, complain: bool = True) -> None:
         """Waits and lets go of the folder.
@@ -194,19 +200,10 @@ class Checkpoints:
         """
         if self._failed and jax.process_count() > 1:
             return  # the others do not come to this place
-        self._settle()
+        self.wait()
         self._manager.close()
         if self._failed and complain:
             raise UserError(f"{self._failed}; start the same command again: it continues there")
-
-    def _settle(self) -> None:
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            self._refused(error)
-        else:
-            if self._saving in self._manager.all_steps():
-                self._failed = ""
 
     def _refused(self, error: Exception) -> None:
         """Reports that the storage did not take a checkpoint; other errors are raised again."""

@@ -34,7 +34,6 @@ class MetricsFile:
             path: of the file.
             after_step: last step that is kept; 0 starts the file again.
         """
-        self.path = path
         self._file = _truncated(path, after_step)
 
     def write(self, record: Record) -> None:
@@ -59,7 +58,6 @@ class TensorBoard:
         """
         from tensorboardX import SummaryWriter
 
-        self.path = directory
         self._writer = SummaryWriter(str(directory), purge_step=after_step + 1)
 
     def write(self, record: Record) -> None:
@@ -99,7 +97,7 @@ class Reporter:
             seconds: spent in earlier starts.
             silent: whether to say nothing at all, since another process does.
         """
-        self._silent = silent
+        self._silent, self._folder = silent, run.path
         self._files: tuple[MetricsFile | TensorBoard, ...] = ()
         if not silent:
             metrics = MetricsFile(run.metrics_file, after_step=first_step)
@@ -169,12 +167,11 @@ class Reporter:
 
     def write(self, record: Record) -> None:
         """Writes a record with its `step` everywhere and shows its main numbers."""
-        for file in self._files:
-            # TensorBoard's writer would wait for ever after an error of its own.
-            why = refusal(file.path.parent, _ROOM)
-            if why:
-                self.say(f"{file.path}: step {record['step']} is left out ({why})")
-            else:
+        # TensorBoard's writer would wait for ever after an error of its own.
+        if why := refusal(self._folder, _ROOM) if self._files else "":
+            self.say(f"{self._folder}: the metrics of step {record['step']} are left out ({why})")
+        else:
+            for file in self._files:
                 file.write(record)
         shown = ("loss", "nll", "contrastive")
         parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]

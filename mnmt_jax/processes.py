@@ -18,7 +18,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -115,10 +114,8 @@ def supervise(work: Callable[[], int | None]) -> int | None:
         work: a command's `main`; only the child calls it, and never returns from it.
 
     Returns:
-        The child's exit status.
-
-    Raises:
-        UserError: if a signal ended the child.
+        The child's exit status; `LOST_STATUS` if the runtime ended it, 128 and the signal's number
+        for another signal. Both are explained on stderr.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -268,12 +265,7 @@ class Agreement:
     def __enter__(self) -> Agreement:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._several:
             faulthandler.cancel_dump_traceback_later()
 

@@ -109,6 +109,15 @@ def assert_same_training(found: Path, expected: Path, step: int) -> None:
     assert steps == sorted(set(steps)) and steps
 
 
+def cache_environment(folder: Path) -> dict[str, str]:
+    """Returns the variables that let commands, which compile the same programs, do so once."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 @contextlib.contextmanager
 def compilation_cache(folder: Path) -> Iterator[None]:
     """Lets the sessions of a test module, which compile the same programs, compile them once."""

@@ -20,6 +20,7 @@ from mnmt_jax.config import save_config
 from mnmt_jax.processes import LOST_STATUS
 from mnmt_jax.train import train
 from tests.made_run import (
+    cache_environment,
     compilation_cache,
     make_cache,
     make_config,
@@ -82,9 +83,7 @@ class Processes:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(8 // count),
-            "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            **cache_environment(gin_file.parent / "compiled"),
             "PYTHONPATH": str(ROOT),
         }
         self.children = []

@@ -15,6 +15,7 @@ import pytest
 from mnmt_jax.config import save_config
 from tests.made_run import (
     assert_same_training,
+    cache_environment,
     compilation_cache,
     make_cache,
     make_config,
@@ -43,9 +44,7 @@ def gin_file(tmp_path_factory) -> Path:
 def start(gin_file: Path, workdir: Path, *bindings: str) -> subprocess.Popen:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(gin_file.parent / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **cache_environment(gin_file.parent / "compiled"),
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}", *bindings]
