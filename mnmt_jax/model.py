@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
@@ -197,10 +198,11 @@ class Translator(nn.Module):
         spans: Spans = {}
         memory: Spans = {}
         layers: list[_Passed] = []
+        vectors = self._embed_spans(batch, list(dict.fromkeys(r for s in stages for r in s.roles)))
         for number, stage in enumerate(stages):
             memory |= {role: states for role, states in spans.items() if role not in stage.roles}
             spans = {
-                r: spans[r] if r in spans else self._embed_span(batch, r, deterministic)
+                r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
                 for r in stage.roles
             }
             if self.config.adaption_mlp and number + 1 == len(self.layout.stages):
@@ -292,9 +294,15 @@ class Translator(nn.Module):
         vectors = scaled + sinusoid(positions, config.embed, config.position_base)
         return vectors.astype(jnp.dtype(config.dtype))
 
-    def _embed_span(self, batch: Batch, role: str, deterministic: bool) -> Array:
-        vectors = self._embed(batch[f"{role}_tokens"], batch[f"{role}_positions"])
-        return self.drop(split_rows(vectors), deterministic=deterministic)
+    def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
+        """Looks all spans up at once: the gradient of the table is summed over devices once."""
+        spans = [
+            jnp.concatenate([batch[f"{role}_{kind}"] for role in roles], axis=1)
+            for kind in ("tokens", "positions")
+        ]
+        ends = np.cumsum([batch[f"{role}_tokens"].shape[1] for role in roles])
+        vectors = split_rows(self._embed(spans[0], spans[1]))
+        return dict(zip(roles, jnp.split(vectors, ends[:-1], axis=1), strict=True))
 
     def _stage_of_layer(self) -> list[Stage]:
         return [stage for stage in self.layout.stages for _ in range(stage.layers)]

@@ -5,12 +5,13 @@ import os
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# PyTorch's builds for GPUs bring Triton, whose LLVM and TensorFlow's end a process that loads both.
-sys.modules["triton"] = None
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
+
+# PyTorch's builds for GPUs bring Triton, whose LLVM and TensorFlow's end a process that loads both.
+sys.modules["triton"] = None
 
 # Tests compile far more than they run: the compiler's least effort makes the suite twice as fast.
 # XLA_FLAGS="" runs it as users run. XLA ends the process for a flag that it no longer knows.

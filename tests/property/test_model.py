@@ -128,12 +128,12 @@ def drawn_influence(layout, stages, memories):
 
 def last_states_of_shifted(model, batch, shifts):
     """Every role's last states with each role's input vectors moved, to differentiate by them."""
-    embed_span = model._embed_span
+    embed_spans = model._embed_spans
 
-    def shifted(batch, role, deterministic):
-        return embed_span(batch, role, deterministic) + shifts[role]
+    def shifted(batch, roles):
+        return {r: states + shifts[r] for r, states in embed_spans(batch, roles).items()}
 
-    object.__setattr__(model, "_embed_span", shifted)
+    object.__setattr__(model, "_embed_spans", shifted)
     spans, ended, _ = model._run(batch, model.layout.stages, True)
     return ended | spans
 
