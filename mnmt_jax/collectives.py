@@ -148,14 +148,15 @@ def _bounds(program: str) -> dict[str, int]:
 
 
 def _bytes(result: str, kind: str, started: bool) -> int:
-    sizes = [
-        math.prod(int(size) for size in shape.split(",") if size) * _item_bytes(dtype)
-        for dtype, shape in _SHAPE.findall(result)
-    ]
+    shapes = _SHAPE.findall(result)
     if started and kind in ("all-gather", "collective-permute", "reduce-scatter"):
-        # Such an instruction returns (operands, results, ...).
-        return sizes[len(sizes) // 2] if len(sizes) % 2 == 0 else max(sizes)
-    return sum(sizes)
+        # Such an instruction returns (operands, results, scalars of its own).
+        shapes = [(dtype, shape) for dtype, shape in shapes if shape]
+        shapes = shapes[len(shapes) // 2 :]
+    return sum(
+        math.prod(int(size) for size in shape.split(",") if size) * _item_bytes(dtype)
+        for dtype, shape in shapes
+    )
 
 
 def _item_bytes(dtype: str) -> int:

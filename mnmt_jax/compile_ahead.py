@@ -56,6 +56,8 @@ _LIBTPU = {
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
+# The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
+_LIBTPU_FLAG = "--fibers_default_thread_stack_size=16777216"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -75,6 +77,8 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
         )
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAG} {given}".strip()
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}

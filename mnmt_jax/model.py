@@ -82,7 +82,7 @@ class Translator(nn.Module):
         self.embedding = self.param(
             "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
         )
-        block = nn.remat(Block, static_argnums=(1, 5)) if config.remat else Block
+        block = nn.remat(Block, static_argnums=(1, 5, 6)) if config.remat else Block
         self.layer = [
             block(config, has_memory=bool(stage.memory))
             for stage in self.layout.stages
@@ -227,7 +227,7 @@ class Translator(nn.Module):
         passed = self._loop(stage, first, looped, spans, rest) if looped else []
         for number in range(first + looped, first + stage.layers):
             spans = passed[-1].spans if passed else spans
-            passed.append(self._one_layer(number, stage, spans, *rest))
+            passed.append(self._one_layer(number, stage, spans, *rest, False))
         return passed
 
     def _can_loop(self, stage: Stage, first: int) -> bool:
@@ -255,7 +255,7 @@ class Translator(nn.Module):
             rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
             passed: Any = apply(
                 {"params": {**params, f"layer_{first}": own}},
-                *(first, stage, spans, *rest),
+                *(first, stage, spans, *rest, True),
                 rngs=rngs,
                 method="_one_layer",
             )

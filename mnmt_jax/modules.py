@@ -6,12 +6,14 @@ with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
@@ -22,6 +24,7 @@ from mnmt_jax.config import Model
 from mnmt_jax.layout import Stage
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.patterns import matches
+from mnmt_jax.sharding import parameter_axes, split_rows
 
 Spans = dict[str, Array]
 Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
@@ -79,8 +82,9 @@ class Projection(nn.DenseGeneral, kw_only=True):
     @nn.compact
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         """Applies the map to the last axes, as many as `axis` names."""
-        mapped = super().__call__(states)
-        if not self._carries_lora():
+        path = "/".join(self.path)
+        mapped = split_rows(super().__call__(states), parameter_axes(f"{path}/bias"))
+        if not self._carries_lora(path):
             return mapped
         read = (
             states.shape[-len(self.axis) :] if isinstance(self.axis, tuple) else states.shape[-1:]
@@ -92,8 +96,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
         narrow = jnp.tensordot(states.astype(mapped.dtype), a, axes=len(read))
         return mapped + jnp.tensordot(narrow, b.astype(mapped.dtype), axes=1)
 
-    def _carries_lora(self) -> bool:
-        path = "/".join(self.path)
+    def _carries_lora(self, path: str) -> bool:
         return self.config.lora_rank > 0 and any(matches(p, path) for p in self.config.lora)
 
 
@@ -176,6 +179,18 @@ class Adaption(FeedForward):
         return states + self.drop(self(states), deterministic=deterministic)
 
 
+def _map_spans(function: Callable[..., Any], joined: bool, *spans: Spans) -> dict[str, Any]:
+    """Applies what works position by position to each role's arrays, or once to all of them."""
+    roles = spans[0]
+    if not joined:
+        return {role: function(*(each[role] for each in spans)) for role in roles}
+    ends = np.cumsum([states.shape[1] for states in roles.values()])[:-1]
+    result = function(*(jnp.concatenate([each[r] for r in roles], axis=1) for each in spans))
+    parts = [jnp.split(leaf, ends, axis=1) for leaf in jax.tree.leaves(result)]
+    structure = jax.tree.structure(result)
+    return {r: jax.tree.unflatten(structure, own) for r, *own in zip(roles, *parts, strict=True)}
+
+
 class Block(nn.Module):
     """One layer over all spans: self-attention, memory attention if any, feed-forward."""
 
@@ -198,6 +213,7 @@ class Block(nn.Module):
         masks: Any,
         memory: Mapping[str, Memory],
         deterministic: bool,
+        joined: bool,
     ) -> tuple[Spans, dict[str, KeyValue]]:
         """Applies the layer to every span.
 
@@ -207,11 +223,13 @@ class Block(nn.Module):
             masks: from `make_masks` of the attention implementation.
             memory: reader role -> what it cross-attends to.
             deterministic: no dropout.
+            joined: apply projections to all spans laid end to end; `fsdp` then collects each
+                parameter once instead of once a role, but no role's work can be left out.
 
         Returns:
             The new spans, and role -> keys and values of the self-attention.
         """
-        spans, keys_values = self._self_attention(stage, spans, masks, deterministic)
+        spans, keys_values = self._self_attention(stage, spans, masks, deterministic, joined)
         for reader, (states, mask) in memory.items():
             attention, norm = self.memory_attention, self.memory_attention_norm
             queries = attention.project_queries(self._enter(norm, spans[reader]))
@@ -220,7 +238,8 @@ class Block(nn.Module):
             heads = attend(queries, read.keys, read.values, mask=mask, dropout=dropout)
             change = attention.out(heads)
             spans[reader] = self._leave(norm, spans[reader], change, deterministic)
-        return {r: self._feed_forward(h, deterministic) for r, h in spans.items()}, keys_values
+        feed_forward = functools.partial(self._feed_forward, deterministic=deterministic)
+        return _map_spans(feed_forward, joined, spans), keys_values
 
     def step(
         self, states: Float[Array, "batch beam embed"], layer: LayerCache, index: Int[Array, ""]
@@ -254,12 +273,16 @@ class Block(nn.Module):
         return self._feed_forward(states, True), growing
 
     def _self_attention(
-        self, stage: Stage, spans: Spans, masks: Any, deterministic: bool
+        self, stage: Stage, spans: Spans, masks: Any, deterministic: bool, joined: bool
     ) -> tuple[Spans, dict[str, KeyValue]]:
         attention, norm = self.attention, self.attention_norm
-        entered = {role: self._enter(norm, states) for role, states in spans.items()}
-        queries = {role: attention.project_queries(states) for role, states in entered.items()}
-        read = {role: attention.project_keys_values(states) for role, states in entered.items()}
+
+        def leave(states: Array, heads: Array) -> Array:
+            return self._leave(norm, states, attention.out(heads), deterministic)
+
+        entered = _map_spans(functools.partial(self._enter, norm), joined, spans)
+        queries = _map_spans(attention.project_queries, joined, entered)
+        read = _map_spans(attention.project_keys_values, joined, entered)
         heads = IMPLEMENTATIONS[self.config.attention].attend(
             stage,
             masks,
@@ -268,11 +291,7 @@ class Block(nn.Module):
             {role: kv.values for role, kv in read.items()},
             dropout=attention.dropout(deterministic),
         )
-        spans = {
-            role: self._leave(norm, states, attention.out(heads[role]), deterministic)
-            for role, states in spans.items()
-        }
-        return spans, read
+        return _map_spans(leave, joined, spans, heads), read
 
     def _feed_forward(self, states: Array, deterministic: bool) -> Array:
         change = self.mlp(self._enter(self.mlp_norm, states))

@@ -1,8 +1,8 @@
 """Which array axis is split over which mesh axis: one rule table, one table of parameter axes.
 
 The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
-`tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows where
-`split_rows` says so; everything else (collectives, the optimizer's moments) follows.
+`tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows, which
+`split_rows` says after every projection; everything else (collectives, moments) follows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "length": (),
     "embed": ("fsdp",),
+    "channel": (),  # of vectors, which are too small to be worth collecting
     "mlp": ("tensor",),
     "heads": ("tensor",),
     "kv": (),
@@ -50,7 +51,7 @@ PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
     "value/lora_a": ("embed", "rank"),
     "value/lora_b": ("rank", "heads", "kv"),
     "out/kernel": ("heads", "kv", "embed"),
-    "out/bias": ("embed",),
+    "out/bias": ("channel",),
     "out/lora_a": ("heads", "kv", "rank"),
     "out/lora_b": ("rank", "embed"),
     "wi/kernel": ("embed", "mlp"),
@@ -58,11 +59,11 @@ PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
     "wi/lora_a": ("embed", "rank"),
     "wi/lora_b": ("rank", "mlp"),
     "wo/kernel": ("mlp", "embed"),
-    "wo/bias": ("embed",),
+    "wo/bias": ("channel",),
     "wo/lora_a": ("mlp", "rank"),
     "wo/lora_b": ("rank", "embed"),
-    "norm/scale": ("embed",),
-    "norm/bias": ("embed",),
+    "norm/scale": ("channel",),
+    "norm/bias": ("channel",),
 }
 
 # Published vocabularies have odd sizes; such an axis stays whole and the other axis is split.
@@ -205,16 +206,18 @@ def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
 
 
-def split_rows(states: Array) -> Array:
-    """Keeps activations split by rows over `data` and `fsdp`; the other axes are whole.
+def split_rows(states: Array, last: Sequence[str] = ()) -> Array:
+    """Keeps activations split by rows over `data` and `fsdp`, as the compiler often would not.
 
-    Without it the compiler may follow the embedding table, which `fsdp` splits by width, and give
-    every device the whole batch.
+    Left to itself it may follow a parameter, which `fsdp` splits too, and give every device the
+    whole batch and a part of the parameter.
 
     Args:
         states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
+        last: logical axes of the last array axes; those between them and the rows are whole.
     """
-    return _constrain(states, PartitionSpec(RULES["batch"]))
+    whole = (None,) * (states.ndim - 1 - len(last))
+    return _constrain(states, PartitionSpec(RULES["batch"], *whole, *partition_spec(last)))
 
 
 def whole_width(table: Array) -> Array:

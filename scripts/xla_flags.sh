@@ -3,6 +3,6 @@
 
 # Lets collectives run beside arithmetic on GPUs: sums of gradients with the layers below.
 XLA_FLAGS="--xla_gpu_enable_latency_hiding_scheduler=true ${XLA_FLAGS:-}"
-# libtpu's own choices; add flags for one experiment on the command line.
-LIBTPU_INIT_ARGS="${LIBTPU_INIT_ARGS:-}"
+# The threads of libtpu's compiler overflow their stack on some large models (seen with 0.0.42.1).
+LIBTPU_INIT_ARGS="--fibers_default_thread_stack_size=16777216 ${LIBTPU_INIT_ARGS:-}"
 export XLA_FLAGS LIBTPU_INIT_ARGS

@@ -31,11 +31,10 @@ LENGTHS = {"source": 9, "register": 11, "target": 10}
 STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
 
 
-def make_learner(folder, mesh, layout: str, chunk: int = 10**6) -> Learner:
+def make_learner(folder, mesh, layout: str, chunk: int = 10**6, **model) -> Learner:
     config = make_config(folder)
-    model = dataclasses.replace(
-        config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], embed=32, heads=4, mlp=48
-    )
+    sizes = {"stage_layers": STAGE_LAYERS[layout], "embed": 32, "heads": 4, "mlp": 48} | model
+    model = dataclasses.replace(config.model, layout=layout, **sizes)
     learner = Learner.from_config(dataclasses.replace(config, model=model), VOCAB, mesh)
     return dataclasses.replace(learner, chunk=chunk)
 
@@ -58,9 +57,9 @@ def lower(mesh, function, *shapes, **options) -> str:
         return jax.jit(function, **options).lower(*shapes).compile().as_text()
 
 
-def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6) -> str:
+def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6, **model) -> str:
     mesh = make_mesh(mesh_config)
-    learner = make_learner(folder, mesh, layout, chunk)
+    learner = make_learner(folder, mesh, layout, chunk, **model)
     shapes = batch_shapes(learner.model.layout, mesh, 0)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     return lower(
@@ -91,6 +90,21 @@ def test_no_device_holds_the_whole_batch_under_fsdp(layout, tmp_path):
     kinds = kinds_of(program, Mesh(fsdp=8))
     assert "all-gather" in kinds  # of parameters
     assert not kinds & {"all-to-all", "collective-permute"}
+
+
+@pytest.mark.parametrize("mesh_config", [Mesh(fsdp=8), Mesh(fsdp=4, tensor=2)], ids=str)
+def test_a_loop_of_layers_collects_its_parameters_and_no_states(mesh_config, tmp_path):
+    """Each parameter once forward, once backward, whatever the number of roles that use it."""
+    layers = 12
+    model = {"stage_layers": (layers,), "norm": "pre", "remat": True}
+    program = step_program(tmp_path, mesh_config, "register", **model)
+    assert "while(" in program
+    assert not shapes_of_whole_batch(program)
+    found = collectives(program, dict(make_mesh(mesh_config).shape))
+    assert not {one.kind for one in found} & {"all-to-all", "collective-permute"}
+    gathered = sum(one.bytes for one in found if one.kind == "all-gather")
+    kernels = 4 * (4 * 32 * 32 + 2 * 32 * 48) // mesh_config.tensor
+    assert gathered < 2.5 * layers * kernels
 
 
 @pytest.mark.parametrize("mesh_config", [Mesh(), Mesh(fsdp=4)], ids=["8x1x1", "2x4x1"])

@@ -51,6 +51,19 @@ def test_axes_of_groups(groups, axes):
     assert collectives(line, MESH) == (Collective("reduce-scatter", axes, 1, 12),)
 
 
+@pytest.mark.parametrize(
+    ("result", "kind", "size"),
+    [
+        ("(bf16[1,8]{1,0}, bf16[1,8]{1,0}, u32[]{:S(2)}, u32[])", "collective-permute", 16),
+        ("((f32[2]{0}, bf16[3]{0}), (f32[4]{0}, bf16[6]{0}))", "all-gather", 28),
+        ("(f32[2]{0}, bf16[3]{0})", "all-reduce", 14),
+    ],
+)
+def test_bytes_of_started_exchanges_are_those_of_their_results(result, kind, size):
+    (found,) = collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
+    assert found.bytes == size
+
+
 NESTED = """\
 %again.1 (state: (s32[], f32[8])) -> pred[] {
   %constant.5 = s32[]{:T(128)} constant(16)

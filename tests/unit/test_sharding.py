@@ -92,7 +92,7 @@ def test_tree_sharding_covers_parameters_moments_and_scalars():
         assert specs["embedding"] == PartitionSpec("tensor", "fsdp")
         out = specs["layer_0"]["attention"]["out"]
         assert out["kernel"] == PartitionSpec("tensor", None, "fsdp")
-        assert out["bias"] == specs["stage_0_norm"]["scale"] == PartitionSpec("fsdp")
+        assert out["bias"] == specs["stage_0_norm"]["scale"] == PartitionSpec(None)
     assert shardings["step"].spec == PartitionSpec()
     jax.device_put(params, shardings["params"])
 
