@@ -67,10 +67,10 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
     run, config = _with_lora(run_dir)
     if config.optimizer.frozen:
         raise UserError(
-            f"{run.path}: more than its LoRA was trained (Optimizer.frozen="
+            f"{run.place}: more than its LoRA was trained (Optimizer.frozen="
             f"{config.optimizer.frozen!r}), so LoRA alone is not the model; use merge"
         )
-    params, found = load_params(run.path, step)
+    params, found = load_params(run, step)
     own, base = split_lora(params)
     facts = {
         "lora_rank": config.model.lora_rank,
@@ -106,23 +106,23 @@ def load_adapter(
     """
     output, directory = Path(output), Path(directory)
     check_output(output)
-    run, facts = RunDirectory(Path(run_dir)), _read_facts(directory)
+    run, facts = RunDirectory.open(run_dir), _read_facts(directory)
     config = run.config()
     _check_structure(run, config, facts)
     vocabulary = Vocabulary.load(run.vocabulary)
     model = _model(config.model, facts, directory)
     own = _read_arrays(directory, parameter_shapes(model, vocabulary.size), facts)
-    base, found = load_params(run.path, step)
+    base, found = load_params(run, step)
     if tree_fingerprint(base) != facts["base"]["fingerprint"]:
         raise UserError(
-            f"{run.path}, step {found}: not the parameters that {directory} was trained on; those "
+            f"{run.place}, step {found}: not the parameters that {directory} was trained on; those "
             f"are of {facts['base']['origin'] or 'an unnamed run'}"
         )
     data = dataclasses.replace(config.data, instruction=facts["instruction"])
     config = dataclasses.replace(config, model=model, data=data)
     flat = traverse_util.flatten_dict(base, sep="/") | own
     params = traverse_util.unflatten_dict({n: LazyArray.of(a) for n, a in flat.items()}, sep="/")
-    origin = str(run.path), f"step {found} with the LoRA of {directory}"
+    origin = str(run.place), f"step {found} with the LoRA of {directory}"
     write_run(output, config, vocabulary, params, origin=origin, tasks=facts["tasks"])
 
 
@@ -140,19 +140,19 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     output = Path(output)
     check_output(output)
     run, config = _with_lora(run_dir)
-    params, found = load_params(run.path, step)
+    params, found = load_params(run, step)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     vocabulary = Vocabulary.load(run.vocabulary)
-    origin = str(run.path), f"step {found} with its LoRA merged"
+    origin = str(run.place), f"step {found} with its LoRA merged"
     tasks = run.trained_tasks()
     write_run(output, config, vocabulary, merge_lora(params), origin=origin, tasks=tasks)
 
 
 def _with_lora(run_dir: str | Path) -> tuple[RunDirectory, Config]:
-    run = RunDirectory(Path(run_dir))
+    run = RunDirectory.open(run_dir)
     config = run.config()
     if not config.model.lora_rank:
-        raise UserError(f"{run.path}: has no LoRA; name a run trained with Model.lora_rank")
+        raise UserError(f"{run.place}: has no LoRA; name a run trained with Model.lora_rank")
     return run, config
 
 
@@ -183,7 +183,7 @@ def _read_facts(directory: Path) -> dict[str, Any]:
 
 def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]) -> None:
     if config.model.lora_rank:
-        raise UserError(f"{run.path}: has LoRA already; name the run it started from")
+        raise UserError(f"{run.place}: has LoRA already; name the run it started from")
     here = json.loads(json.dumps(_structure(config.model)))
     differing = [
         f"Model.{name} is {here[name]!r}, the adapter's {value!r}"
@@ -191,7 +191,7 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
         if here.get(name) != value
     ]
     if differing:
-        raise UserError(f"{run.path}: another model: {'; '.join(differing)}")
+        raise UserError(f"{run.place}: another model: {'; '.join(differing)}")
 
 
 def _model(model: Model, facts: Mapping[str, Any], directory: Path) -> Model:

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import json
 import logging
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from mnmt_jax.bucket import absolute, move_folder
 from mnmt_jax.checkpoint_files import load_numpy, read_numpy, read_record
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
@@ -96,7 +96,7 @@ class Checkpoints:
             raise UserError(
                 f"Train.keep_last={keep_last}, Train.keep_best={keep_best}: at least 1 and 0 needed"
             )
-        self.directory = Path(directory).absolute()
+        self.directory = absolute(directory)
         self._report = report or functools.partial(print, file=sys.stderr)
         self._options = _options(keep_last, keep_best)
         self._manager = self._open()
@@ -289,15 +289,14 @@ class Checkpoints:
         aside = self.directory.with_name(f"{self.directory.name}_damaged")
         aside.mkdir(exist_ok=True)
         for step in steps if is_first() else ():
-            shutil.rmtree(aside / str(step), ignore_errors=True)
-            (self.directory / str(step)).rename(aside / str(step))
+            move_folder(self.directory / str(step), aside / str(step))
             self._report(f"checkpoint {step} was moved to {aside / str(step)}")
         wait_for_all("set aside")
         self._manager = self._open()
 
 
 def restore_params(
-    run_dir: str | Path,
+    run_dir: str | Path | RunDirectory,
     step: int | str | None = None,
     *,
     mesh: jax.sharding.Mesh | None = None,
@@ -320,16 +319,18 @@ def restore_params(
     return _place(params, mesh), found
 
 
-def load_params(run_dir: str | Path, step: int | str | None = None) -> tuple[Any, int]:
+def load_params(
+    run_dir: str | Path | RunDirectory, step: int | str | None = None
+) -> tuple[Any, int]:
     """Reads the parameters of a run into the host's memory; see `restore_params`."""
-    run = RunDirectory(Path(run_dir))
+    run = RunDirectory.open(run_dir)
     if step == AVERAGE:
-        folder = run.average.absolute()
+        folder = absolute(run.average)
         if not (folder / "facts.json").is_file():
             raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         return read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
-    found = best_steps(run.path, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
+    found = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
     return read_step(run.checkpoints, found), found
 
 
@@ -351,13 +352,13 @@ def write_params(run_dir: str | Path, params: Any) -> None:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
 
 
-def best_steps(run_dir: str | Path, count: int) -> list[int]:
+def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
     """Returns the steps of the checkpoints of lowest validation loss, best first, at most `count`.
 
     Raises:
         UserError: if no checkpoint of the run has a validation loss.
     """
-    directory = RunDirectory(Path(run_dir)).checkpoints
+    directory = RunDirectory.open(run_dir).checkpoints
     losses = {step: _loss(directory, step) for step in available_steps(directory)}
     measured = {step: loss for step, loss in losses.items() if loss is not None}
     if not measured:
@@ -365,12 +366,11 @@ def best_steps(run_dir: str | Path, count: int) -> list[int]:
     return sorted(measured, key=lambda step: measured[step])[:count]
 
 
-def available_steps(directory: str | Path) -> list[int]:
+def available_steps(directory: Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder, ascending."""
-    directory = Path(directory)
     if not directory.is_dir():
         return []
-    return sorted(ocp.utils.checkpoint_steps(directory.absolute()))
+    return sorted(ocp.utils.checkpoint_steps(absolute(directory)))
 
 
 def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
@@ -418,7 +418,7 @@ def read_step(directory: Path, step: int) -> Any:
     Raises:
         UserError: if they are damaged.
     """
-    folder = directory.absolute() / str(step)
+    folder = absolute(directory) / str(step)
     try:
         record = read_record(folder)
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from mnmt_jax.bucket import absolute, move_folder, remove_folder
 from mnmt_jax.checkpoint import available_steps, choose_step, read_step
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.run_directory import RunDirectory
 
 
-def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
+def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]) -> None:
     """Averages the parameters of checkpoints and writes RUN/average, replacing an older one.
 
     Args:
@@ -29,33 +29,32 @@ def average_checkpoints(run_dir: str | Path, steps: Sequence[int]) -> None:
 
     Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
     """
-    run = RunDirectory(Path(run_dir))
+    run = RunDirectory.open(run_dir)
     chosen = sorted({choose_step(run.checkpoints, step) for step in steps})
     total = read_step(run.checkpoints, chosen[0])
     for step in chosen[1:]:
         total = jax.tree.map(np.add, total, read_step(run.checkpoints, step))
     mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
-    _write_average(run.average.absolute(), mean, chosen)
+    _write_average(absolute(run.average), mean, chosen)
 
 
-def newest_steps(run_dir: str | Path, count: int) -> list[int]:
+def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
     """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
 
     Raises:
         UserError: if the run has no checkpoint.
     """
-    directory = RunDirectory(Path(run_dir)).checkpoints
+    directory = RunDirectory.open(run_dir).checkpoints
     choose_step(directory, None)
     return available_steps(directory)[-count:]
 
 
 def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_folder(partial)
     partial.mkdir()
     with ocp.PyTreeCheckpointer() as writer:
         writer.save(partial / "params", params)
     facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
     (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    move_folder(partial, folder)

@@ -45,7 +45,7 @@ class Origin:
         step: as in `restore_params`; None is the newest.
     """
 
-    run: Path
+    run: str | Path
     step: int | str | None = None
 
 
@@ -67,13 +67,13 @@ def start_from(
         UserError: if the vocabulary, a size or the number of layers does not fit, or if the run has
             LoRA that the new model has no place for.
     """
-    run = RunDirectory(origin.run)
+    run = RunDirectory.open(origin.run)
     old = run.config()
     _check(run, old, config, vocabulary)
     before = get_layout(old.model.layout, old.model.stage_layers)
     after = get_layout(config.model.layout, config.model.stage_layers)
     names = source_names(before, after)
-    loaded, step = load_params(run.path, origin.step)
+    loaded, step = load_params(run, origin.step)
     stored = {path_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(loaded)}
     used: set[str] = set()
     fresh: list[str] = []
@@ -91,7 +91,7 @@ def start_from(
     left = sorted(stored.keys() - used)
     if any(map(is_lora, left)):
         raise _no_place_for_lora(run, old)
-    parts = [f"started from {run.path}, step {step}: {len(used)} arrays"]
+    parts = [f"started from {run.place}, step {step}: {len(used)} arrays"]
     parts += [f"freshly drawn {_summary(fresh)}"] if fresh else []
     parts += [f"not used {_summary(left)}"] if left else []
     return replaced, "; ".join(parts)
@@ -140,7 +140,7 @@ def _layers(before: Layout, after: Layout) -> list[int]:
 def _check(run: RunDirectory, old: Config, new: Config, vocabulary: Vocabulary) -> None:
     if Vocabulary.load(run.vocabulary).fingerprint != vocabulary.fingerprint:
         raise UserError(
-            f"--initialize_from={run.path}: its vocabulary is not that of Data.cache="
+            f"--initialize_from={run.place}: its vocabulary is not that of Data.cache="
             f"'{new.data.cache}'; make the cache with --vocabulary={run.vocabulary}"
         )
     differing = [
@@ -149,12 +149,12 @@ def _check(run: RunDirectory, old: Config, new: Config, vocabulary: Vocabulary) 
         if getattr(old.model, name) != getattr(new.model, name)
     ]
     if differing:
-        raise UserError(f"--initialize_from={run.path}: {'; '.join(differing)}; make them equal")
+        raise UserError(f"--initialize_from={run.place}: {'; '.join(differing)}; make them equal")
 
 
 def _no_place_for_lora(run: RunDirectory, old: Config) -> UserError:
     return UserError(
-        f"--initialize_from={run.path}: the new model has no place for its LoRA; merge it with "
+        f"--initialize_from={run.place}: the new model has no place for its LoRA; merge it with "
         f"scripts/adapters.py first, or set Model.lora_rank={old.model.lora_rank} and "
         f"Model.lora={old.model.lora!r} as there"
     )

@@ -24,7 +24,7 @@ from mnmt_jax.config import Model
 from mnmt_jax.layout import Stage
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.patterns import matches
-from mnmt_jax.sharding import parameter_axes, split_rows
+from mnmt_jax.sharding import split_rows
 
 Spans = dict[str, Array]
 Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
@@ -83,7 +83,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         """Applies the map to the last axes, as many as `axis` names."""
         path = "/".join(self.path)
-        mapped = split_rows(super().__call__(states), parameter_axes(f"{path}/bias"))
+        mapped = split_rows(super().__call__(states), f"{path}/bias")
         if not self._carries_lora(path):
             return mapped
         read = (

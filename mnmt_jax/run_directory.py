@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.bucket import Mirror, is_bucket
 from mnmt_jax.config import Config, load_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
@@ -47,10 +48,34 @@ class RunDirectory:
     """Paths of a run.
 
     Attributes:
-        path: the folder itself.
+        path: the folder itself, or the copy of what is small in a bucket.
+        mirror: of the bucket; None if the run is a folder.
     """
 
     path: Path
+    mirror: Mirror | None = None
+
+    @classmethod
+    def open(cls, run: str | os.PathLike[str] | RunDirectory) -> RunDirectory:
+        """Opens a run, which need not be there yet.
+
+        Args:
+            run: a folder, `gs://bucket/folder`, or a run that is open already.
+
+        Raises:
+            UserError: if it is in a bucket that cannot be read.
+        """
+        if isinstance(run, RunDirectory):
+            return run
+        if not is_bucket(run):
+            return cls(Path(run))
+        mirror = Mirror(os.fspath(run))
+        return cls(mirror.folder, mirror)
+
+    @property
+    def place(self) -> Path:
+        """Where the user finds the run."""
+        return self.mirror.bucket if self.mirror else self.path
 
     @property
     def config_file(self) -> Path:
@@ -75,12 +100,12 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """The folder that Orbax manages."""
-        return self.path / "checkpoints"
+        return self.place / "checkpoints"
 
     @property
     def average(self) -> Path:
         """The folder of the averaged parameters."""
-        return self.path / "average"
+        return self.place / "average"
 
     @property
     def metrics_file(self) -> Path:
@@ -97,6 +122,15 @@ class RunDirectory:
         """The folder of the evaluation's report."""
         return self.path / "report"
 
+    def exists(self) -> bool:
+        """Returns whether the run has been prepared, by this process or another."""
+        return (self.place / self.config_file.name).is_file()
+
+    def publish(self) -> None:
+        """Copies what is new to the bucket; a run in a folder is there already."""
+        if self.mirror:
+            self.mirror.publish()
+
     def config(self) -> Config:
         """Reads the configuration.
 
@@ -104,7 +138,7 @@ class RunDirectory:
             UserError: if this is not a run directory.
         """
         if not self.config_file.is_file():
-            raise UserError(f"{self.config_file}: no such file; name a run directory")
+            raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
         return load_config([str(self.config_file)])
 
     def trained_directions(self) -> frozenset[Direction] | None:
@@ -165,13 +199,13 @@ class RunDirectory:
         changed = changed_fields(self.config(), config)
         if changed:
             raise UserError(
-                f"{self.path} was started with another configuration: {'; '.join(changed)}. "
+                f"{self.place} was started with another configuration: {'; '.join(changed)}. "
                 "Restore these values, or choose another --workdir (a new run can start from "
-                f"these parameters: --initialize_from={self.path})"
+                f"these parameters: --initialize_from={self.place})"
             )
         if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
             raise UserError(
-                f"{self.vocabulary} differs from the vocabulary of Data.cache="
+                f"{self.place / 'vocabulary'} differs from the vocabulary of Data.cache="
                 f"'{config.data.cache}'; choose the cache of the run or another --workdir"
             )
 

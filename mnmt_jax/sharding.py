@@ -206,7 +206,7 @@ def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
 
 
-def split_rows(states: Array, last: Sequence[str] = ()) -> Array:
+def split_rows(states: Array, bias: str = "") -> Array:
     """Keeps activations split by rows over `data` and `fsdp`, as the compiler often would not.
 
     Left to itself it may follow a parameter, which `fsdp` splits too, and give every device the
@@ -214,10 +214,14 @@ def split_rows(states: Array, last: Sequence[str] = ()) -> Array:
 
     Args:
         states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
-        last: logical axes of the last array axes; those between them and the rows are whole.
+        bias: path of the parameter last added to them: their last axes are split as its own, and
+            those between these and the rows are whole. Without one, all but the rows are whole.
     """
+    if not _has_mesh():
+        return states
+    last = partition_spec(parameter_axes(bias)) if bias else ()
     whole = (None,) * (states.ndim - 1 - len(last))
-    return _constrain(states, PartitionSpec(RULES["batch"], *whole, *partition_spec(last)))
+    return jax.lax.with_sharding_constraint(states, PartitionSpec(RULES["batch"], *whole, *last))
 
 
 def whole_width(table: Array) -> Array:
@@ -226,7 +230,10 @@ def whole_width(table: Array) -> Array:
     Args:
         table: [vocab, embed]; its first axis stays split as it is. As `split_rows` otherwise.
     """
-    return _constrain(table, PartitionSpec(PartitionSpec.UNCONSTRAINED, None))
+    if not _has_mesh():
+        return table
+    spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, None)
+    return jax.lax.with_sharding_constraint(table, spec)
 
 
 def row_shards(rows: Array) -> int:
@@ -238,9 +245,9 @@ def row_shards(rows: Array) -> int:
     Returns:
         1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if not set(MESH_AXES) <= set(mesh.axis_names):
+    if not _has_mesh():
         return 1
+    mesh = jax.sharding.get_abstract_mesh()
     shards = math.prod(mesh.shape[axis] for axis in RULES["batch"])
     return 1 if rows.shape[0] % shards else shards
 
@@ -290,10 +297,8 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     return call
 
 
-def _constrain(array: Array, spec: PartitionSpec) -> Array:
-    if set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names):
-        return jax.lax.with_sharding_constraint(array, spec)
-    return array
+def _has_mesh() -> bool:
+    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names)
 
 
 def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:

@@ -34,7 +34,9 @@ def storage_trouble(error: BaseException) -> str:
 
 
 def refusal(folder: Path, size: int) -> str:
-    """Returns why a folder would not take so many bytes; empty if it would."""
+    """Returns why a folder would not take so many bytes; empty if it would, as a bucket does."""
+    if "://" in str(folder):
+        return ""
     try:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free

@@ -146,7 +146,7 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
             no `origin`, or if a loss is not finite.
     """
     settings = config.train
-    run = RunDirectory(Path(workdir))
+    run = RunDirectory.open(workdir)
     with (
         StopRequests() as stop,
         Session(config, run, origin) as session,
@@ -169,7 +169,7 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         done = f"step {session.step} of {settings.steps}"
     stopped = asked.name if asked else None
     again = "; the same command continues" if session.step < settings.steps else ""
-    session.reporter.say(f"{stopped or 'complete'}: {run.path} is at {done}{again}")
+    session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {done}{again}")
     return stopped if again else None
 
 
@@ -238,10 +238,11 @@ class Session:
             self.run.write_tasks(
                 {n: (task.source_lang, task.target_lang) for n, task in tasks.items()}
             )
+            self.run.publish()
         wait_for_all("prepared")
-        if not self.run.config_file.is_file():
+        if not self.run.exists():
             raise UserError(
-                f"{self.run.path} is not the folder that process 0 writes to; choose a --workdir "
+                f"{self.run.place} is not the folder that process 0 writes to; choose a --workdir "
                 "on storage that all processes share"
             )
         restored = self._checkpoints.restore(like)
@@ -304,6 +305,8 @@ class Session:
             self._checkpoints.close(complain=error is None)
         finally:
             self.reporter.close()
+        if is_first():
+            self.run.publish()
 
     def due(self, every: int) -> bool:
         """Returns whether something done every so many steps is due now, or the run is complete."""
@@ -365,6 +368,8 @@ class Session:
         self._checked_window()
         step, loss = self._validated
         with self.reporter.paused():
+            if is_first():
+                self.run.publish()  # first, since a run that continues can drop lines, not add them
             extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
             self._checkpoints.save(self.state, extra, loss if step == self.step else None)
         self._saved = self.step

@@ -72,11 +72,11 @@ class Translator:
         from mnmt_jax.checkpoint import restore_params
         from mnmt_jax.run_directory import RunDirectory
 
-        folder = RunDirectory(Path(run))
+        folder = RunDirectory.open(run)
         folder.config()  # reports a folder that is no run
         config = load_config([str(folder.config_file), *gin_files], bindings)
         vocabulary = Vocabulary.load(folder.vocabulary)
-        params, _ = restore_params(run, step)
+        params, _ = restore_params(folder, step)
         return cls(config, vocabulary, params)
 
     @property

@@ -2,10 +2,9 @@
 
 import argparse
 import signal
-from pathlib import Path
 
 from mnmt_jax.cli import CommandParser, parse_command_line
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import run_command
 from mnmt_jax.processes import add_process_flags, connect, is_distributed, supervise
 
 _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, plus its number
@@ -16,7 +15,9 @@ def main() -> int | None:
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--workdir", required=True, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
+    )
     parser.add_argument(
         "--initialize_from",
         metavar="RUN",
@@ -30,10 +31,6 @@ def main() -> int | None:
     )
     add_process_flags(parser)
     flags, gin_files, bindings = parse_command_line(parser)
-    if "://" in flags.workdir:
-        raise UserError(
-            f"--workdir={flags.workdir}: must be a folder; mount the bucket, e.g. with gcsfuse"
-        )
     if not is_distributed(flags):
         return _train(flags, gin_files, bindings)
 
@@ -52,7 +49,7 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
     origin = None
     if flags.initialize_from:
         step = flags.initialize_step or ""
-        origin = Origin(Path(flags.initialize_from), int(step) if step.isdigit() else step or None)
+        origin = Origin(flags.initialize_from, int(step) if step.isdigit() else step or None)
     stopped = train(load_config(gin_files, bindings), flags.workdir, origin)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 

@@ -83,12 +83,12 @@ def load_subject(
     from mnmt_jax.fingerprint import tree_fingerprint
     from mnmt_jax.translator import Translator
 
-    folder = RunDirectory(Path(run))
+    folder = RunDirectory.open(run)
     folder.config()  # reports a folder that is no run
     config = load_config([str(folder.config_file), *gin_files], bindings)
     config = dataclasses.replace(config, decode=with_beam_size(config.decode, beam_size))
     vocabulary = Vocabulary.load(folder.vocabulary)
-    params, found = restore_params(folder.path, step)
+    params, found = restore_params(folder, step)
     translator = Translator(config, vocabulary, params)
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
@@ -98,7 +98,7 @@ def load_subject(
 
     chosen = f"{step}, " if isinstance(step, str) else ""
     subject = Subject(
-        name=folder.path.resolve().name,
+        name=(folder.place if folder.mirror else folder.path.resolve()).name,
         translate=translate,
         config=config,
         decoding={"checkpoint": f"{chosen}step {found}", **describe_search(config.decode)},

@@ -42,10 +42,10 @@ def export_checkpoint(
     """
     directory = Path(directory)
     check_output(directory)
-    run = RunDirectory(Path(run_dir))
+    run = RunDirectory.open(run_dir)
     config = run.config()
     vocabulary = Vocabulary.load(run.vocabulary)
-    params = merge_lora(load_params(run.path, step)[0])
+    params = merge_lora(load_params(run, step)[0])
     with new_folder(directory) as partial:
         _EXPORT[kind](config, params, vocabulary, partial)
     return sorted(directory.iterdir())

@@ -1,0 +1,130 @@
+"""Runs in a bucket of Google Cloud Storage: checkpoints lie there, small files are copied.
+
+Orbax and tensorstore write arrays into a bucket directly. Everything else of a run is small: a
+process works on a copy in a folder of its own, and `Mirror.publish` copies back what changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.storage import one_line
+
+_SCHEME = "gs://"
+_NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
+
+
+def is_bucket(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is a URL and not a folder."""
+    return "://" in os.fspath(path)
+
+
+def bucket_path(url: str) -> Path:
+    """Returns a URL as a path whose methods reach the bucket.
+
+    Args:
+        url: `gs://bucket/folder`.
+
+    Raises:
+        UserError: if it is of another kind, or gcsfs is not installed.
+    """
+    if not url.startswith(_SCHEME):
+        raise UserError(f"{url}: only {_SCHEME} is understood; mount other storage as a folder")
+    if importlib.util.find_spec("gcsfs") is None:
+        raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
+    os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow has ways and credentials of its own
+    from etils import epath
+
+    path: Path = epath.Path(url)
+    return path
+
+
+def absolute(path: Path) -> Path:
+    """Returns the path as Orbax wants it; one in a bucket is absolute."""
+    return path if is_bucket(path) else path.absolute()
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Moves a folder beside others; in a bucket, where names are not folders, file by file."""
+    if not is_bucket(source):
+        shutil.rmtree(target, ignore_errors=True)
+        source.rename(target)
+        return
+    remove_folder(target)
+    for file in files_below(source):
+        (target / file.relative_to(source)).write_bytes(file.read_bytes())
+    remove_folder(source)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder with all it holds, if it is there."""
+    if not is_bucket(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists():
+        folder.rmtree()  # type: ignore[attr-defined]  # of epath's paths
+
+
+class Mirror:
+    """A folder of this process with the small files of a run in a bucket.
+
+    Attributes:
+        bucket: where the run is.
+        folder: where its copy is, until the process ends.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Copies what is there.
+
+        Raises:
+            UserError: if the bucket cannot be read.
+        """
+        self.bucket = bucket_path(url.rstrip("/"))
+        self.folder = Path(tempfile.mkdtemp(prefix="mnmt_jax-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        try:
+            for file in files_below(self.bucket, _NOT_COPIED):
+                copy = self.folder / file.relative_to(self.bucket)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+        except Exception as error:  # the client raises many kinds
+            raise UserError(f"{self.bucket}: cannot be read ({one_line(error)})") from error
+        self._published = self._present()
+
+    def publish(self) -> None:
+        """Copies to the bucket what changed since the last time; files are whole there or absent.
+
+        Raises:
+            UserError: if the bucket cannot be written.
+        """
+        present = self._present()
+        try:
+            for name, stamp in present.items():
+                if self._published.get(name) != stamp:
+                    (self.bucket / name).write_bytes((self.folder / name).read_bytes())
+        except Exception as error:  # as above
+            raise UserError(
+                f"{self.bucket}: cannot be written ({one_line(error)}); run the command again"
+            ) from error
+        self._published = present
+
+    def _present(self) -> dict[str, tuple[int, int]]:
+        """Returns size and time of change by name, relative to the folder."""
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
+        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yields the files below a folder, but not those in its sub-folders of some names."""
+    for path in folder.iterdir() if folder.exists() else ():
+        if not path.is_dir():
+            yield path
+        elif path.name not in skipped:
+            yield from files_below(path)
