@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from mnmt_jax import Translator
 
 pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
 
@@ -48,8 +52,8 @@ def run(*command: str, text: str | None = None) -> str:
     return done.stdout
 
 
-def t5x(mode: str, model: str, **bindings: str) -> None:
-    values = BINDINGS | {name: f"'{value}'" for name, value in bindings.items()}
+def t5x(mode: str, model: str, settings: Mapping[str, object] = {}, **bindings: str) -> None:
+    values = BINDINGS | settings | {name: f"'{value}'" for name, value in bindings.items()}
     files = [f"t5x/{mode}", f"models/{model}", "runs/own_text"]
     run(
         *("-m", "t5x.main", f"--run_mode={mode}"),
@@ -80,6 +84,31 @@ def test_train_eval_infer_and_back(model, tmp_path):
     task["CHECKPOINT_PATH"] = str(tmp_path / "back" / "checkpoint_0")
     t5x("infer", model, **task, INFER_OUTPUT_DIR=str(tmp_path / "again"))
     assert predictions(tmp_path / "again") == found
+
+
+def test_a_contrastive_run_trains_and_scores(tmp_path):
+    folder = tmp_path / "model"
+    term = {"Train.contrastive_layer": 1}
+    t5x("train", "register_tiny", term, MIXTURE_OR_TASK_NAME="t5x_made", MODEL_DIR=str(folder))
+    [events] = (folder / "train").glob("events.*")
+    assert b"contrastive" in events.read_bytes()
+    task = {"MIXTURE_OR_TASK_NAME": "t5x_made_de_en", "CHECKPOINT_PATH": f"{folder}/checkpoint_4"}
+    scores = tmp_path / "scores"
+    t5x("infer", "register_tiny", MODE="score", **task, INFER_OUTPUT_DIR=str(scores))
+    [file] = scores.glob("*-score.jsonl-00000-of-00001")
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    command = ["--format=t5x", "--input", str(folder), "--output", str(tmp_path / "run")]
+    run("scripts/import_checkpoint.py", *command)
+    lines, references = (
+        [record["inputs"][f"{side}_pretokenized"] for record in records]
+        for side in ("inputs", "targets")
+    )
+    translator = Translator.load(
+        tmp_path / "run", bindings=["Decode.length_penalty=0.0", "Train.contrastive_layer=0"]
+    )
+    expected = translator.score(lines, references, source="de", target="en")
+    assert len(records) == 9
+    np.testing.assert_allclose([record["score"] for record in records], expected, atol=1e-3)
 
 
 def predictions(folder: Path) -> dict[str, str]:
