@@ -175,6 +175,10 @@ class Checkpoints:
             )
         return None
 
+    def is_saving(self) -> bool:
+        """Returns whether what was given to `save` is still being written."""
+        return bool(self._manager.is_saving_in_progress())
+
     def wait(self) -> None:
         """Waits until everything given to `save` is on disk, or refused.
 

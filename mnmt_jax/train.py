@@ -374,6 +374,10 @@ class Session:
             self._checkpoints.save(self.state, extra, loss if step == self.step else None)
         self._saved = self.step
 
+    def is_saving(self) -> bool:
+        """Returns whether a checkpoint is still being written."""
+        return self._checkpoints.is_saving()
+
     def _checked_window(self) -> Window:
         """Waits for the device and returns the sums, if all updates so far were finite."""
         window = jax.device_get(self.state.window)

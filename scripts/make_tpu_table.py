@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.cli import CommandParser
+from mnmt_jax.config import load_config
 from mnmt_jax.errors import UserError, run_command
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = 4352  # of 256 tokens an update: what 256 chips can share and nearest to MITRE's 4,400
-# Name -> topology, chips, rows of one micro-batch, parts that parameters are split in.
+# Name -> topology; gin_configs/runs/settings/tpu_NAME.gin has the rest. A v5p slice is named by its
+# cores, of which a chip has two.
 SLICES = {
-    "v5e-16": ("v5e:4x4", 16, 544, 16),
-    "v5e-64": ("v5e:8x8", 64, 2176, 16),
-    "v5e-256": ("v5e:16x16", 256, 4352, 16),
-    "v5p-128": ("v5p:4x4x4", 64, 4352, 16),
+    "v5e-16": "v5e:4x4",
+    "v5e-64": "v5e:8x8",
+    "v5e-256": "v5e:16x16",
+    "v5p-128": "v5p:4x4x4",
 }
 HEADER = (
     "| model | slice | mesh | micro-batch x accumulated | memory per chip | compute per update | "
@@ -54,15 +55,12 @@ def main() -> None:
 def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
     path = folder / f"{model}_{name}.json"
     if not path.is_file():
-        topology, _, rows, fsdp = SLICES[name]
         print(f"compiling {model} for {name}", file=sys.stderr)
         done = subprocess.run(
             [
-                *(sys.executable, ROOT / "scripts" / "compile_ahead.py", f"--topology={topology}"),
-                *(f"--gin_file={ROOT}/gin_configs/models/register_mitre_{model}.gin",),
-                *(f"--gin_file={ROOT}/gin_configs/runs/mitre.gin", "--programs=train_step"),
-                *(f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={ROWS // rows}"),
-                *(f"--gin.Mesh.fsdp={fsdp}", "--gin.Model.remat=True"),
+                *(sys.executable, ROOT / "scripts" / "compile_ahead.py"),
+                *(f"--topology={SLICES[name]}", "--programs=train_step"),
+                *(f"--gin_file={path}" for path in gin_files_of(model, name)),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -75,14 +73,22 @@ def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def gin_files_of(model: str, name: str) -> list[str]:
+    """Returns the files of MITRE's run on a slice."""
+    runs = ROOT / "gin_configs" / "runs"
+    settings = runs / "settings" / f"tpu_{name.replace('-', '_')}.gin"
+    family = ROOT / "gin_configs" / "models" / f"register_mitre_{model}.gin"
+    return [str(path) for path in (family, runs / "mitre.gin", settings)]
+
+
 def _row(model: str, name: str, found: dict[str, Any]) -> str:
-    _, chips, rows, _ = SLICES[name]
+    config = load_config(gin_files_of(model, name))
     step, mesh = found["programs"]["train_step"], found["mesh"]
     used = step["bytes"]
     memory = f"{used['peak'] / 2**30:.1f} of {used['of_chip'] / 2**30:.0f} GiB"
     shape = " x ".join(str(mesh[axis]) for axis in ("data", "fsdp", "tensor"))
-    cells = [f"MITRE-{model.upper()}", f"{name} ({chips} chips)", shape]
-    cells += [f"{rows} x {ROWS // rows}", memory]
+    cells = [f"MITRE-{model.upper()}", f"{name} ({found['chips']} chips)", shape]
+    cells += [f"{config.data.rows} x {config.optimizer.accumulate}", memory]
     if not step["fits"]:
         return "| " + " | ".join([*cells, "", "", f"over by {used['over'] / 2**30:.1f} GiB"]) + " |"
     cells += [f"{step['seconds']:.2f} s", f"{step['model_flops_utilization']:.0%}"]

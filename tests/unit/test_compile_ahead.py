@@ -1,6 +1,7 @@
 """What compiling ahead says of memory, and which settings it tries."""
 
 import importlib.util
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from mnmt_jax import compile_ahead
 from mnmt_jax.config import load_config
+from scripts.make_tpu_table import SLICES, gin_files_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ["gin_configs/models/register_mitre_466m.gin", "gin_configs/runs/mitre.gin"]
@@ -30,6 +32,14 @@ def test_an_error_of_the_compiler_becomes_bytes():
 def test_other_errors_are_not_taken_for_it():
     with pytest.raises(RuntimeError, match="something else"):
         compile_ahead._does_not_fit(RuntimeError("something else"))
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_every_slice_does_the_same_update(name):
+    config = load_config(gin_files_of("466m", name))
+    data, chips = config.data, math.prod(map(int, SLICES[name].split(":")[1].split("x")))
+    assert data.rows * config.optimizer.accumulate * data.source_length == 4352 * 256
+    assert data.rows % chips == 0 and chips % config.mesh.fsdp == 0
 
 
 def test_remedies_keep_the_tokens_of_an_update():
