@@ -17,7 +17,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 
@@ -33,14 +32,14 @@ def main() -> None:
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="new folder")
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="new folder")
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="timed between two saves")
     flags, gin_files, bindings = parse_command_line(parser)
     config = load_config(gin_files, bindings)
     found: dict[str, list[float]] = {"update": [], "save": [], "while_writing": [], "on_disk": []}
     waits = []
-    with Session(config, RunDirectory(flags.workdir)) as session:
+    with Session(config, RunDirectory.open(flags.workdir)) as session:
         _seconds(session.advance, session)  # compiles
         for _ in range(flags.saves):
             alone = [_seconds(session.advance, session) for _ in range(flags.updates)]

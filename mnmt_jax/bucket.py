@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,14 +20,25 @@ from mnmt_jax.storage import one_line
 
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
+_URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib keeps one slash of two
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
     """Returns whether a path is a URL and not a folder."""
-    return "://" in os.fspath(path)
+    return bool(_URL.match(os.fspath(path)))
 
 
-def bucket_path(url: str) -> Path:
+def refuse_bucket(path: str | os.PathLike[str]) -> None:
+    """Checks that a path is not a URL, where only a folder can be written.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if is_bucket(path):
+        raise UserError(f"{_url(path)}: must be a folder; copy it to the bucket afterwards")
+
+
+def bucket_path(url: str | os.PathLike[str]) -> Path:
     """Returns a URL as a path whose methods reach the bucket.
 
     Args:
@@ -35,15 +47,25 @@ def bucket_path(url: str) -> Path:
     Raises:
         UserError: if it is of another kind, or gcsfs is not installed.
     """
+    url = _url(url)
     if not url.startswith(_SCHEME):
         raise UserError(f"{url}: only {_SCHEME} is understood; mount other storage as a folder")
     if importlib.util.find_spec("gcsfs") is None:
         raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
     os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow has ways and credentials of its own
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import fsspec
     from etils import epath
+
+    # Otherwise the client remembers for ever what it listed, whatever others write.
+    fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
 
     path: Path = epath.Path(url)
     return path
+
+
+def _url(path: str | os.PathLike[str]) -> str:
+    return _URL.sub(r"\g<scheme>://", os.fspath(path), count=1).rstrip("/")
 
 
 def absolute(path: Path) -> Path:
@@ -52,12 +74,11 @@ def absolute(path: Path) -> Path:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Moves a folder beside others; in a bucket, where names are not folders, file by file."""
+    """Moves a folder to where another may be; in a bucket, which has no folders, file by file."""
+    remove_folder(target)
     if not is_bucket(source):
-        shutil.rmtree(target, ignore_errors=True)
         source.rename(target)
         return
-    remove_folder(target)
     for file in files_below(source):
         (target / file.relative_to(source)).write_bytes(file.read_bytes())
     remove_folder(source)
@@ -79,13 +100,13 @@ class Mirror:
         folder: where its copy is, until the process ends.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | os.PathLike[str]) -> None:
         """Copies what is there.
 
         Raises:
             UserError: if the bucket cannot be read.
         """
-        self.bucket = bucket_path(url.rstrip("/"))
+        self.bucket = bucket_path(url)
         self.folder = Path(tempfile.mkdtemp(prefix="mnmt_jax-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         try:
@@ -96,6 +117,10 @@ class Mirror:
         except Exception as error:  # the client raises many kinds
             raise UserError(f"{self.bucket}: cannot be read ({one_line(error)})") from error
         self._published = self._present()
+
+    def close(self) -> None:
+        """Removes the copy."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def publish(self) -> None:
         """Copies to the bucket what changed since the last time; files are whole there or absent.
@@ -124,6 +149,8 @@ class Mirror:
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yields the files below a folder, but not those in its sub-folders of some names."""
     for path in folder.iterdir() if folder.exists() else ():
+        if path.name == folder.name and not path.exists():
+            continue  # what a folder's own placeholder is listed as
         if not path.is_dir():
             yield path
         elif path.name not in skipped:

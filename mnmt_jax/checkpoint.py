@@ -22,7 +22,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from mnmt_jax.bucket import absolute, move_folder
+from mnmt_jax.bucket import absolute, is_bucket, move_folder
 from mnmt_jax.checkpoint_files import load_numpy, read_numpy, read_record
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
@@ -55,6 +55,7 @@ AVERAGE = "average"
 BEST = "best"
 _LOSS = "loss"
 _ITEMS = ("params", "training")
+_MARK = "commit_success.txt"  # Orbax's, in every part of a checkpoint that is complete
 
 
 class _DamagedError(Exception):
@@ -231,6 +232,8 @@ class Checkpoints:
         self._report(self._failed)
 
     def _open(self) -> ocp.CheckpointManager:
+        if is_bucket(self.directory):
+            _check_marks(self.directory)
         return ocp.CheckpointManager(self.directory, options=self._options)
 
     def _read_agreed(self, step: int, like: TrainState) -> Restored:
@@ -354,6 +357,8 @@ def write_params(run_dir: str | Path, params: Any) -> None:
     }
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
+    for part in (folder / "params", folder):
+        (part / _MARK).touch()  # if it is copied to a bucket
 
 
 def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
@@ -375,6 +380,24 @@ def available_steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
     return sorted(ocp.utils.checkpoint_steps(absolute(directory)))
+
+
+def _check_marks(directory: Path) -> None:
+    """Refuses to open a bucket's folder where Orbax would take a whole checkpoint for half of one.
+
+    Raises:
+        UserError: if a checkpoint looks complete and has no mark that says so.
+    """
+    for folder in directory.iterdir() if directory.exists() else ():
+        facts = folder / "_CHECKPOINT_METADATA"
+        if not folder.name.isdigit() or (folder / _MARK).exists():
+            continue
+        whole = not facts.exists() or json.loads(facts.read_text())["commit_timestamp_nsecs"]
+        if whole and (folder / "extra" / "metadata").exists():
+            raise UserError(
+                f"{folder} has no {_MARK}, which makes a checkpoint in a bucket complete; if it "
+                "was copied here whole, put an empty file of this name into it and its folders"
+            )
 
 
 def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:

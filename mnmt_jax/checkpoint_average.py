@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from mnmt_jax.bucket import absolute, move_folder, remove_folder
+from mnmt_jax.bucket import absolute, is_bucket, move_folder, remove_folder
 from mnmt_jax.checkpoint import available_steps, choose_step, read_step
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.run_directory import RunDirectory
@@ -50,11 +50,13 @@ def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
 
 
 def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
-    partial = folder.with_name(f".{folder.name}.partial")
+    # A bucket renames nothing; there the facts, which are written last, make an average complete.
+    partial = folder if is_bucket(folder) else folder.with_name(f".{folder.name}.partial")
     remove_folder(partial)
     partial.mkdir()
     with ocp.PyTreeCheckpointer() as writer:
         writer.save(partial / "params", params)
     facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
     (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    move_folder(partial, folder)
+    if partial != folder:
+        move_folder(partial, folder)

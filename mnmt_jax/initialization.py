@@ -141,7 +141,7 @@ def _check(run: RunDirectory, old: Config, new: Config, vocabulary: Vocabulary) 
     if Vocabulary.load(run.vocabulary).fingerprint != vocabulary.fingerprint:
         raise UserError(
             f"--initialize_from={run.place}: its vocabulary is not that of Data.cache="
-            f"'{new.data.cache}'; make the cache with --vocabulary={run.vocabulary}"
+            f"'{new.data.cache}'; make the cache with --vocabulary={run.place / 'vocabulary'}"
         )
     differing = [
         f"Model.{name} is {getattr(old.model, name)!r} there, {getattr(new.model, name)!r} here"

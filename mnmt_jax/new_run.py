@@ -9,7 +9,7 @@ from typing import Any
 from mnmt_jax.checkpoint import write_params
 from mnmt_jax.config import Config, save_config
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import new_folder
+from mnmt_jax.partial import check_output, new_folder
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -33,6 +33,7 @@ def write_run(
         origin: whose parameters they are, and what was done with them.
         tasks: directions they were trained on, by task name; None if unknown.
     """
+    check_output(run_dir)
     with new_folder(run_dir) as partial:
         run = RunDirectory(partial)
         write_params(run.path, params)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError
 
 
@@ -34,8 +35,10 @@ def check_output(directory: Path) -> None:
     """Refuses a folder to make that holds something already.
 
     Raises:
-        UserError: if there is a file of that name, or a folder that is not empty.
+        UserError: if there is a file of that name, or a folder that is not empty, or it is in a
+            bucket.
     """
+    refuse_bucket(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory}: is there already; choose another --output or remove it")
 

@@ -69,7 +69,7 @@ class RunDirectory:
             return run
         if not is_bucket(run):
             return cls(Path(run))
-        mirror = Mirror(os.fspath(run))
+        mirror = Mirror(run)
         return cls(mirror.folder, mirror)
 
     @property
@@ -131,6 +131,11 @@ class RunDirectory:
         if self.mirror:
             self.mirror.publish()
 
+    def close(self) -> None:
+        """Removes what this process alone has of the run, if anything."""
+        if self.mirror:
+            self.mirror.close()
+
     def config(self) -> Config:
         """Reads the configuration.
 
@@ -158,8 +163,9 @@ class RunDirectory:
             tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
             return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            file = self.place / self.tasks_file.name
             raise UserError(
-                f"{self.tasks_file}: cannot be read ({error}); run the training command once more"
+                f"{file}: cannot be read ({error}); run the training command once more"
             ) from error
 
     def write_tasks(self, directions: Mapping[str, Direction]) -> None:

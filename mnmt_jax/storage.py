@@ -11,6 +11,8 @@ from pathlib import Path
 
 # What tensorstore and the devices call the machine's trouble.
 _MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "Out of memory")
+_NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
+_CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors are the network's
 _STORAGE = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -30,6 +32,8 @@ def storage_trouble(error: BaseException) -> str:
             text = os.strerror(number)
             if getattr(cause, "errno", None) == number or text in str(cause):
                 return text
+        if _is_network_trouble(cause):
+            return one_line(cause)
     return ""
 
 
@@ -51,6 +55,7 @@ def is_machine_trouble(error: BaseException) -> bool:
     """Returns whether a read failed for a reason that is not the file's."""
     return any(
         isinstance(cause, MemoryError | PermissionError)
+        or _is_network_trouble(cause)
         or any(trouble in str(cause) for trouble in _MACHINE)
         for cause in _causes(error)
     )
@@ -60,6 +65,17 @@ def one_line(error: BaseException) -> str:
     """Returns an error's text in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _is_network_trouble(cause: BaseException) -> bool:
+    if isinstance(cause, FileNotFoundError):
+        return False
+    return (
+        isinstance(cause, ConnectionError | TimeoutError)
+        or (isinstance(cause, OSError) and cause.errno is None)  # how gcsfs says what was forbidden
+        or type(cause).__module__.partition(".")[0] in _CLIENTS
+        or any(word in str(cause) for word in _NETWORK)
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

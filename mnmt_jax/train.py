@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -301,12 +302,11 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._checkpoints.close(complain=error is None)
-        finally:
-            self.reporter.close()
-        if is_first():
-            self.run.publish()
+        with contextlib.ExitStack() as stack:  # the last one first
+            stack.callback(self.run.close)
+            stack.callback(self._publish, complain=error is None)
+            stack.callback(self.reporter.close)
+            stack.callback(self._checkpoints.close, complain=error is None)
 
     def due(self, every: int) -> bool:
         """Returns whether something done every so many steps is due now, or the run is complete."""
@@ -368,11 +368,20 @@ class Session:
         self._checked_window()
         step, loss = self._validated
         with self.reporter.paused():
-            if is_first():
-                self.run.publish()  # first, since a run that continues can drop lines, not add them
+            self._publish(complain=False)  # first: who continues can drop lines, not add them
             extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
             self._checkpoints.save(self.state, extra, loss if step == self.step else None)
         self._saved = self.step
+
+    def _publish(self, *, complain: bool) -> None:
+        """Copies small files to the bucket, if that is where the run is."""
+        try:
+            if is_first():
+                self.run.publish()
+        except UserError as error:
+            if complain:
+                raise
+            self.reporter.say(str(error))
 
     def is_saving(self) -> bool:
         """Returns whether a checkpoint is still being written."""

@@ -10,6 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def main() -> None:
 
 
 def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
-    path = folder / f"{model}_{name}.json"
+    config = repr(load_config(gin_files_of(model, name)))
+    path = folder / f"{model}_{name}_{zlib.crc32(config.encode()):08x}.json"
     if not path.is_file():
         print(f"compiling {model} for {name}", file=sys.stderr)
         done = subprocess.run(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.config import Config, load_config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
@@ -137,6 +138,7 @@ def evaluate(
     Raises:
         UserError: if there is nothing to evaluate or the folder cannot be written.
     """
+    refuse_bucket(output)
     directions = choose_directions(benchmark.directions, which, subject.supervised)
     if subject.supervised is None:
         _say(UNKNOWN_TRAINING)

@@ -45,7 +45,7 @@ setup() {
             --worker=all || return
     rm "$archive"
     on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
-        . scripts/environment.sh && prepare_environment '[tpu]'" || return
+        . scripts/environment.sh && prepare_environment '[tpu,gcs]'" || return
     if [ -n "${BUCKET:-}" ]; then
         on_all_hosts "sudo mkdir -p /mnt/runs && sudo chmod 777 /mnt/runs &&
             (mountpoint -q /mnt/runs || gcsfuse --implicit-dirs $BUCKET /mnt/runs)"

@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
-from gcp_storage_emulator.server import create_server
 
 from mnmt_jax import Translator
-from mnmt_jax.bucket import files_below
+from mnmt_jax.bucket import Mirror, bucket_path, files_below
 from mnmt_jax.checkpoint import restore_params
 from mnmt_jax.checkpoint_average import average_checkpoints
+from mnmt_jax.config import save_config
 from mnmt_jax.errors import UserError
+from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.train import train
+from mnmt_jax.train import Session, train
+from mnmt_jax.vocabulary import Vocabulary
+from tests.made_bucket import serve
 from tests.made_run import (
     assert_same_training,
     compilation_cache,
     make_cache,
     make_config,
-    records,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 RUN = "gs://bucket/runs/one"
 STEPS = 8  # saved and validated every 4
 
 
 @pytest.fixture(scope="module")
-def bucket():
-    """The root of an empty bucket."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    server = create_server("localhost", port, in_memory=True, default_bucket="bucket")
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
-            patch.setenv(name, f"http://localhost:{port}")
-        patch.setenv("GOOGLE_CLOUD_PROJECT", "none")
-        patch.setenv("EPATH_USE_TF", "false")
-        from etils import epath
+def objects():
+    """What the bucket holds, by name."""
+    with serve() as objects:
+        yield objects
 
-        yield epath.Path("gs://bucket")
-    server.stop()
+
+@pytest.fixture(scope="module")
+def bucket(objects):
+    """The root of the bucket."""
+    return bucket_path("gs://bucket")
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,13 @@ def test_a_run_in_a_bucket_is_that_of_a_folder(trained, straight, tmp_path):
     assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["4", "8"]
 
 
+def test_a_placeholder_of_a_folder_is_no_file(trained, objects):
+    """Google's console and gcsfuse make them."""
+    for name in ("runs/one/", "runs/one/vocabulary/"):
+        objects[name] = (1, b"")
+    assert RunDirectory.open(RUN).config().train.steps == STEPS
+
+
 def test_it_translates_and_gives_its_average(trained, straight):
     lines, languages = ["aa bb cc", "dd ee"], {"source": "en", "target": "de"}
     expected = Translator.load(straight[1]).translate(lines, **languages)
@@ -110,18 +122,82 @@ def test_a_damaged_newest_checkpoint_is_set_aside(trained, straight, capfd, tmp_
     assert_same_training(download(trained, tmp_path / "copy"), straight[1], STEPS)
 
 
-def test_lines_after_the_last_checkpoint_are_dropped(bucket, straight, tmp_path):
-    """What a killed run published beyond its checkpoint does not stay."""
+def test_a_run_copied_to_a_bucket_continues_there(bucket, straight, tmp_path):
+    """Lines beyond its last checkpoint, as a killed run leaves them, do not stay."""
     config, run = straight
     other = bucket / "runs" / "other"
     copy_files(run, other)
     (other / "checkpoints" / "8").rmtree()
-    for step in (other / "checkpoints").iterdir():
-        (step / "commit_success.txt").write_text("")  # Orbax's mark of a complete folder
     assert train(config, str(other)) is None
-    copy = download(other, tmp_path / "copy")
+    assert_same_training(download(other, tmp_path / "copy"), run, STEPS)
+
+
+def test_a_checkpoint_without_its_mark_is_not_taken_for_half_of_one(bucket, straight):
+    """Orbax would remove it."""
+    config, run = straight
+    other = bucket / "runs" / "unmarked"
+    copy_files(run, other)
+    (other / "checkpoints" / "8" / "commit_success.txt").unlink()
+    with pytest.raises(UserError, match=r"unmarked/checkpoints/8 has no commit_success.txt"):
+        train(config, str(other))
+    assert (other / "checkpoints" / "8" / "params").is_dir()
+
+
+def test_a_run_made_of_parameters_can_be_copied(bucket, straight, tmp_path):
+    config, run = straight
+    params, _ = restore_params(run)
+    lazy = jax.tree.map(lambda a: LazyArray.of(np.asarray(a)), params)
+    vocabulary = Vocabulary.load(run / "vocabulary")
+    write_run(tmp_path / "made", config, vocabulary, lazy, origin=("a test", "made"))
+    copy_files(tmp_path / "made", bucket / "runs" / "made")
+    found, step = restore_params("gs://bucket/runs/made")
+    assert step == 0 and (found["embedding"] == params["embedding"]).all()
+
+
+def test_killed_and_continued(objects, straight, tmp_path):
+    """What lies in the bucket at any moment is enough: the process's own copy is lost with it."""
+    config, run = straight
+    often = dataclasses.replace(config, train=dataclasses.replace(config.train, save_every=1))
+    save_config(often, tmp_path / "run.gin")
+    command = ["scripts/train.py", f"--gin_file={tmp_path / 'run.gin'}"]
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",  # as here: sums in the same order
+        "PYTHONPATH": str(ROOT),
+    }
+    child = subprocess.Popen(
+        [sys.executable, *command, "--workdir=gs://bucket/runs/killed"], cwd=ROOT, env=environment
+    )
+    while "runs/killed/checkpoints/5/commit_success.txt" not in objects:
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    lines = objects["runs/killed/metrics.jsonl"][1].decode().splitlines()
+    assert [json.loads(line)["step"] for line in lines][:2] == [2, 4]
+    assert train(config, "gs://bucket/runs/killed") is None
+    copy = download(bucket_path("gs://bucket/runs/killed"), tmp_path / "copy")
     assert_same_training(copy, run, STEPS)
-    assert len(records(copy)) == len(records(run))
+
+
+def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_end(
+    bucket, straight, monkeypatch, capfd
+):
+    def refuse(mirror: Mirror) -> None:
+        raise UserError("the bucket is away")
+
+    def session() -> Session:
+        return Session(straight[0], RunDirectory.open("gs://bucket/runs/refused"))
+
+    with pytest.raises(KeyError, match="a bug"), session(), monkeypatch.context() as patch:
+        patch.setattr(Mirror, "publish", refuse)
+        raise KeyError("a bug")  # which says more
+    with pytest.raises(UserError, match="the bucket is away"), session() as begun:
+        monkeypatch.setattr(Mirror, "publish", refuse)
+        begun.advance()
+        begun.save()
+    assert capfd.readouterr().err.count("the bucket is away") == 1
+    assert (bucket / "runs" / "refused" / "checkpoints" / "1" / "commit_success.txt").exists()
 
 
 def test_what_cannot_be_a_run_is_refused(bucket, monkeypatch):
@@ -129,6 +205,8 @@ def test_what_cannot_be_a_run_is_refused(bucket, monkeypatch):
         Translator.load("gs://bucket/none")
     with pytest.raises(UserError, match="only gs:// is understood"):
         RunDirectory.open("s3://bucket/run")
+    with pytest.raises(UserError, match="gs://bucket/made: must be a folder"):
+        write_run(Path("gs://bucket/made"), *[None] * 3, origin=("", ""))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[gcs\]'"):
         RunDirectory.open("gs://bucket/run")

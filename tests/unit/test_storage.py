@@ -7,11 +7,13 @@ import errno
 import resource
 import shutil
 
+import aiohttp
+import gcsfs.retry
 import pytest
 
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.errors import UserError
-from mnmt_jax.storage import is_machine_trouble, refusal, storage_trouble
+from mnmt_jax.storage import is_machine_trouble, one_line, refusal, storage_trouble
 from tests.unit.test_checkpoint import make_state, shapes_of
 
 
@@ -24,6 +26,25 @@ def no_file_beyond(size: int):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("Forbidden: gs://bucket/run"),
+        ConnectionResetError(),
+        aiohttp.ClientError("503"),
+        gcsfs.retry.HttpError({"code": 503, "message": "Service Unavailable"}),
+        ValueError("Error reading manifest: DEADLINE_EXCEEDED: timed out"),
+    ],
+)
+def test_the_network_damages_no_file_and_may_refuse_one(error):
+    assert is_machine_trouble(error) and storage_trouble(error) == one_line(error)
+
+
+def test_what_a_bucket_does_not_have_is_the_files_fault():
+    missing = FileNotFoundError("gs://bucket/run/checkpoints/8")
+    assert not is_machine_trouble(missing) and not storage_trouble(missing)
 
 
 def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):

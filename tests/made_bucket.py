@@ -1,0 +1,154 @@
+"""A server that answers the clients of Google Cloud Storage as its JSON API does, from memory.
+
+Only what tensorstore, gcsfs and google-cloud-storage ask while runs are read and written; any other
+request is answered 501, so a test that needs more fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+
+_OBJECT = re.compile(r"(?:/download)?/storage/v1/b/(?P<bucket>[^/]+)/o/(?P<name>[^/]+)")
+_LIST = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)/o")
+_BUCKET = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)")
+_UPLOAD = re.compile(r"/upload/storage/v1/b/(?P<bucket>[^/]+)/o")
+
+
+class _Store(ThreadingHTTPServer):
+    """What the bucket holds: name -> (generation, content); a write makes a new generation."""
+
+    def __init__(self) -> None:
+        super().__init__(("localhost", 0), _Handler)
+        self.objects: dict[str, tuple[int, bytes]] = {}
+        self.lock = threading.Lock()
+        self.generation = 0
+
+    def write(self, name: str, content: bytes, wanted: str | None) -> bool:
+        """Writes unless the object is not of the generation wanted; 0 is an object not there."""
+        with self.lock:
+            if wanted is not None and int(wanted) != self.objects.get(name, (0, b""))[0]:
+                return False
+            self.generation += 1
+            self.objects[name] = (self.generation, content)
+            return True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer in one piece: the client's end waits between two
+    server: _Store
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if found := _OBJECT.fullmatch(url.path):
+            self._object(unquote(found["name"]), query)
+        elif _LIST.fullmatch(url.path):
+            self._list(query)
+        elif found := _BUCKET.fullmatch(url.path):
+            self._json({"kind": "storage#bucket", "name": found["bucket"], "id": found["bucket"]})
+        else:
+            self._answer(501)
+
+    def do_POST(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kind, name = query.get("uploadType"), query.get("name", "")
+        if not _UPLOAD.fullmatch(url.path) or kind not in ("media", "resumable"):
+            self._answer(501)
+        elif kind == "resumable" and "upload_id" not in query:
+            host = f"http://localhost:{self.server.server_address[1]}"
+            self._answer(200, Location=f"{host}{self.path}&upload_id=1")
+        elif self.server.write(name, content, query.get("ifGenerationMatch")):
+            self._json(self._facts(name))
+        else:
+            self._answer(412)
+
+    def do_DELETE(self) -> None:
+        found = _OBJECT.fullmatch(urlsplit(self.path).path)
+        with self.server.lock:
+            gone = found and self.server.objects.pop(unquote(found["name"]), None)
+        self._answer(204 if gone else 404)
+
+    def _object(self, name: str, query: dict[str, str]) -> None:
+        generation, content = self.server.objects.get(name, (0, b""))
+        if not generation:
+            self._answer(404)
+        elif query.get("alt") != "media":
+            self._json(self._facts(name))
+        elif query.get("ifGenerationNotMatch") == str(generation):
+            self._answer(304)
+        else:
+            first, last = 0, len(content) - 1
+            if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                first, last = int(asked[1]), min(int(asked[2] or last), last)
+            headers = {"x-goog-generation": str(generation)}
+            if asked:
+                headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+            self._answer(206 if asked else 200, content[first : last + 1], **headers)
+
+    def _list(self, query: dict[str, str]) -> None:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+        with self.server.lock:
+            names = sorted(name for name in self.server.objects if name.startswith(prefix))
+        rests = {name: name.removeprefix(prefix) for name in names}
+        folders = {prefix + rest.split("/")[0] + "/" for rest in rests.values() if "/" in rest}
+        if delimiter:
+            names = [name for name in names if "/" not in rests[name]]
+        facts = {"prefixes": sorted(folders)} if delimiter and folders else {}
+        self._json({"kind": "storage#objects", "items": list(map(self._facts, names)), **facts})
+
+    def _facts(self, name: str) -> dict[str, str]:
+        generation, content = self.server.objects.get(name, (0, b""))
+        now = "2026-01-01T00:00:00.000Z"
+        media = f"http://localhost:{self.server.server_address[1]}/download/storage/v1/b/bucket/o/"
+        return {
+            "kind": "storage#object",
+            "bucket": "bucket",
+            "name": name,
+            "size": str(len(content)),
+            "generation": str(generation),
+            "timeCreated": now,
+            "updated": now,
+            "mediaLink": f"{media}{quote(name, safe='')}?alt=media",
+        }
+
+    def _json(self, facts: object) -> None:
+        self._answer(200, json.dumps(facts).encode(), **{"Content-Type": "application/json"})
+
+    def _answer(self, status: int, content: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[dict[str, tuple[int, bytes]]]:
+    """Sends this process's clients to an empty bucket, `gs://bucket`; yields what it holds."""
+    store = _Store()
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
+            patch.setenv(name, f"http://localhost:{store.server_address[1]}")
+        patch.setenv("GOOGLE_CLOUD_PROJECT", "none")
+        patch.setenv("EPATH_USE_TF", "false")
+        from gcsfs import GCSFileSystem
+
+        GCSFileSystem.clear_instance_cache()  # it has the address of an earlier server
+        yield store.objects
+    store.shutdown()
