@@ -24,8 +24,10 @@ _CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
-    r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[.*?\] \{.*?\})"
+    r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
+    r"|mesh\[[^\]]*\](?:, device_ids=\([^{]*\))? \{.*?\})"
 )
+_DEVICE_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 _MESH_AXIS = re.compile(r"('\w+')=(\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
@@ -185,14 +187,20 @@ def _first_group(text: str) -> list[int]:
     if text.startswith("mesh"):
         axes = {name: int(size) for name, size in _MESH_AXIS.findall(text)}
         varies = re.findall(r"'\w+'", text.rsplit("{", maxsplit=1)[1])
-        numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
+        found = _DEVICE_IDS.search(text)
+        numbers = _iota(*found.groups()) if found else np.arange(math.prod(axes.values()))
+        numbers = numbers.reshape(list(axes.values()))
         return numbers[tuple(slice(None) if a in varies else 0 for a in axes)].reshape(-1).tolist()
     shape, source, *order = re.findall(r"[\[(]([\d,]+)[\])]", text)
-    sizes = [int(size) for size in source.split(",")]
-    numbers = np.arange(math.prod(sizes)).reshape(sizes)
-    if order:
-        numbers = numbers.transpose([int(axis) for axis in order[0].split(",")])
+    numbers = _iota(source, *order)
     return numbers.reshape([int(size) for size in shape.split(",")])[0].reshape(-1).tolist()
+
+
+def _iota(shape: str, order: str | None = None) -> np.ndarray:
+    """Returns 0, 1, 2, ... in a shape such as `4,2`, its axes then in an order such as `1,0`."""
+    sizes = [int(size) for size in shape.split(",")]
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    return numbers.transpose([int(axis) for axis in order.split(",")]) if order else numbers
 
 
 def _axes(group: Sequence[int], mesh_shape: Mapping[str, int]) -> tuple[str, ...]:

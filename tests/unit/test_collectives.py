@@ -44,6 +44,9 @@ def test_kinds_axes_rounds_and_bytes():
         ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'b','c'}", ("fsdp", "tensor")),
         ("replica_groups=mesh['a'=4,'b'=2] {'a'}", ("data", "fsdp")),
         ("replica_groups=mesh['a'=8] {'a'}", ("data", "fsdp", "tensor")),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", ("fsdp", "tensor")),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", ("data",)),
+        ("replica_groups=mesh['a'=2,'b'=4], device_ids=([8]) {'b'}", ("fsdp", "tensor")),
     ],
 )
 def test_axes_of_groups(groups, axes):
