@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -35,7 +36,7 @@ def refuse_bucket(path: str | os.PathLike[str]) -> None:
         UserError: otherwise.
     """
     if is_bucket(path):
-        raise UserError(f"{_url(path)}: must be a folder; copy it to the bucket afterwards")
+        raise UserError(f"{_url(path)}: must be a folder; only runs can be in a bucket")
 
 
 def bucket_path(url: str | os.PathLike[str]) -> Path:
@@ -54,6 +55,7 @@ def bucket_path(url: str | os.PathLike[str]) -> Path:
         raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
     os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow has ways and credentials of its own
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
     import fsspec
     from etils import epath
 
@@ -115,7 +117,10 @@ class Mirror:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(file.read_bytes())
         except Exception as error:  # the client raises many kinds
-            raise UserError(f"{self.bucket}: cannot be read ({one_line(error)})") from error
+            raise UserError(
+                f"{self.bucket}: cannot be read ({one_line(error)}); see to the network and "
+                "to Google's credentials"
+            ) from error
         self._published = self._present()
 
     def close(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from mnmt_jax.bucket import is_bucket
 from mnmt_jax.errors import UserError
 
 _PREFIX = "--gin."
@@ -22,6 +23,20 @@ class CommandParser(argparse.ArgumentParser):
             UserError: always.
         """
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments like its base.
+
+        Raises:
+            UserError: for a mistake, and for an output in a bucket, which no command writes.
+        """
+        parsed = super().parse_args(args, namespace)
+        output = getattr(parsed, "output", None)
+        if output and is_bucket(output):
+            raise UserError(
+                f"--output={output}: must be on this machine; copy it to the bucket afterwards"
+            )
+        return parsed
 
 
 def parse_command_line(

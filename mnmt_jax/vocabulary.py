@@ -358,7 +358,7 @@ def train_sentencepiece(
         reason = str(error).rsplit("] ", 1)[-1].strip()
         raise UserError(
             f"SentencePiece could not train {options.vocab_size} pieces: {reason} "
-            "(change vocab_size or give more text)"
+            "(change --vocab_size or give more text)"
         ) from error
     vocabulary = Vocabulary(model.getvalue(), tuple(sentences_by_language))
     vocabulary.save(directory)

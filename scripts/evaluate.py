@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser, parse_command_line
@@ -107,6 +108,7 @@ def main() -> None:
     )
     result = evaluate(subject, benchmark, flags.output, which=flags.directions, further=further)
     print(comparison_table([result]))
+    print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 
 def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError
 from mnmt_jax.partial import partial_path
 from mnmt_jax.vocabulary import Vocabulary
@@ -197,6 +198,7 @@ class TokenCache:
             )
         directory = Path(directory)
         path = directory / "cache.json"
+        refuse_bucket(directory)
         if not path.is_file():
             raise UserError(
                 f"{path}: no such file; Data.cache must name what scripts/cache_tasks.py wrote"

@@ -140,8 +140,11 @@ class PatternFiles(FileCorpus):
             where = (f"{places[0].path}:{number}", f"{places[1].path}:{number}")
             if source is None or target is None:
                 here, there = where if target is None else where[::-1]
+                file = there.rpartition(":")[0]
                 missing = Flaw(
-                    "unpaired", f"{there.rpartition(':')[0]} has {number - 1} lines only"
+                    "unpaired",
+                    f"{file} has {number - 1} lines only; if one is missing further up, all pairs "
+                    "after it are wrong",
                 )
                 source, target = (missing if side is None else side for side in (source, target))
                 where = (here, here)

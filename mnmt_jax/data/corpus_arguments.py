@@ -179,6 +179,11 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
         source, dash, target = item.partition("-")
         if not (source and dash and target):
             raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de")
+        if missing := {source, target} - set(corpus.languages):
+            raise UserError(
+                f"--directions: '{item}' has '{min(missing)}', which is not among "
+                f"{' '.join(corpus.languages)}; or write english_centric, many_to_many"
+            )
         directions.append((source, target))
     return tuple(dict.fromkeys(directions))
 

@@ -3,15 +3,16 @@
 #
 #   export NAME=mine ZONE=us-west4-a TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite BUCKET=my-bucket
 #   scripts/tpu/pod.sh create                 # a spot slice; SPOT= for one that stays
-#   scripts/tpu/pod.sh setup                  # this checkout, its environment, the bucket on /mnt/runs
-#   scripts/tpu/pod.sh train --gin_file=... --workdir=/mnt/runs/mine
-#   scripts/tpu/pod.sh loop  --gin_file=... --workdir=/mnt/runs/mine   # all of these until complete
+#   gcloud storage cp -r runs/mine/cache gs://my-bucket/cache
+#   scripts/tpu/pod.sh setup                # this checkout, its environment, the bucket on /mnt/bucket
+#   scripts/tpu/pod.sh train --gin_file=... --gin.Data.cache="'/mnt/bucket/cache'" --workdir=gs://my-bucket/mine
+#   scripts/tpu/pod.sh loop  ...            # the same: all of these until the run is complete
 #   scripts/tpu/pod.sh delete
 #
 # `train` starts the same command on every host, after what still runs there has stopped; SIGTERM to the
 # process on one of them stops all after a checkpoint. `loop` goes on after a preemption (the slice is
 # made again) and after a lost process, at most TRIES (20) times; it ends when the run is complete or
-# when the command itself is wrong. Orbax renames folders: the bucket needs a hierarchical namespace.
+# when the command itself is wrong. The mount is for reading; a run is written to gs:// itself.
 # Written by the tools' manuals and tested with commands that pretend: no slice was at hand.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -47,8 +48,8 @@ setup() {
     on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
         . scripts/environment.sh && prepare_environment '[tpu,gcs]'" || return
     if [ -n "${BUCKET:-}" ]; then
-        on_all_hosts "sudo mkdir -p /mnt/runs && sudo chmod 777 /mnt/runs &&
-            (mountpoint -q /mnt/runs || gcsfuse --implicit-dirs $BUCKET /mnt/runs)"
+        on_all_hosts "sudo mkdir -p /mnt/bucket && sudo chmod 777 /mnt/bucket &&
+            (mountpoint -q /mnt/bucket || gcsfuse --implicit-dirs $BUCKET /mnt/bucket)"
     fi
 }
 

@@ -169,7 +169,7 @@ def test_an_existing_model_is_adopted(tmp_path):
         (["--parallel", "no/such", "--languages", "en,de"], "--parallel=no/such"),
         (["--tsv", "no/{split}.tsv"], "no files match"),
         (["--mixture", "cldr_quickstart", "--directions", "ende"], "'ende' must be SOURCE-TARGET"),
-        (["--mixture", "cldr_quickstart", "--directions", "en-ja"], "no training text for en-ja"),
+        (["--mixture", "cldr_quickstart", "--directions", "en-ja"], "'ja', which is not among en "),
         (["--mixture", "cldr_quickstart", "--vocabulary", "no/such"], "no such file"),
         (["--mixture", "cldr_quickstart", "--name", "x"], "--name does not apply to the built-in"),
         (["--mixture", "cldr_quickstart", "--languages", "en"], "--languages does not apply to"),
@@ -187,6 +187,18 @@ def test_mistakes_end_in_one_line(arguments, message, tmp_path):
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ") and message in last
     assert "Traceback" not in done.stderr and not (tmp_path / "cache").exists()
+
+
+def test_a_direction_whose_text_is_not_there_is_named(tmp_path):
+    for language in ("de", "fr"):
+        for code in ("en", language):
+            text = "\n".join(made_text.sentences(code, 9)) + "\n"
+            (tmp_path / f"train.en-{language}.{code}").write_text(text, encoding="utf-8")
+    made_text.vocabulary().save(tmp_path / "v")
+    flags = ["--parallel", tmp_path / "{split}.{pair}.{language}", "--languages", "en,de,fr"]
+    flags += ["--vocabulary", tmp_path / "v", "--output", tmp_path / "cache", "--name", "mine"]
+    done = run("cache_tasks.py", *flags, "--directions", "en-de,de-fr")
+    assert done.returncode == 2 and "no training text for de-fr" in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])

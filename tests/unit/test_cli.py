@@ -41,6 +41,15 @@ def test_wrong_flag_is_one_clear_error(argv: list[str]):
         parse_command_line(_parser(), argv)
 
 
+@pytest.mark.parametrize("url", ["gs://bucket/report", "s3://bucket/report"])
+def test_an_output_in_a_bucket_is_refused_and_named(url: str):
+    parser = _parser()
+    parser.add_argument("--output")
+    assert parser.parse_args(["--output=a:/b"]).output == "a:/b"
+    with pytest.raises(UserError, match=f"--output={url}: must be on this machine"):
+        parse_command_line(parser, [f"--output={url}"])
+
+
 def test_help_names_the_gin_flags(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as exit_info:
         parse_command_line(_parser(), ["--help"])

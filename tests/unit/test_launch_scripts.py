@@ -55,7 +55,7 @@ def kinds(fake: Path) -> list[str]:
 
 def test_a_loop_goes_through_preemption_and_loss(fake):
     (fake / "statuses").write_text("75\n255\n143\n0\n")
-    done = run(fake, "scripts/tpu/pod.sh", "loop", "--gin_file=a b.gin", "--workdir=/mnt/runs/x")
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--gin_file=a b.gin", "--workdir=/mnt/bucket/x")
     assert done.returncode == 0, done.stderr
     made = ["create", "setup"]
     assert kinds(fake) == [
@@ -65,8 +65,8 @@ def test_a_loop_goes_through_preemption_and_loss(fake):
         *("state", "train"),
     ]
     calls = (fake / "calls").read_text()
-    assert "--distributed --gin_file=a\\ b.gin --workdir=/mnt/runs/x" in calls
-    assert "gcsfuse --implicit-dirs b /mnt/runs" in calls and "--spot" in calls
+    assert "--distributed --gin_file=a\\ b.gin --workdir=/mnt/bucket/x" in calls
+    assert "gcsfuse --implicit-dirs b /mnt/bucket" in calls and "--spot" in calls
 
 
 def test_a_loop_ends_with_an_error_of_the_command(fake):
