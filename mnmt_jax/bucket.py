@@ -12,12 +12,16 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.storage import one_line
+
+if "tensorflow" not in sys.modules:  # which has a client of its own, for those who use it anyway
+    os.environ.setdefault("EPATH_USE_TF", "false")  # read once, at the first path of any kind
 
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
@@ -53,7 +57,6 @@ def bucket_path(url: str | os.PathLike[str]) -> Path:
         raise UserError(f"{url}: only {_SCHEME} is understood; mount other storage as a folder")
     if importlib.util.find_spec("gcsfs") is None:
         raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
-    os.environ.setdefault("EPATH_USE_TF", "false")  # TensorFlow has ways and credentials of its own
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
     import fsspec

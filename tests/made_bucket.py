@@ -12,9 +12,12 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
+
+from mnmt_jax.bucket import files_below
 
 _OBJECT = re.compile(r"(?:/download)?/storage/v1/b/(?P<bucket>[^/]+)/o/(?P<name>[^/]+)")
 _LIST = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)/o")
@@ -147,8 +150,25 @@ def serve() -> Iterator[dict[str, tuple[int, bytes]]]:
             patch.setenv(name, f"http://localhost:{store.server_address[1]}")
         patch.setenv("GOOGLE_CLOUD_PROJECT", "none")
         patch.setenv("EPATH_USE_TF", "false")
+        from etils.epath import gpath
         from gcsfs import GCSFileSystem
 
         GCSFileSystem.clear_instance_cache()  # it has the address of an earlier server
+        gpath._is_tf_installed.cache_clear()
         yield store.objects
+    gpath._is_tf_installed.cache_clear()
     store.shutdown()
+
+
+def copy_files(folder: Path, copy: Path) -> None:
+    """Copies a folder, here or in the bucket, to another, here or there."""
+    for path in files_below(folder):
+        target = copy / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+
+
+def download(folder: Path, copy: Path) -> Path:
+    """Copies a folder and returns the copy."""
+    copy_files(folder, copy)
+    return copy

@@ -26,7 +26,7 @@ from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train import Session, train
 from mnmt_jax.vocabulary import Vocabulary
-from tests.made_bucket import serve
+from tests.made_bucket import copy_files, download, serve
 from tests.made_run import (
     assert_same_training,
     compilation_cache,
@@ -70,18 +70,6 @@ def trained(bucket, straight):
     assert train(half, RUN) is None
     assert train(config, RUN) is None
     return bucket / "runs" / "one"
-
-
-def copy_files(folder, copy) -> None:
-    for path in files_below(folder):
-        target = copy / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-
-
-def download(folder, copy: Path) -> Path:
-    copy_files(folder, copy)
-    return copy
 
 
 def test_a_run_in_a_bucket_is_that_of_a_folder(trained, straight, tmp_path):

@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mnmt_jax.bucket import bucket_path
 from mnmt_jax.config import save_config
 from mnmt_jax.processes import LOST_STATUS
 from mnmt_jax.train import train
+from tests.made_bucket import download, serve
 from tests.made_run import (
     cache_environment,
     compilation_cache,
@@ -75,7 +77,7 @@ class Processes:
         workdir: Path,
         count: int,
         *bindings: str,
-        workdirs: Sequence[Path] = (),
+        workdirs: Sequence[str | Path] = (),
     ) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -162,6 +164,17 @@ def assert_close(found: Path, expected: Path, step: int) -> None:
             assert losses.keys() == expected_losses.keys()
             for name, values in expected_losses.items():
                 assert losses[name]["loss"] == pytest.approx(values["loss"], rel=RTOL)
+
+
+def test_two_processes_train_in_a_bucket(gin_file, alone, tmp_path):
+    with (
+        serve(),
+        Processes(gin_file, tmp_path / "said", 2, workdirs=["gs://bucket/run"] * 2) as two,
+    ):
+        said = two.finish(range(2), 0)
+        assert f"gs://bucket/run is at step {STEPS} of {STEPS}" in said[0]
+        copy = download(bucket_path("gs://bucket/run"), tmp_path / "copy")
+    assert_close(copy, alone, STEPS)
 
 
 def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path):
