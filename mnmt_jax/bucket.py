@@ -84,8 +84,7 @@ def move_folder(source: Path, target: Path) -> None:
     if not is_bucket(source):
         source.rename(target)
         return
-    for file in files_below(source):
-        (target / file.relative_to(source)).write_bytes(file.read_bytes())
+    copy_files(source, target)
     remove_folder(source)
 
 
@@ -113,12 +112,9 @@ class Mirror:
         """
         self.bucket = bucket_path(url)
         self.folder = Path(tempfile.mkdtemp(prefix="mnmt_jax-"))
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        atexit.register(self.close)
         try:
-            for file in files_below(self.bucket, _NOT_COPIED):
-                copy = self.folder / file.relative_to(self.bucket)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(file.read_bytes())
+            copy_files(self.bucket, self.folder, _NOT_COPIED)
         except Exception as error:  # the client raises many kinds
             raise UserError(
                 f"{self.bucket}: cannot be read ({one_line(error)}); see to the network and "
@@ -152,6 +148,14 @@ class Mirror:
         files = (path for path in self.folder.rglob("*") if path.is_file())
         stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
         return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> None:
+    """Copies the `files_below` a folder to another; either may be in a bucket."""
+    for file in files_below(source, skipped):
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
 
 
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:

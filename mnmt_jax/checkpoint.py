@@ -23,7 +23,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from mnmt_jax.bucket import absolute, is_bucket, move_folder
-from mnmt_jax.checkpoint_files import load_numpy, read_numpy, read_record
+from mnmt_jax.checkpoint_files import MARK, check_marks, load_numpy, read_numpy, read_record
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
 from mnmt_jax.params_writer import write_lazily
@@ -55,7 +55,6 @@ AVERAGE = "average"
 BEST = "best"
 _LOSS = "loss"
 _ITEMS = ("params", "training")
-_MARK = "commit_success.txt"  # Orbax's, in every part of a checkpoint that is complete
 
 
 class _DamagedError(Exception):
@@ -126,7 +125,8 @@ class Checkpoints:
         step, trees = int(state.step), _trees(state)
         self._saving = step
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        if why := refusal(self.directory, size) if is_first() else "":
+        looks = is_first() and not is_bucket(self.directory)
+        if why := refusal(self.directory, size) if looks else "":
             self._could_not_write(why)
         if told_by_first([bool(why)])[0]:
             return
@@ -233,7 +233,7 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         if is_bucket(self.directory):
-            _check_marks(self.directory)
+            check_marks(self.directory)
         return ocp.CheckpointManager(self.directory, options=self._options)
 
     def _read_agreed(self, step: int, like: TrainState) -> Restored:
@@ -358,7 +358,7 @@ def write_params(run_dir: str | Path, params: Any) -> None:
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
     for part in (folder / "params", folder):
-        (part / _MARK).touch()  # if it is copied to a bucket
+        (part / MARK).touch()  # if it is copied to a bucket
 
 
 def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
@@ -380,24 +380,6 @@ def available_steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
     return sorted(ocp.utils.checkpoint_steps(absolute(directory)))
-
-
-def _check_marks(directory: Path) -> None:
-    """Refuses to open a bucket's folder where Orbax would take a whole checkpoint for half of one.
-
-    Raises:
-        UserError: if a checkpoint looks complete and has no mark that says so.
-    """
-    for folder in directory.iterdir() if directory.exists() else ():
-        facts = folder / "_CHECKPOINT_METADATA"
-        if not folder.name.isdigit() or (folder / _MARK).exists():
-            continue
-        whole = not facts.exists() or json.loads(facts.read_text())["commit_timestamp_nsecs"]
-        if whole and (folder / "extra" / "metadata").exists():
-            raise UserError(
-                f"{folder} has no {_MARK}, which makes a checkpoint in a bucket complete; if it "
-                "was copied here whole, put an empty file of this name into it and its folders"
-            )
 
 
 def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import orbax.checkpoint as ocp
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.storage import one_line
+
+MARK = "commit_success.txt"  # Orbax's, in every part of a checkpoint that is complete
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -51,3 +54,21 @@ def load_numpy(folder: Path) -> Any:
         shapes = reader.metadata(folder).item_metadata.tree
         arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
         return reader.restore(folder, restore_args=arguments)
+
+
+def check_marks(directory: Path) -> None:
+    """Refuses to open a bucket's folder where Orbax would take a whole checkpoint for half of one.
+
+    Raises:
+        UserError: if a checkpoint looks complete and has no mark that says so.
+    """
+    for folder in directory.iterdir() if directory.exists() else ():
+        facts = folder / "_CHECKPOINT_METADATA"
+        if not folder.name.isdigit() or (folder / MARK).exists():
+            continue
+        whole = not facts.exists() or json.loads(facts.read_text())["commit_timestamp_nsecs"]
+        if whole and (folder / "extra" / "metadata").exists():
+            raise UserError(
+                f"{folder} has no {MARK}, which makes a checkpoint in a bucket complete; if it "
+                "was copied here whole, put an empty file of this name into it and its folders"
+            )

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# What tensorstore and the devices call the machine's trouble.
-_MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "Out of memory")
+# What tensorstore and the devices call the machine's trouble, and the network's.
+_MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
 _NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
 _CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors are the network's
 _STORAGE = (
@@ -38,9 +38,7 @@ def storage_trouble(error: BaseException) -> str:
 
 
 def refusal(folder: Path, size: int) -> str:
-    """Returns why a folder would not take so many bytes; empty if it would, as a bucket does."""
-    if "://" in str(folder):
-        return ""
+    """Returns why a folder would not take so many bytes; empty if it would."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free

@@ -20,11 +20,13 @@ def main() -> None:
 
     from mnmt_jax.checkpoint import best_steps
     from mnmt_jax.checkpoint_average import average_checkpoints, newest_steps
+    from mnmt_jax.run_directory import RunDirectory
 
+    run = RunDirectory.open(flags.run)
     steps = flags.steps or (
-        best_steps(flags.run, flags.best) if flags.best else newest_steps(flags.run, flags.last)
+        best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
     )
-    average_checkpoints(flags.run, steps)
+    average_checkpoints(run, steps)
     print(" ".join(str(step) for step in sorted(steps)))
 
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-from mnmt_jax.bucket import files_below
+from mnmt_jax.bucket import copy_files
 
 _OBJECT = re.compile(r"(?:/download)?/storage/v1/b/(?P<bucket>[^/]+)/o/(?P<name>[^/]+)")
 _LIST = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)/o")
@@ -158,14 +158,6 @@ def serve() -> Iterator[dict[str, tuple[int, bytes]]]:
         yield store.objects
     gpath._is_tf_installed.cache_clear()
     store.shutdown()
-
-
-def copy_files(folder: Path, copy: Path) -> None:
-    """Copies a folder, here or in the bucket, to another, here or there."""
-    for path in files_below(folder):
-        target = copy / path.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
 
 
 def download(folder: Path, copy: Path) -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax import Translator
-from mnmt_jax.bucket import Mirror, bucket_path, files_below
+from mnmt_jax.bucket import Mirror, bucket_path, copy_files, files_below
 from mnmt_jax.checkpoint import restore_params
 from mnmt_jax.checkpoint_average import average_checkpoints
 from mnmt_jax.config import save_config
@@ -26,7 +26,7 @@ from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train import Session, train
 from mnmt_jax.vocabulary import Vocabulary
-from tests.made_bucket import copy_files, download, serve
+from tests.made_bucket import download, serve
 from tests.made_run import (
     assert_same_training,
     compilation_cache,
