@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
@@ -23,7 +22,7 @@ from mnmt_jax.config import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
-from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, sinusoid
+from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, map_spans, sinusoid
 from mnmt_jax.sharding import split_rows, whole_width
 from mnmt_jax.special_ids import PAD_ID
 
@@ -296,13 +295,10 @@ class Translator(nn.Module):
 
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
         """Looks all spans up at once: the gradient of the table is summed over devices once."""
-        spans = [
-            jnp.concatenate([batch[f"{role}_{kind}"] for role in roles], axis=1)
-            for kind in ("tokens", "positions")
-        ]
-        ends = np.cumsum([batch[f"{role}_tokens"].shape[1] for role in roles])
-        vectors = split_rows(self._embed(spans[0], spans[1]))
-        return dict(zip(roles, jnp.split(vectors, ends[:-1], axis=1), strict=True))
+        tokens, positions = (
+            {role: batch[f"{role}_{kind}"] for role in roles} for kind in ("tokens", "positions")
+        )
+        return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
 
     def _stage_of_layer(self) -> list[Stage]:
         return [stage for stage in self.layout.stages for _ in range(stage.layers)]

@@ -179,8 +179,14 @@ class Adaption(FeedForward):
         return states + self.drop(self(states), deterministic=deterministic)
 
 
-def _map_spans(function: Callable[..., Any], joined: bool, *spans: Spans) -> dict[str, Any]:
-    """Applies what works position by position to each role's arrays, or once to all of them."""
+def map_spans(function: Callable[..., Any], joined: bool, *spans: Spans) -> dict[str, Any]:
+    """Applies what works position by position to each role's arrays, or once to all of them.
+
+    Args:
+        function: takes one array [batch, length, ...] per item of `spans`; returns a tree of such.
+        joined: lay the arrays of all roles end to end before, and cut the results after.
+        spans: role -> array, the same roles in each.
+    """
     roles = spans[0]
     if not joined:
         return {role: function(*(each[role] for each in spans)) for role in roles}
@@ -239,7 +245,7 @@ class Block(nn.Module):
             change = attention.out(heads)
             spans[reader] = self._leave(norm, spans[reader], change, deterministic)
         feed_forward = functools.partial(self._feed_forward, deterministic=deterministic)
-        return _map_spans(feed_forward, joined, spans), keys_values
+        return map_spans(feed_forward, joined, spans), keys_values
 
     def step(
         self, states: Float[Array, "batch beam embed"], layer: LayerCache, index: Int[Array, ""]
@@ -280,9 +286,9 @@ class Block(nn.Module):
         def leave(states: Array, heads: Array) -> Array:
             return self._leave(norm, states, attention.out(heads), deterministic)
 
-        entered = _map_spans(functools.partial(self._enter, norm), joined, spans)
-        queries = _map_spans(attention.project_queries, joined, entered)
-        read = _map_spans(attention.project_keys_values, joined, entered)
+        entered = map_spans(functools.partial(self._enter, norm), joined, spans)
+        queries = map_spans(attention.project_queries, joined, entered)
+        read = map_spans(attention.project_keys_values, joined, entered)
         heads = IMPLEMENTATIONS[self.config.attention].attend(
             stage,
             masks,
@@ -291,7 +297,7 @@ class Block(nn.Module):
             {role: kv.values for role, kv in read.items()},
             dropout=attention.dropout(deterministic),
         )
-        return _map_spans(leave, joined, spans, heads), read
+        return map_spans(leave, joined, spans, heads), read
 
     def _feed_forward(self, states: Array, deterministic: bool) -> Array:
         change = self.mlp(self._enter(self.mlp_norm, states))
