@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -124,6 +125,8 @@ class Checkpoints:
         self.wait()
         step, trees = int(state.step), _trees(state)
         self._saving = step
+        if self._failed:
+            self._remove_unfinished()  # what was written since
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         looks = is_first() and not is_bucket(self.directory)
         if why := refusal(self.directory, size) if looks else "":
@@ -218,8 +221,17 @@ class Checkpoints:
         if jax.process_count() == 1:  # of several, the others do not come to this place
             with contextlib.suppress(Exception):  # it has nothing more to say
                 self._manager.close()
-            self._manager = self._open()  # also removes what was half written
+            self._manager = self._open(cleanup=False)
+            self._remove_unfinished()
         self._could_not_write(trouble)
+
+    def _remove_unfinished(self) -> None:
+        """Frees what a refused save took; threads of Orbax may be writing there still.
+
+        What they add meanwhile is left to the next save, and in a bucket all to the next start.
+        """
+        for folder in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _could_not_write(self, why: str) -> None:
         good = self.steps()
@@ -231,10 +243,11 @@ class Checkpoints:
             raise UserError(self._failed)
         self._report(self._failed)
 
-    def _open(self) -> ocp.CheckpointManager:
+    def _open(self, *, cleanup: bool = True) -> ocp.CheckpointManager:
         if is_bucket(self.directory):
             check_marks(self.directory)
-        return ocp.CheckpointManager(self.directory, options=self._options)
+        options = dataclasses.replace(self._options, cleanup_tmp_directories=cleanup)
+        return ocp.CheckpointManager(self.directory, options=options)
 
     def _read_agreed(self, step: int, like: TrainState) -> Restored:
         """Reads a step; process 0 of several reads it first, so that all agree that it is whole.
@@ -396,7 +409,6 @@ def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
         preservation_policy=policy,
         best_fn=loss,
         best_mode="min",
-        cleanup_tmp_directories=True,
     )
 
 

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import resource
 import shutil
+import threading
+import time
 
 import aiohttp
 import gcsfs.retry
@@ -64,6 +66,45 @@ def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
     assert again.steps() == [1, 3]
     assert int(again.restore(shapes_of(make_state(0))).state.step) == 3
     again.close()
+
+
+@contextlib.contextmanager
+def writing_on(folder):
+    """Adds files to a folder from when it is there, as threads of a refused save do for a while."""
+    done = threading.Event()
+
+    def write():
+        while not folder.is_dir() and not done.wait(0.001):
+            pass
+        while not done.is_set():
+            with contextlib.suppress(OSError):  # removed in between
+                (folder / "late").mkdir(parents=True, exist_ok=True)
+                (folder / "late" / str(time.monotonic_ns())).touch()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_refused_save_that_writes_on_is_not_in_the_way(tmp_path):
+    folder, said = tmp_path / "checkpoints", []
+    checkpoints = Checkpoints(folder, report=said.append)
+    with writing_on(folder / "2.orbax-checkpoint-tmp"):
+        with no_file_beyond(2000):
+            checkpoints.save(make_state(2, width=4000), {"data": {}})
+            checkpoints.wait()
+        for step in (3, 4, 5):
+            checkpoints.save(make_state(step), {"data": {}})
+        checkpoints.close()
+    assert len(said) == 1 and checkpoints.steps() == [3, 4, 5]
+    again = Checkpoints(folder)
+    again.save(make_state(6), {"data": {}})
+    again.close()
+    assert {path.name for path in folder.iterdir()} == {"3", "4", "5", "6"}
 
 
 def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
