@@ -62,6 +62,18 @@ def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
     assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
 
 
+def test_a_loop_of_layers_collects_each_parameter_once_for_all_roles():
+    """Three passes (remat has two forward); the CPU compiler merges the roles without help."""
+    more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"
+    found = compile_ahead(
+        "v5e:4x4", "register_tiny", "--programs=train_step", "--gin.Mesh.fsdp=-1", *more
+    )
+    exchanged = found["programs"]["train_step"]["collectives"]
+    gathered = sum(one["bytes"] for one in exchanged if one["kind"] == "all-gather")
+    kernels = 12 * 4 * (4 * 128 * 128 + 2 * 128 * 512)
+    assert gathered < 4.5 * kernels  # and the embedding; 6.1 if each role collects them
+
+
 def test_what_does_not_fit_is_told_with_a_remedy():
     large = "--gin.Data.rows=131072", "--gin.Data.source_length=512", "--gin.Data.target_length=512"
     found = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
