@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -294,13 +295,29 @@ def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Confi
         if not Path(path).is_file() and not (_ROOT / path).is_file():
             raise UserError(f"--gin_file={path}: no such file")
     with _own_gin_state():
-        try:
-            gin.parse_config_files_and_bindings(list(gin_files), list(bindings))
+        for path in gin_files:
+            with _mistakes_of(path, named_by=Path(path).name):
+                gin.parse_config_file(path)
+        for binding in bindings:
+            with _mistakes_of(binding, named_by=binding.partition("=")[0].strip()):
+                gin.parse_config(binding)
+        with _mistakes_of():
+            gin.finalize()
             sections = {name: section() for name, section in _SECTIONS.items()}
-        except (ValueError, TypeError, OSError, SyntaxError, NameError, ImportError) as error:
-            raise UserError(_one_line(error)) from error
         _check_all_consumed()
     return Config(**sections)
+
+
+@contextlib.contextmanager
+def _mistakes_of(given: str = "", named_by: str = "") -> Iterator[None]:
+    """Reports gin's errors as ours, behind what was given unless gin's own words name it."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, SyntaxError, NameError, ImportError) as error:
+        text = _one_line(error)
+        raise UserError(text if named_by in text else f"{given}: {text}") from error
+    except tokenize.TokenError as error:
+        raise UserError(f"{given}: a bracket or quote is not closed ({error.args[0]})") from error
 
 
 def parsed_config() -> Config:
@@ -371,6 +388,8 @@ def _one_line(error: Exception) -> str:
     if "malformed node" in text or "Unable to parse value" in text:
         text = re.sub(r"^malformed node.*?> ", "", text)
         text += "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
+    if macro := re.match(r"No bindings specified for '(.+)/gin.macro'", text):
+        text = f"%{macro[1]} has no value; bind it, e.g. --gin.{macro[1]}=1"
     text = re.sub(r"\s*In call to configurable .*$", "", text)
     return _with_near_names(re.sub(r"\s*In bindings string .*$", "", text))
 

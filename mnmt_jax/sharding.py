@@ -66,7 +66,8 @@ PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
     "norm/bias": ("channel",),
 }
 
-# Published vocabularies have odd sizes; such an axis stays whole and the other axis is split.
+# Published vocabularies have odd sizes: such a parameter is stored whole in this axis and split in
+# the other. `on_own_rows` splits it where it counts.
 _MAY_STAY_WHOLE = ("vocab",)
 
 
@@ -259,13 +260,19 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
 
     Args:
         function: takes a parameter table, [vocab, embed], and arrays [rows, ...]; the table is
-            whole in `embed`, and split by `tensor` as it is outside.
+            whole in `embed`, and split over `tensor` even where the parameter stays whole.
         shards: from `row_shards`.
         kinds: of each result. `rows`: its first axis holds rows. `sum`: the devices' are added up.
             `table`: the same, and each device keeps its part of the width, as of a parameter.
     """
+
+    def split(table: Array, *rows: Array) -> tuple[Array, ...]:
+        if _has_mesh():
+            table = jax.lax.with_sharding_constraint(table, PartitionSpec(RULES["vocab"], None))
+        return function(table, *rows)
+
     if shards == 1:
-        return function
+        return split
     axes = RULES["batch"]
     width = RULES["embed"]
     specs = {
@@ -282,7 +289,7 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
         return jax.lax.psum(result, axes) if kind == "sum" else result
 
     def local(table: Array, *rows: Array) -> tuple[Array, ...]:
-        return tuple(map(add_up, function(table, *rows), kinds))
+        return tuple(map(add_up, split(table, *rows), kinds))
 
     def call(table: Array, *rows: Array) -> tuple[Array, ...]:
         return jax.shard_map(

@@ -31,11 +31,13 @@ LENGTHS = {"source": 9, "register": 11, "target": 10}
 STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
 
 
-def make_learner(folder, mesh, layout: str, chunk: int = 10**6, **model) -> Learner:
+def make_learner(
+    folder, mesh, layout: str, chunk: int = 10**6, vocab: int = VOCAB, **model
+) -> Learner:
     config = make_config(folder)
     sizes = {"stage_layers": STAGE_LAYERS[layout], "embed": 32, "heads": 4, "mlp": 48} | model
     model = dataclasses.replace(config.model, layout=layout, **sizes)
-    learner = Learner.from_config(dataclasses.replace(config, model=model), VOCAB, mesh)
+    learner = Learner.from_config(dataclasses.replace(config, model=model), vocab, mesh)
     return dataclasses.replace(learner, chunk=chunk)
 
 
@@ -57,9 +59,9 @@ def lower(mesh, function, *shapes, **options) -> str:
         return jax.jit(function, **options).lower(*shapes).compile().as_text()
 
 
-def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6, **model) -> str:
+def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6, **sizes) -> str:
     mesh = make_mesh(mesh_config)
-    learner = make_learner(folder, mesh, layout, chunk, **model)
+    learner = make_learner(folder, mesh, layout, chunk, **sizes)
     shapes = batch_shapes(learner.model.layout, mesh, 0)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     return lower(
@@ -118,6 +120,14 @@ def test_chunks_of_the_loss_exchange_nothing_of_their_own(mesh_config, tmp_path)
     ]
     whole, chunked = ({(one.kind, one.axes): one.bytes for one in each} for each in found)
     assert whole == chunked and sum(whole.values()) > 4 * VOCAB * 32
+
+
+@pytest.mark.parametrize("mesh_config", [Mesh(tensor=2), Mesh(fsdp=4, tensor=2)], ids=str)
+def test_no_device_holds_logits_of_an_odd_vocabulary_whole(mesh_config, tmp_path):
+    """Its table cannot be stored in two halves of one size; the loss splits it all the same."""
+    program = step_program(tmp_path, mesh_config, "register", vocab=201)
+    assert re.search(r"f32\[\d+,101\]", program)
+    assert not re.search(r"f32\[\d+,201\]", program)
 
 
 def test_the_step_of_data_parallel_only_sums(tmp_path):

@@ -166,12 +166,14 @@ def test_parameters_and_moments_are_split_as_the_table_says(updates):
         assert kernel.addressable_shards[0].data.shape == (8, 2, 4)
 
 
-def test_loss_over_a_split_vocabulary():
-    mesh = mesh_of("2x2x2")
+@pytest.mark.parametrize("vocab", [VOCAB, VOCAB + 1])
+@pytest.mark.parametrize("name", ["2x2x2", "2x1x4"])
+def test_loss_over_a_split_vocabulary(name, vocab):
+    mesh = mesh_of(name)
     rng = np.random.default_rng(0)
     features = jnp.asarray(rng.normal(size=(8, 4, 16)), jnp.float32)
-    table = jnp.asarray(rng.normal(size=(VOCAB, 16)), jnp.float32)
-    labels = jnp.asarray(rng.integers(0, VOCAB, (8, 4)), jnp.int32)
+    table = jnp.asarray(rng.normal(size=(vocab, 16)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, vocab, (8, 4)), jnp.int32)
     valid = jnp.asarray(rng.random((8, 4)) < 0.8)
 
     def chunked(f, t, la, v):
@@ -182,7 +184,7 @@ def test_loss_over_a_split_vocabulary():
 
     split = jax.device_put(table, tree_sharding(mesh, {"embedding": table})["embedding"])
     rows = place_batch({"f": features, "la": labels, "v": valid}, mesh)
-    found, gradients = jax.jit(jax.value_and_grad(chunked, (0, 1)))(
+    found, gradients = compile_on(mesh, jax.value_and_grad(chunked, (0, 1)))(
         rows["f"], split, rows["la"], rows["v"]
     )
     expected, expected_gradients = jax.value_and_grad(plain, (0, 1))(features, table, labels, valid)

@@ -55,7 +55,9 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Model.norm='middle'", "Model.norm='middle' must be one of pre, post"),
         ("Model.heads=5", "Model.heads=5"),
         ("Optimizer.schedule='linear'", "inverse_sqrt, cosine, constant"),
-        ("Model.embed=%NOWHERE", "NOWHERE"),
+        ("Model.embed=%NOWHERE", "%NOWHERE has no value; bind it, e.g. --gin.NOWHERE=1"),
+        ("Train.steps=abc", "Train.steps=abc: Failed to parse token 'abc'"),
+        ("Model.stage_layers=(1", "Model.stage_layers=(1: a bracket or quote is not closed"),
         ("Train.steps='x'", "Train.steps='x' must be an integer"),
         ("Train.steps=1e5", "Train.steps=100000.0 must be an integer"),
         ("Train.log_every=0", "Train.log_every=0 must be at least 1"),
@@ -94,6 +96,16 @@ def test_a_string_without_quotes_is_explained(gin_file):
     with pytest.raises(UserError, match="strings need quotes of their own"):
         load_config([gin_file], ["Data.cache=/absolute/data-cache"])
     assert "ast.Name" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line", ["Train.steps = abc", "Model.stage_layers = (1", "Train.stesp = 1"]
+)
+def test_mistakes_in_a_file_name_it(tmp_path, line):
+    (tmp_path / "mine.gin").write_text(f"Train.keep_last = 3\n{line}\n")
+    with pytest.raises(UserError, match=r"mine\.gin") as caught:
+        load_config([str(tmp_path / "mine.gin")])
+    assert "\n" not in str(caught.value)
 
 
 def test_includes_are_found_from_anywhere_in_silence(tmp_path, monkeypatch, capfd):
