@@ -56,9 +56,7 @@ class TensorBoard:
             directory: of the events.
             after_step: viewers discard what older files hold after it.
         """
-        from tensorboardX import SummaryWriter
-
-        self._writer = SummaryWriter(str(directory), purge_step=after_step + 1)
+        self._writer = _summary_writer()(str(directory), purge_step=after_step + 1)
 
     def write(self, record: Record) -> None:
         """Adds the scalars of one record."""
@@ -70,6 +68,19 @@ class TensorBoard:
     def close(self) -> None:
         """Closes the event file."""
         self._writer.close()
+
+
+def _summary_writer() -> Any:
+    """Imports tensorboardX without PyTorch, which takes it seconds and no scalar needs."""
+    spared = "torch" not in sys.modules
+    if spared:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # so that its import fails
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if spared:
+            del sys.modules["torch"]
+    return SummaryWriter
 
 
 class Reporter:

@@ -38,6 +38,16 @@ def test_the_package_itself_imports_nothing_heavy():
     assert found.strip() == "[]"
 
 
+def test_tensorboard_is_written_without_pytorch(tmp_path):
+    """tensorboardX would import it where it is installed, as it is here."""
+    found = run(
+        "import sys\nfrom pathlib import Path\nfrom mnmt_jax.metrics import TensorBoard\n"
+        f"board = TensorBoard(Path({str(tmp_path)!r}), after_step=0)\n"
+        "board.write({'step': 1, 'loss': 2.5})\nboard.close()\nprint('torch' in sys.modules)"
+    )
+    assert found.strip() == "False" and list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_help_imports_nothing_heavy(script):
     """What makes `--help` fast, shown without a stopwatch: nothing slow is loaded first."""
