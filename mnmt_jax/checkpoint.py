@@ -24,9 +24,20 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from mnmt_jax.bucket import absolute, is_bucket, move_folder
-from mnmt_jax.checkpoint_files import MARK, check_marks, load_numpy, read_numpy, read_record
+from mnmt_jax.checkpoint_files import (
+    ITEMS,
+    MARK,
+    DamagedError,
+    array_types,
+    check_arrays,
+    check_marks,
+    check_readable,
+    damage_or,
+    read_numpy,
+    read_record,
+)
 from mnmt_jax.errors import UserError
-from mnmt_jax.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.params_writer import write_lazily
 from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
@@ -55,11 +66,6 @@ logging.getLogger("absl").addFilter(_Harmless())
 AVERAGE = "average"
 BEST = "best"
 _LOSS = "loss"
-_ITEMS = ("params", "training")
-
-
-class _DamagedError(Exception):
-    """Says that the files of a checkpoint are missing, corrupt or not what was saved."""
 
 
 class Restored(NamedTuple):
@@ -136,7 +142,7 @@ class Checkpoints:
         record = {
             "extra": dict(extra),
             "fingerprints": {name: tree_fingerprint(tree) for name, tree in trees.items()},
-            "arrays": {name: _arrays(tree) for name, tree in trees.items()},
+            "arrays": {name: array_types(tree) for name, tree in trees.items()},
         }
         items = ocp.args.Composite(
             **{name: ocp.args.StandardSave(tree) for name, tree in trees.items()},
@@ -166,7 +172,7 @@ class Checkpoints:
         for step in steps:
             try:
                 restored = self._read_agreed(step, like)
-            except _DamagedError as error:
+            except DamagedError as error:
                 failed.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
                 continue
@@ -219,17 +225,29 @@ class Checkpoints:
         if not trouble:
             raise error
         if jax.process_count() == 1:  # of several, the others do not come to this place
-            with contextlib.suppress(Exception):  # it has nothing more to say
-                self._manager.close()
-            self._manager = self._open(cleanup=False)
-            self._remove_unfinished()
+            self._reopen()
         self._could_not_write(trouble)
+
+    def _reopen(self) -> None:
+        """Looks at the folder anew; the old view of it serves while the folder is out of reach."""
+        try:
+            manager = self._open(cleanup=False)
+        except Exception as error:
+            if not storage_trouble(error):
+                raise
+            return
+        with contextlib.suppress(Exception):  # it has nothing more to say
+            self._manager.close()
+        self._manager = manager
+        self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         """Frees what a refused save took; threads of Orbax may be writing there still.
 
         What they add meanwhile is left to the next save, and in a bucket all to the next start.
         """
+        if is_bucket(self.directory):
+            return
         for folder in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -253,7 +271,7 @@ class Checkpoints:
         """Reads a step; process 0 of several reads it first, so that all agree that it is whole.
 
         Raises:
-            _DamagedError: in every process, if it is not.
+            DamagedError: in every process, if it is not.
             UserError: if one process finds otherwise than process 0.
         """
         if jax.process_count() == 1:
@@ -269,10 +287,10 @@ class Checkpoints:
                     raise
                 found = error
         if told_by_first([found is not None])[0]:
-            raise _DamagedError(one_line(found) if found else "says process 0")
+            raise DamagedError(one_line(found) if found else "says process 0")
         try:
             return self._read(step, like)
-        except _DamagedError as error:
+        except DamagedError as error:
             raise UserError(
                 f"{self.directory / str(step)} is whole for process 0: {error}"
             ) from error
@@ -282,23 +300,23 @@ class Checkpoints:
         try:
             record = read_record(folder)
         except Exception as error:
-            raise _damage_or(error) from error
+            raise damage_or(error) from error
         if "training" not in record["fingerprints"]:
             raise UserError(
                 f"{folder} holds parameters but no training to continue; start one with another "
                 f"--workdir and --initialize_from={self.directory.parent}"
             )
         for name, tree in wanted.items():
-            _check_arrays(folder, record.get("arrays", {}).get(name, {}), _arrays(tree))
+            check_arrays(folder, record.get("arrays", {}).get(name, {}), array_types(tree))
         arguments = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
         try:
             items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
         except Exception:
-            _check_readable(folder)
+            check_readable(folder)
             raise  # the files are fine: the error is not theirs
-        for name in _ITEMS:
+        for name in ITEMS:
             if tree_fingerprint(items[name]) != record["fingerprints"][name]:
-                raise _DamagedError(f"'{name}' differs from what was saved")
+                raise DamagedError(f"'{name}' differs from what was saved")
         return Restored(dataclasses.replace(items.training, params=items.params), record["extra"])
 
     def _set_aside(self, steps: Sequence[int]) -> None:
@@ -366,7 +384,7 @@ def write_params(run_dir: str | Path, params: Any) -> None:
     record = {
         "extra": {},
         "fingerprints": {"params": write_lazily(folder / "params", params)},
-        "arrays": {"params": _arrays(params)},
+        "arrays": {"params": array_types(params)},
     }
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
@@ -449,44 +467,7 @@ def read_step(directory: Path, step: int) -> Any:
 
 def _trees(state: TrainState) -> dict[str, Any]:
     """Splits a state, or its abstract form, into the items of a checkpoint."""
-    return dict(zip(_ITEMS, (state.params, dataclasses.replace(state, params={})), strict=True))
-
-
-def _arrays(tree: Any) -> dict[str, str]:
-    """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
-    return {
-        path_name(path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
-def _check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    for name in sorted(found.keys() | wanted.keys()):
-        there, here = found.get(name, "absent"), wanted.get(name, "absent")
-        if there != here:
-            raise UserError(
-                f"{folder} was written with another configuration or version: '{name}' is {there} "
-                f"there, {here} now; restore the configuration or choose another --workdir"
-            )
-
-
-def _check_readable(folder: Path) -> None:
-    """Reads the arrays of a step once more, without devices, to tell bad files from a bad moment.
-
-    Raises:
-        _DamagedError: if the files are at fault.
-        Exception: what else kept them from being read.
-    """
-    for name in _ITEMS:
-        try:
-            load_numpy(folder / name)
-        except Exception as error:
-            raise _damage_or(error) from error
-
-
-def _damage_or(error: Exception) -> Exception:
-    """Returns the error itself if the machine is at fault, and `_DamagedError` if the files are."""
-    return error if is_machine_trouble(error) else _DamagedError(one_line(error))
+    return dict(zip(ITEMS, (state.params, dataclasses.replace(state, params={})), strict=True))
 
 
 def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:

@@ -1,9 +1,9 @@
-"""Reads the parts of a checkpoint's folder, in this process alone."""
+"""Reads and checks the parts of a checkpoint's folder, in this process alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.fingerprint import tree_fingerprint
-from mnmt_jax.storage import one_line
+from mnmt_jax.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.storage import is_machine_trouble, one_line
 
+ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
 MARK = "commit_success.txt"  # Orbax's, in every part of a checkpoint that is complete
+
+
+class DamagedError(Exception):
+    """Says that the files of a checkpoint are missing, corrupt or not what was saved."""
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -72,3 +77,45 @@ def check_marks(directory: Path) -> None:
                 f"{folder} has no {MARK}, which makes a checkpoint in a bucket complete; if it "
                 "was copied here whole, put an empty file of this name into it and its folders"
             )
+
+
+def array_types(tree: Any) -> dict[str, str]:
+    """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
+    return {
+        path_name(path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Compares the `array_types` of a step with those of the model.
+
+    Raises:
+        UserError: with the first array that differs.
+    """
+    for name in sorted(found.keys() | wanted.keys()):
+        there, here = found.get(name, "absent"), wanted.get(name, "absent")
+        if there != here:
+            raise UserError(
+                f"{folder} was written with another configuration or version: '{name}' is {there} "
+                f"there, {here} now; restore the configuration or choose another --workdir"
+            )
+
+
+def check_readable(folder: Path) -> None:
+    """Reads the arrays of a step once more, without devices, to tell bad files from a bad moment.
+
+    Raises:
+        DamagedError: if the files are at fault.
+        Exception: what else kept them from being read.
+    """
+    for name in ITEMS:
+        try:
+            load_numpy(folder / name)
+        except Exception as error:
+            raise damage_or(error) from error
+
+
+def damage_or(error: Exception) -> Exception:
+    """Returns the error itself if the machine is at fault, and `DamagedError` if the files are."""
+    return error if is_machine_trouble(error) else DamagedError(one_line(error))

@@ -26,11 +26,18 @@ _UPLOAD = re.compile(r"/upload/storage/v1/b/(?P<bucket>[^/]+)/o")
 
 
 class _Store(ThreadingHTTPServer):
-    """What the bucket holds: name -> (generation, content); a write makes a new generation."""
+    """The server.
+
+    Attributes:
+        objects: what the bucket holds, name -> (generation, content); a write makes a new
+            generation.
+        refuses: whether it answers that nobody may read or write it.
+    """
 
     def __init__(self) -> None:
         super().__init__(("localhost", 0), _Handler)
         self.objects: dict[str, tuple[int, bytes]] = {}
+        self.refuses = False
         self.lock = threading.Lock()
         self.generation = 0
 
@@ -51,6 +58,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
+
+    def parse_request(self) -> bool:
+        """Turns everybody away while the server refuses."""
+        if not super().parse_request():
+            return False
+        if self.server.refuses:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self._answer(403, b'{"error": {"code": 403, "message": "Forbidden"}}')
+            self.wfile.flush()
+        return not self.server.refuses
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -141,8 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve() -> Iterator[dict[str, tuple[int, bytes]]]:
-    """Sends this process's clients to an empty bucket, `gs://bucket`; yields what it holds."""
+def serve() -> Iterator[_Store]:
+    """Sends this process's clients to an empty bucket, `gs://bucket`."""
     store = _Store()
     threading.Thread(target=store.serve_forever, daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +172,7 @@ def serve() -> Iterator[dict[str, tuple[int, bytes]]]:
 
         GCSFileSystem.clear_instance_cache()  # it has the address of an earlier server
         gpath._is_tf_installed.cache_clear()
-        yield store.objects
+        yield store
     gpath._is_tf_installed.cache_clear()
     store.shutdown()
 

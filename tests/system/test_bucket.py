@@ -17,7 +17,7 @@ import pytest
 
 from mnmt_jax import Translator
 from mnmt_jax.bucket import Mirror, bucket_path, copy_files, files_below
-from mnmt_jax.checkpoint import restore_params
+from mnmt_jax.checkpoint import Checkpoints, restore_params
 from mnmt_jax.checkpoint_average import average_checkpoints
 from mnmt_jax.config import save_config
 from mnmt_jax.errors import UserError
@@ -33,6 +33,7 @@ from tests.made_run import (
     make_cache,
     make_config,
 )
+from tests.unit.test_checkpoint import make_state, shapes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "gs://bucket/runs/one"
@@ -40,14 +41,20 @@ STEPS = 8  # saved and validated every 4
 
 
 @pytest.fixture(scope="module")
-def objects():
-    """What the bucket holds, by name."""
-    with serve() as objects:
-        yield objects
+def server():
+    """Of the bucket."""
+    with serve() as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
-def bucket(objects):
+def objects(server):
+    """What the bucket holds, by name."""
+    return server.objects
+
+
+@pytest.fixture(scope="module")
+def bucket(server):
     """The root of the bucket."""
     return bucket_path("gs://bucket")
 
@@ -166,6 +173,26 @@ def test_killed_and_continued(objects, straight, tmp_path):
     assert train(config, "gs://bucket/runs/killed") is None
     copy = download(bucket_path("gs://bucket/runs/killed"), tmp_path / "copy")
     assert_same_training(copy, run, STEPS)
+
+
+def test_training_goes_on_while_the_bucket_refuses(server, bucket):
+    said: list[str] = []
+    checkpoints = Checkpoints(bucket / "refused" / "checkpoints", report=said.append)
+    checkpoints.save(make_state(1), {"data": {}})
+    checkpoints.wait()
+    server.refuses = True
+    for step in (2, 3):
+        checkpoints.save(make_state(step), {"data": {}})
+        checkpoints.wait()
+    server.refuses = False
+    assert len(said) == 2 and "checkpoint 3 could not be written" in said[1]
+    assert said[1].endswith("the last good one is 1")
+    checkpoints.save(make_state(4), {"data": {}})
+    checkpoints.close()
+    again = Checkpoints(bucket / "refused" / "checkpoints")
+    assert again.steps() == [1, 4]
+    assert int(again.restore(shapes_of(make_state(0))).state.step) == 4
+    again.close()
 
 
 def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_end(

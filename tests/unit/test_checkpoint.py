@@ -111,7 +111,7 @@ def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatc
         raise MemoryError("no room")
 
     DAMAGE["data gone"](folder / "2")
-    monkeypatch.setattr("mnmt_jax.checkpoint.load_numpy", fail)
+    monkeypatch.setattr("mnmt_jax.checkpoint_files.load_numpy", fail)
     with pytest.raises(MemoryError):
         restore(folder, shapes_of(make_state(0)))
     assert (folder / "2").is_dir()
