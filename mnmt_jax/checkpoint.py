@@ -460,9 +460,13 @@ def read_step(directory: Path, step: int) -> Any:
     folder = absolute(directory) / str(step)
     try:
         record = read_record(folder)
+        return read_numpy(folder / "params", record["fingerprints"]["params"])
     except Exception as error:
-        raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
-    return read_numpy(folder / "params", record["fingerprints"]["params"])
+        others = [other for other in available_steps(directory) if other != step]
+        remedy = f"; choose another --step of {others}" if others else ""
+        told = f"{folder} cannot be read ({one_line(error)})"
+        told = str(error) if isinstance(error, UserError) else told
+        raise UserError(told + remedy) from error
 
 
 def _trees(state: TrainState) -> dict[str, Any]:

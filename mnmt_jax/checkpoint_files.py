@@ -56,7 +56,10 @@ def read_numpy(folder: Path, fingerprint: int) -> Any:
 def load_numpy(folder: Path) -> Any:
     """Reads an item into the host's memory, whatever structure it has."""
     with _reader(ocp.PyTreeCheckpointHandler) as reader:
-        shapes = reader.metadata(folder).item_metadata.tree
+        metadata = reader.metadata(folder).item_metadata
+        if metadata is None:
+            raise ValueError("files are missing or damaged")
+        shapes = metadata.tree
         arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
         return reader.restore(folder, restore_args=arguments)
 

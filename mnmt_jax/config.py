@@ -21,6 +21,8 @@ import gin
 from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
 
+_QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
+
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
@@ -315,7 +317,8 @@ def _mistakes_of(given: str = "", named_by: str = "") -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError, SyntaxError, NameError, ImportError) as error:
         text = _one_line(error)
-        raise UserError(text if named_by in text else f"{given}: {text}") from error
+        named = named_by in text.partition(_QUOTES)[0]
+        raise UserError(text if named else f"{given}: {text}") from error
     except tokenize.TokenError as error:
         raise UserError(f"{given}: a bracket or quote is not closed ({error.args[0]})") from error
 
@@ -387,7 +390,7 @@ def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "malformed node" in text or "Unable to parse value" in text:
         text = re.sub(r"^malformed node.*?> ", "", text)
-        text += "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
+        text += _QUOTES
     if macro := re.match(r"No bindings specified for '(.+)/gin.macro'", text):
         text = f"%{macro[1]} has no value; bind it, e.g. --gin.{macro[1]}=1"
     text = re.sub(r"\s*In call to configurable .*$", "", text)

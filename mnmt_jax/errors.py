@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
+
+# What a path that cannot be written or read says; with its name it needs no traceback.
+_PATH_TROUBLE = (
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 
 
 class UserError(ValueError):
@@ -22,8 +36,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError` (printed as one line on stderr) and 130 after
-    Ctrl-C. Any other exception is a bug of ours and keeps its traceback.
+    The status is 0 on success, 2 after a `UserError` or a path that the system refuses (printed as
+    one line on stderr) and 130 after Ctrl-C. Any other exception is a bug of ours and keeps its
+    traceback.
     """
     try:
         status = main()
@@ -36,4 +51,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in _PATH_TROUBLE or error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+        sys.exit(2)
     sys.exit(status or 0)

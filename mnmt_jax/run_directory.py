@@ -9,16 +9,18 @@ RUN/average/       averaged parameters, if scripts/average_checkpoints.py made t
 RUN/metrics.jsonl  one line per logged step
 RUN/tensorboard/   the same as events
 RUN/report/        evaluation
+RUN/.held          locked by the process that trains
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mnmt_jax.bucket import Mirror, is_bucket
 from mnmt_jax.config import Config, load_config, save_config
@@ -125,6 +127,29 @@ class RunDirectory:
     def exists(self) -> bool:
         """Returns whether the run has been prepared, by this process or another."""
         return (self.place / self.config_file.name).is_file()
+
+    def hold(self) -> IO[str]:
+        """Keeps other trainings of this run out until what is returned is closed.
+
+        The system lets go by itself when the process dies. On storage without locks, and in a
+        bucket, nobody is kept out.
+
+        Raises:
+            UserError: if another training holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = (self.path / ".held").open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise UserError(
+                f"--workdir={self.place}: another process is training there; wait for its end, "
+                "stop it, or choose another --workdir"
+            ) from error
+        except OSError:
+            pass
+        return file
 
     def publish(self) -> None:
         """Copies what is new to the bucket; a run in a folder is there already."""

@@ -213,6 +213,7 @@ class Session:
         self._dispatched: collections.deque[Any] = collections.deque()
         self._unchecked: dict[int, list[np.ndarray]] = {}
         self._validated: tuple[int, float | None] = (-1, None)
+        self._held = run.hold() if is_first() else None
         self._checkpoints = Checkpoints(
             run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
         )
@@ -220,6 +221,7 @@ class Session:
             self._begin(cache, init, like, origin)
         except BaseException:
             self._checkpoints.close(complain=False)
+            self._let_go()
             raise
 
     def _begin(
@@ -258,7 +260,8 @@ class Session:
             self.run, self.step, self.config.train.steps, seconds, silent=not is_first()
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        lines = () if restored else (self._pipeline.left_out(), report, self._share(), unmeasured)
+        new = (self._pipeline.left_out(), report, self._share(), unmeasured)
+        lines = (f"continues at step {self.step}",) if restored else new
         for line in filter(None, lines):
             self.reporter.say(line)
 
@@ -303,10 +306,15 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         with contextlib.ExitStack() as stack:  # the last one first
+            stack.callback(self._let_go)
             stack.callback(self.run.close)
             stack.callback(self._publish, complain=error is None)
             stack.callback(self.reporter.close)
             stack.callback(self._checkpoints.close, complain=error is None)
+
+    def _let_go(self) -> None:
+        if self._held:
+            self._held.close()
 
     def due(self, every: int) -> bool:
         """Returns whether something done every so many steps is due now, or the run is complete."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,19 @@ class Translator:
 
         Returns:
             One translation per line, in order. A line's translation does not depend on the others.
+            Warns of lines that are longer than the largest bucket and were cut.
 
         Raises:
             UserError: if the model does not have a language.
         """
         found = self.translate_nbest(lines, source=source, target=target, beam_size=beam_size)
+        if cut := sum(translation.truncated for translation in found):
+            longest = max(self.config.decode.buckets)
+            warnings.warn(
+                f"{cut} lines have more than {longest} tokens with tags and were cut; split them, "
+                "or load with bindings=['Decode.buckets=(...)'] that hold them",
+                stacklevel=2,
+            )
         return [translation.text for translation in found]
 
     def translate_nbest(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser
 from mnmt_jax.data.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError, listed, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +47,11 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
+    unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
     if not splits["validation"]:
         print("no validation split: training will know no validation loss", file=sys.stderr)
+    elif unmeasured:
+        print(f"no validation text: {listed(unmeasured)}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,12 +87,13 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     import tempfile
 
     from mnmt_jax.data.corpus_arguments import corpus_and_directions
-    from mnmt_jax.data.mixtures import cache_sources, language_text
+    from mnmt_jax.data.mixtures import cache_sources, check_training_text, language_text
     from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
+    check_training_text(corpus, directions)
     if arguments.vocabulary:
         refuse_flags(arguments, ["vocab_size"], "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
@@ -112,12 +117,19 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
     import importlib
 
+    sys.path.insert(0, os.getcwd())  # as `python -m` has it
     try:
         for module in arguments.module_import:
             importlib.import_module(module)
         from mnmt_jax import seqio_tasks
     except ImportError as error:
-        raise UserError(f"{error}; install mnmt-jax[seqio] and check --module_import") from error
+        own = error.name in arguments.module_import
+        remedy = (
+            "this folder and PYTHONPATH were searched"
+            if own
+            else "install it (seqio: mnmt-jax[seqio])"
+        )
+        raise UserError(f"--module_import: {error}; {remedy}") from error
     vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
     return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary
 

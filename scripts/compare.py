@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mnmt_jax.cli import CommandParser
-from mnmt_jax.errors import run_command
+from mnmt_jax.errors import UserError, run_command
 
 
 def main() -> None:
@@ -19,6 +19,9 @@ def main() -> None:
     from mnmt_jax.evaluation.table import comparison_table, sample_lines
 
     results = [read_result(folder) for folder in flags.results]
+    if len({result.task for result in results}) > 1:
+        tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
+        raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
     write_report(flags.output, results)
     print(comparison_table(results))
     print("\nZero-shot translations, in directions never trained on:\n")

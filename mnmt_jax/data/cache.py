@@ -123,8 +123,8 @@ def write_cache(
         The opened cache.
 
     Raises:
-        UserError: if the directory exists, two tasks share a name, a task has no example, or a
-            language has no tag in the vocabulary.
+        UserError: if the directory exists (with `overwrite`: and is no cache), two tasks share a
+            name, a task has no example, or a language has no tag in the vocabulary.
     """
     directory = Path(directory)
     check_absent(directory, overwrite)
@@ -156,12 +156,17 @@ def write_cache(
 
 
 def check_absent(directory: str | Path, overwrite: bool) -> None:
-    """Refuses to write where something is, unless it may be overwritten.
+    """Refuses to write where something is, unless it is a cache that may be overwritten.
 
     Raises:
         UserError: if so.
     """
-    if Path(directory).exists() and not overwrite:
+    directory = Path(directory)
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not (directory / "cache.json").is_file():
+        raise UserError(f"{directory}: exists and is no cache; choose another directory")
+    if not overwrite:
         raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
 
 

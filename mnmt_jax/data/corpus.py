@@ -70,6 +70,10 @@ class Corpus(abc.ABC):
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Lists the directions a split has."""
 
+    def place(self, split: str, direction: Direction) -> str:
+        """Says where the text of a split and direction is looked for; empty if in no file."""
+        return ""
+
     @abc.abstractmethod
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields (source, target) sentences, always in the same order.
@@ -148,7 +152,8 @@ class FileCorpus(Corpus):
         """
         self._check(split, direction)
         if direction not in self.directions(split):
-            raise UserError(f"corpus {self.name!r} has no files for {split} {'-'.join(direction)}")
+            place = self.place(split, direction) or f"no files for {split} {'-'.join(direction)}"
+            raise UserError(f"corpus {self.name!r}: {place}")
         return self._clean(split, direction)
 
     @abc.abstractmethod

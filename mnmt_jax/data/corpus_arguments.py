@@ -160,8 +160,11 @@ def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:
     directions = (pair for split in corpus.splits() for pair in corpus.directions(split))
     found = set(itertools.chain.from_iterable(directions))
     if missing := [code for code in corpus.languages if code not in found]:
+        other = next(code for code in corpus.languages if code != missing[0])
+        places = (corpus.place(split, (other, missing[0])) for split in corpus.splits())
         raise UserError(
-            f"--languages: {pattern} has no text in '{missing[0]}'; add its files, or leave it out"
+            f"--languages: {pattern} has no text in '{missing[0]}'"
+            f"{''.join(f', {place}' for place in places if place)}; add its files, or leave it out"
         )
     return corpus
 

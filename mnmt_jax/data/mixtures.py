@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mnmt_jax.data.cache import TaskSource, encode_pairs
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published import FINE_TUNING_COUNTS, PUBLISHED
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.languages import (
     MITRE_LANGUAGES,
     Direction,
@@ -69,6 +69,22 @@ def zero_shot_directions(
     )
 
 
+def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None:
+    """Checks, without reading it, that there is text for every direction trained on.
+
+    Raises:
+        UserError: with the first that has none.
+    """
+    present = corpus.directions("train")
+    if missing := sorted(set(supervised).difference(present)):
+        place = corpus.place("train", missing[0])
+        raise UserError(
+            f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
+            f"{f' ({place})' if place else ''}; it has {listed(list(map('-'.join, present)))}; add "
+            "the text, or leave the direction out"
+        )
+
+
 def cache_sources(
     corpus: Corpus, supervised: Sequence[Direction], vocabulary: Vocabulary
 ) -> Iterator[TaskSource]:
@@ -82,13 +98,8 @@ def cache_sources(
     Raises:
         UserError: if the corpus has no training text for a supervised direction.
     """
+    check_training_text(corpus, supervised)
     present = {split: dict.fromkeys(corpus.directions(split)) for split in CACHED_SPLITS}
-    missing = [pair for pair in supervised if pair not in present["train"]]
-    if missing:
-        raise UserError(
-            f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}; it has "
-            f"{', '.join('-'.join(pair) for pair in list(present['train'])[:8])}, ..."
-        )
     for direction in supervised:
         splits = [split for split in CACHED_SPLITS if direction in present[split]]
         yield _source(corpus, direction, splits, vocabulary)

@@ -202,6 +202,24 @@ def test_a_direction_whose_text_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])
+def test_a_missing_file_is_named_before_any_work(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split, codes in {"train": "en de", "validation": "en", "test": "fr"}.items():
+        for code in codes.split():
+            (folder / f"{split}.{code}").write_text("one two\n" * 9)
+    corpus = ["--parallel", folder, "--output", tmp_path / "c", "--vocab_size", 12]
+    done = run("cache_tasks.py", *corpus, "--languages", "en,de", "--directions", "en-de")
+    assert done.returncode == 0, done.stderr
+    (folder / "test.en").write_text("one\n")
+    other = [*corpus[:2], "--output", tmp_path / "d", "--languages", "en,de,fr"]
+    done = run("cache_tasks.py", *other, "--directions", "en-de,en-fr")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert (
+        f"no training text for en-fr (no file {folder / 'train.fr'}); it has en-de" in done.stderr
+    )
+
+
 def test_an_adopted_model_takes_no_training_options(flag, tmp_path):
     flags = ["--sentencepiece", "any.model", "--languages", "fr,en", "--output", tmp_path / "v"]
     done = run("train_vocabulary.py", *flags, flag)

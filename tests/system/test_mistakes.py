@@ -48,3 +48,24 @@ def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
     assert named in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "flag"),
+    [(TRAIN, "--workdir"), ("train_vocabulary.py", "--output"), ("cache_tasks.py", "--output")],
+)
+def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    text = [f"--languages=en,de --name=x --tsv={folder / '{split}.tsv'}", "--vocab_size=12"]
+    (folder / "train.tsv").write_text("en\tde\n" + "one two\teins zwei\n" * 9)
+    own = [f"--gin_file={folder / 'run.gin'}"] if script == TRAIN else [*text[0].split(), text[1]]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / script, *own, f"{flag}={tmp_path / 'file' / 'x'}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert f"error: {tmp_path / 'file'}" in done.stderr.splitlines()[-1]

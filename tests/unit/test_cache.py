@@ -107,6 +107,18 @@ def test_overwriting_is_asked_for(cache):
     assert again.split("made_en_de", "train").examples == 3
 
 
+def test_only_a_cache_is_overwritten(tmp_path, cache):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "train.en").write_text("one\n")
+    (tmp_path / "file").write_text("mine")
+    for name in ("corpus", "file"):
+        with pytest.raises(UserError, match=f"{name}: exists and is no cache; choose another"):
+            write_cache(tmp_path / name, [task()], vocabulary=cache.vocabulary, overwrite=True)
+    assert (tmp_path / "corpus" / "train.en").read_text() == "one\n"
+    (tmp_path / "empty").mkdir()
+    write_cache(tmp_path / "empty", [task()], vocabulary=cache.vocabulary)
+
+
 def test_exchanged_vocabularies_and_damage_are_noticed(cache):
     text = (cache.directory / "cache.json").read_text()
     facts = json.loads(text)

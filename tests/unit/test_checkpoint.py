@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import Checkpoints
+from mnmt_jax.checkpoint import Checkpoints, load_params
 from mnmt_jax.errors import UserError
 from mnmt_jax.train_state import TrainState, Window
 
@@ -84,6 +84,13 @@ def test_damaged_files_are_set_aside(how, folder):
     assert "checkpoint 2 cannot be read" in said[0] and "was moved" in said[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
+
+
+@pytest.mark.parametrize("how", ["extra gone", "data cut"])
+def test_translating_from_a_damaged_step_names_the_others(how, folder):
+    DAMAGE[how](folder / "2")
+    with pytest.raises(UserError, match=r"cannot be read .*; choose another --step of \[1\]"):
+        load_params(folder.parent)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,20 @@ def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd
     )
     assert steps_of(run) == [3]
     assert train(make_config(cache), run) is None
+    assert "continues at step 3" in capfd.readouterr().err
     assert_same_training(run, straight, 8)
+
+
+def test_one_training_at_a_time(cache, tmp_path, monkeypatch):
+    config, run = make_config(cache), tmp_path / "run"
+
+    def another():
+        with pytest.raises(UserError, match=f"--workdir={run}: another process is training there"):
+            train(config, run)
+
+    stop_after(monkeypatch, 5, another)
+    assert train(config, run) is None
+    assert train(config, run) is None  # the first one has let go
 
 
 INSTRUCTION_CONTRAST = {

@@ -100,6 +100,9 @@ def test_order_blank_lines_and_cut_lines():
         _translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
         truncated=True,
     )
+    with pytest.warns(UserWarning, match="1 lines have more than .* tokens with tags and were cut"):
+        texts = _translator().translate(lines, source="en", target="de")
+    assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
         if line in LINES:
             one = _translator().translate_nbest([line], source="en", target="de")
