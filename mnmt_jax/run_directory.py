@@ -128,15 +128,17 @@ class RunDirectory:
         """Returns whether the run has been prepared, by this process or another."""
         return (self.place / self.config_file.name).is_file()
 
-    def hold(self) -> IO[str]:
+    def hold(self) -> IO[str] | None:
         """Keeps other trainings of this run out until what is returned is closed.
 
         The system lets go by itself when the process dies. On storage without locks, and in a
-        bucket, nobody is kept out.
+        bucket (None), nobody is kept out.
 
         Raises:
             UserError: if another training holds it.
         """
+        if self.mirror:
+            return None
         self.path.mkdir(parents=True, exist_ok=True)
         file = (self.path / ".held").open("a", encoding="utf-8")
         try:

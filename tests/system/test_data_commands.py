@@ -201,7 +201,6 @@ def test_a_direction_whose_text_is_not_there_is_named(tmp_path):
     assert done.returncode == 2 and "no training text for de-fr" in done.stderr
 
 
-@pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])
 def test_a_missing_file_is_named_before_any_work(tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()
@@ -220,6 +219,7 @@ def test_a_missing_file_is_named_before_any_work(tmp_path):
     )
 
 
+@pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])
 def test_an_adopted_model_takes_no_training_options(flag, tmp_path):
     flags = ["--sentencepiece", "any.model", "--languages", "fr,en", "--output", tmp_path / "v"]
     done = run("train_vocabulary.py", *flags, flag)
