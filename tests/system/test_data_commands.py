@@ -201,19 +201,22 @@ def test_a_direction_whose_text_is_not_there_is_named(tmp_path):
     assert done.returncode == 2 and "no training text for de-fr" in done.stderr
 
 
-def test_a_missing_file_is_named_before_any_work(tmp_path):
+def test_missing_files_are_named(tmp_path):
     folder = tmp_path / "text"
     folder.mkdir()
-    for split, codes in {"train": "en de", "validation": "en", "test": "fr"}.items():
+    for split, codes in {"train": "en de fr", "validation": "en de"}.items():
         for code in codes.split():
-            (folder / f"{split}.{code}").write_text("one two\n" * 9)
-    corpus = ["--parallel", folder, "--output", tmp_path / "c", "--vocab_size", 12]
-    done = run("cache_tasks.py", *corpus, "--languages", "en,de", "--directions", "en-de")
+            text = "".join(f"{line}\n" for line in made_text.sentences(code, 30))
+            (folder / f"{split}.{code}").write_text(text, encoding="utf-8")
+    flags = ["--parallel", folder, "--languages", "en,de,fr", "--directions", "en-de,en-fr"]
+    flags += ["--name", "mine", "--vocab_size", 40, "--output"]
+    done = run("cache_tasks.py", *flags, tmp_path / "c")
     assert done.returncode == 0, done.stderr
-    (folder / "test.en").write_text("one\n")
-    other = [*corpus[:2], "--output", tmp_path / "d", "--languages", "en,de,fr"]
-    done = run("cache_tasks.py", *other, "--directions", "en-de,en-fr")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == "no validation text: mine_en_fr"
+    (folder / "train.fr").rename(folder / "test.fr")
+    (folder / "train.en").with_name("test.en").write_text("one\n")
+    done = run("cache_tasks.py", *flags, tmp_path / "d")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr  # no vocabulary first
     assert (
         f"no training text for en-fr (no file {folder / 'train.fr'}); it has en-de" in done.stderr
     )
