@@ -464,8 +464,8 @@ def read_step(directory: Path, step: int) -> Any:
     except Exception as error:
         others = [other for other in available_steps(directory) if other != step]
         remedy = f"; choose another --step of {others}" if others else ""
-        told = f"{folder} cannot be read ({one_line(error)})"
-        told = str(error) if isinstance(error, UserError) else told
+        known = isinstance(error, UserError)
+        told = str(error) if known else f"{folder} cannot be read ({one_line(error)})"
         raise UserError(told + remedy) from error
 
 

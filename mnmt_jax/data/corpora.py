@@ -17,7 +17,7 @@ from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
 from mnmt_jax.data.file_columns import Place, find_place
 from mnmt_jax.data.text_lines import Cleaning, Flaw, read_lines, resolve
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction, language
 
 _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
@@ -111,16 +111,15 @@ class PatternFiles(FileCorpus):
         """Lists the directions whose two files exist."""
         return tuple(self._places(split))
 
-    def place(self, split: str, direction: Direction) -> str:
-        """Names the files that were looked for."""
+    def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the files that are looked for and not there, by their first names."""
         names = [self._words.get(code, (code,))[0] for code in direction]
         files = [
             pattern.format(language=name, pair="-".join(names))
             for pattern in self._patterns.get(split, ())
             for name in names
         ]
-        missing = [file for file in files if find_place(file) is None]
-        return f"no file {listed(missing)}" if missing else ""
+        return tuple(file for file in files if find_place(file) is None)
 
     def _places(self, split: str) -> Mapping[Direction, tuple[Place, Place]]:
         """Returns the places of each direction's two sides; looks at the disk once."""

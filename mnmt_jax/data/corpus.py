@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.languages import Direction, language
 
 _log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ class Corpus(abc.ABC):
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Lists the directions a split has."""
 
-    def place(self, split: str, direction: Direction) -> str:
-        """Says where the text of a split and direction is looked for; empty if in no file."""
-        return ""
+    def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the files that a split and direction would need; empty if they are not known."""
+        return ()
 
     @abc.abstractmethod
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
@@ -152,8 +152,11 @@ class FileCorpus(Corpus):
         """
         self._check(split, direction)
         if direction not in self.directions(split):
-            place = self.place(split, direction) or f"no files for {split} {'-'.join(direction)}"
-            raise UserError(f"corpus {self.name!r}: {place}")
+            missing = self.missing_files(split, direction)
+            what = (
+                f"file {listed(missing)}" if missing else f"files for {split} {'-'.join(direction)}"
+            )
+            raise UserError(f"corpus {self.name!r}: no {what}")
         return self._clean(split, direction)
 
     @abc.abstractmethod

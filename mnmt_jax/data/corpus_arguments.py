@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.data.corpora import Corpus
@@ -161,10 +161,12 @@ def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:
     found = set(itertools.chain.from_iterable(directions))
     if missing := [code for code in corpus.languages if code not in found]:
         other = next(code for code in corpus.languages if code != missing[0])
-        places = (corpus.place(split, (other, missing[0])) for split in corpus.splits())
+        files = [
+            file for s in corpus.splits() for file in corpus.missing_files(s, (other, missing[0]))
+        ]
         raise UserError(
             f"--languages: {pattern} has no text in '{missing[0]}'"
-            f"{''.join(f', {place}' for place in places if place)}; add its files, or leave it out"
+            f"{f', no file {listed(files)}' if files else ''}; add its files, or leave it out"
         )
     return corpus
 

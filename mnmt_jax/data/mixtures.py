@@ -77,11 +77,11 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
     """
     present = corpus.directions("train")
     if missing := sorted(set(supervised).difference(present)):
-        place = corpus.place("train", missing[0])
+        files = corpus.missing_files("train", missing[0])
         raise UserError(
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
-            f"{f' ({place})' if place else ''}; it has {listed(list(map('-'.join, present)))}; add "
-            "the text, or leave the direction out"
+            f"{f' (no file {listed(files)})' if files else ''}; it has "
+            f"{listed(list(map('-'.join, present)))}; add the text, or leave the direction out"
         )
 
 

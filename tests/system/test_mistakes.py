@@ -24,6 +24,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+    )
+
+
 @pytest.mark.parametrize(
     ("script", "binding", "named"),
     [
@@ -35,15 +45,8 @@ def folder(tmp_path_factory):
     ],
 )
 def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
-    command = [sys.executable, ROOT / "scripts" / script, f"--gin_file={folder / 'run.gin'}"]
-    own = ["--vocab_size=60"] if script == DESCRIBE else [f"--workdir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [*command, *own, f"--gin.{binding}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-    )
+    own = "--vocab_size=60" if script == DESCRIBE else f"--workdir={tmp_path / 'run'}"
+    done = run(script, f"--gin_file={folder / 'run.gin'}", own, f"--gin.{binding}")
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
     assert named in done.stderr
@@ -56,16 +59,10 @@ def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
 )
 def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    text = [f"--languages=en,de --name=x --tsv={folder / '{split}.tsv'}", "--vocab_size=12"]
     (folder / "train.tsv").write_text("en\tde\n" + "one two\teins zwei\n" * 9)
-    own = [f"--gin_file={folder / 'run.gin'}"] if script == TRAIN else [*text[0].split(), text[1]]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / script, *own, f"{flag}={tmp_path / 'file' / 'x'}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-    )
+    text = ["--languages=en,de", "--name=x", "--tsv", folder / "{split}.tsv", "--vocab_size=12"]
+    own = [f"--gin_file={folder / 'run.gin'}"] if script == TRAIN else text
+    done = run(script, *own, f"{flag}={tmp_path / 'file' / 'x'}")
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert f"error: {tmp_path / 'file'}" in done.stderr.splitlines()[-1]
