@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,8 +61,10 @@ def is_machine_trouble(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error's text in one line of at most 200 characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Returns an error's text in at most 200 characters; with its kind if it is a single word."""
+    text = " ".join(str(error).split())
+    if " " not in text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
@@ -72,7 +75,16 @@ def _is_network_trouble(cause: BaseException) -> bool:
         isinstance(cause, ConnectionError | TimeoutError)
         or (isinstance(cause, OSError) and cause.errno is None)  # how gcsfs says what was forbidden
         or type(cause).__module__.partition(".")[0] in _CLIENTS
+        or _was_raised_in_a_client(cause)
         or any(word in str(cause) for word in _NETWORK)
+    )
+
+
+def _was_raised_in_a_client(cause: BaseException) -> bool:
+    """Returns whether a client had an answer it cannot make sense of, such as a proxy's."""
+    frames = (frame for frame, _ in traceback.walk_tb(cause.__traceback__))
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] in _CLIENTS for frame in frames
     )
 
 

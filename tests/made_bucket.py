@@ -24,6 +24,9 @@ _LIST = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)/o")
 _BUCKET = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)")
 _UPLOAD = re.compile(r"/upload/storage/v1/b/(?P<bucket>[^/]+)/o")
 
+FORBIDDEN = (403, b'{"error": {"code": 403, "message": "Forbidden"}}')
+NONSENSE = (200, b'{"kind": "storage#objects"}')  # a proxy's answer to another request, say
+
 
 class _Store(ThreadingHTTPServer):
     """The server.
@@ -31,13 +34,14 @@ class _Store(ThreadingHTTPServer):
     Attributes:
         objects: what the bucket holds, name -> (generation, content); a write makes a new
             generation.
-        refuses: whether it answers that nobody may read or write it.
+        refuses: status and content of the answer to every request, instead of the bucket's; None
+            while it serves.
     """
 
     def __init__(self) -> None:
         super().__init__(("localhost", 0), _Handler)
         self.objects: dict[str, tuple[int, bytes]] = {}
-        self.refuses = False
+        self.refuses: tuple[int, bytes] | None = None
         self.lock = threading.Lock()
         self.generation = 0
 
@@ -60,14 +64,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def parse_request(self) -> bool:
-        """Turns everybody away while the server refuses."""
+        """Turns everybody away while the server refuses; asks once, or a request gets two answers.
+
+        A second answer on a connection that is kept would be taken for that of the next request.
+        """
         if not super().parse_request():
             return False
-        if self.server.refuses:
+        status, content = self.server.refuses or (0, b"")
+        if status:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self._answer(403, b'{"error": {"code": 403, "message": "Forbidden"}}')
+            self._answer(status, content, **{"Content-Type": "application/json"})
             self.wfile.flush()
-        return not self.server.refuses
+        return not status
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)

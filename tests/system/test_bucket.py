@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import os
 import signal
@@ -24,9 +25,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.storage import is_machine_trouble, storage_trouble
 from mnmt_jax.train import Session, train
 from mnmt_jax.vocabulary import Vocabulary
-from tests.made_bucket import download, serve
+from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
 from tests.made_run import (
     assert_same_training,
     compilation_cache,
@@ -175,24 +177,50 @@ def test_killed_and_continued(objects, straight, tmp_path):
     assert_same_training(copy, run, STEPS)
 
 
-def test_training_goes_on_while_the_bucket_refuses(server, bucket):
+@pytest.mark.parametrize("answer", [FORBIDDEN, NONSENSE], ids=["forbidden", "nonsense"])
+def test_training_goes_on_while_the_bucket_refuses(answer, server, bucket, request):
+    run = bucket / request.node.callspec.id / "checkpoints"
     said: list[str] = []
-    checkpoints = Checkpoints(bucket / "refused" / "checkpoints", report=said.append)
+    checkpoints = Checkpoints(run, report=said.append)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
-    server.refuses = True
+    server.refuses = answer
     for step in (2, 3):
         checkpoints.save(make_state(step), {"data": {}})
         checkpoints.wait()
-    server.refuses = False
+    server.refuses = None
     assert len(said) == 2 and "checkpoint 3 could not be written" in said[1]
     assert said[1].endswith("the last good one is 1")
     checkpoints.save(make_state(4), {"data": {}})
     checkpoints.close()
-    again = Checkpoints(bucket / "refused" / "checkpoints")
+    again = Checkpoints(run)
     assert again.steps() == [1, 4]
     assert int(again.restore(shapes_of(make_state(0))).state.step) == 4
     again.close()
+
+
+def test_an_answer_that_the_client_does_not_understand_is_the_networks_fault(server, bucket):
+    (bucket / "file").write_bytes(b"content")
+    server.refuses = NONSENSE
+    with pytest.raises(KeyError) as caught:
+        (bucket / "file").exists()
+    server.refuses = None
+    assert storage_trouble(caught.value) == "KeyError: 'name'"
+    assert is_machine_trouble(caught.value) and (bucket / "file").exists()
+
+
+def test_the_server_of_these_tests_gives_each_request_one_answer(server, monkeypatch):
+    """Else clients that keep their connection take the second for the answer to their next."""
+    answers = iter([FORBIDDEN, None, None])
+    monkeypatch.setattr(type(server), "refuses", property(lambda _: next(answers)), raising=False)
+    monkeypatch.delitem(vars(server), "refuses")
+    connection = http.client.HTTPConnection("localhost", server.server_address[1])
+    statuses = []
+    for path in ("/storage/v1/b/bucket/o", "/storage/v1/b/bucket"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        statuses.append((answer.status, json.loads(answer.read()).get("kind")))
+    assert statuses == [(403, None), (200, "storage#bucket")]
 
 
 def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_end(
