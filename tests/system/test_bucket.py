@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -28,6 +25,7 @@ from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.storage import is_machine_trouble, storage_trouble
 from mnmt_jax.train import Session, train
 from mnmt_jax.vocabulary import Vocabulary
+from tests import fresh_process
 from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
 from tests.made_run import (
     assert_same_training,
@@ -37,7 +35,6 @@ from tests.made_run import (
 )
 from tests.unit.test_checkpoint import make_state, shapes_of
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN = "gs://bucket/runs/one"
 STEPS = 8  # saved and validated every 4
 
@@ -156,17 +153,14 @@ def test_killed_and_continued(objects, straight, tmp_path):
     config, run = straight
     often = dataclasses.replace(config, train=dataclasses.replace(config.train, save_every=1))
     save_config(often, tmp_path / "run.gin")
-    command = ["scripts/train.py", f"--gin_file={tmp_path / 'run.gin'}"]
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": "8",  # as here: sums in the same order
-        "PYTHONPATH": str(ROOT),
-    }
-    child = subprocess.Popen(
-        [sys.executable, *command, "--workdir=gs://bucket/runs/killed"], cwd=ROOT, env=environment
+    child = fresh_process.start(
+        "train.py",
+        f"--gin_file={tmp_path / 'run.gin'}",
+        "--workdir=gs://bucket/runs/killed",
+        variables={"JAX_NUM_CPU_DEVICES": "8"},  # as here: sums in the same order
     )
     while "runs/killed/checkpoints/5/commit_success.txt" not in objects:
-        assert child.poll() is None
+        assert child.poll() is None, child.said()
         time.sleep(0.01)
     child.kill()
     assert child.wait() == -signal.SIGKILL

@@ -17,20 +17,14 @@ from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.vocabulary import Vocabulary
+from tests import fresh_process
 from tests.unit import made_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    return fresh_process.run(script, *arguments)
 
 
 def succeed(script: str, *arguments: object) -> dict:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
-from tests import made_run
+from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,9 +52,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def _run(*arguments: object) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, SCRIPT, *arguments]
-    return subprocess.run(command, capture_output=True, env=environment, text=True)
+    return fresh_process.run("evaluate.py", *arguments)
 
 
 def test_a_run_is_evaluated_and_continued(folder):

@@ -35,11 +35,11 @@ def test_thirty_kills_change_nothing(tmp_path):
         child = start(gin_file, broken)
         deadline = time.monotonic() + PATIENCE
         while saved(broken) == reached[-1] and time.monotonic() < deadline:
-            assert child.poll() is None, child.stderr.read()
+            assert child.poll() is None, child.said()
             time.sleep(0.002)
         time.sleep(draw.uniform(0, LONGEST))
         child.kill()
-        child.communicate()
+        child.wait()
         done = saved(broken)
         assert reached[-1] <= done < STEPS  # what was saved stays, and there is more to do
         in_a_save += bool(unfinished(broken, done))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.config import save_config
+from tests import fresh_process
 from tests.made_run import make_cache, make_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +24,7 @@ def folder(tmp_path_factory):
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-    )
+    return fresh_process.run(script, *arguments)
 
 
 @pytest.mark.parametrize(

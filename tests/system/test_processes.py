@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from mnmt_jax.bucket import bucket_path
 from mnmt_jax.config import save_config
 from mnmt_jax.processes import LOST_STATUS
 from mnmt_jax.train import train
+from tests import fresh_process
 from tests.made_bucket import download, serve
 from tests.made_run import (
     cache_environment,
@@ -31,7 +30,6 @@ from tests.made_run import (
     steps_of,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
 PATIENCE = 150  # seconds until processes must have done what is waited for
 NOTICE = 60  # seconds within which the others must be gone
@@ -82,42 +80,36 @@ class Processes:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
+        variables = {
             "JAX_NUM_CPU_DEVICES": str(8 // count),
             **cache_environment(gin_file.parent / "compiled"),
-            "PYTHONPATH": str(ROOT),
         }
         self.children = []
         for number in range(count):
-            command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}"]
-            command += [f"--coordinator_address={address}", f"--num_processes={count}"]
-            command += [f"--process_id={number}", f"--heartbeat_seconds={HEARTBEAT}"]
-            command += [f"--workdir={workdirs[number] if workdirs else workdir}", *bindings]
-            said = (workdir.parent / f"{workdir.name}.{number}.txt").open("w+")
-            child = subprocess.Popen(command, env=environment, stderr=said, text=True)
-            self.children.append((child, said))
+            flags = [f"--gin_file={gin_file}", f"--coordinator_address={address}"]
+            flags += [f"--num_processes={count}", f"--process_id={number}"]
+            flags += [f"--heartbeat_seconds={HEARTBEAT}"]
+            flags += [f"--workdir={workdirs[number] if workdirs else workdir}", *bindings]
+            self.children.append(fresh_process.start("train.py", *flags, variables=variables))
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for child, said in self.children:
+        for child in self.children:
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(grandchild(child), signal.SIGKILL)  # may be stopped: it hears no one
             child.kill()
             child.wait()
-            said.close()
 
     def said(self, number: int) -> str:
-        self.children[number][1].seek(0)
-        return self.children[number][1].read()
+        return self.children[number].said()
 
     def wait_for(self, condition) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            for number, (child, _) in enumerate(self.children):
+            for number, child in enumerate(self.children):
                 assert child.poll() is None, self.said(number)
             assert time.monotonic() < deadline, self.said(0)
             time.sleep(0.02)
@@ -126,7 +118,7 @@ class Processes:
         """Waits until these have ended with this status; returns what they said."""
         deadline = time.monotonic() + seconds
         for number in numbers:
-            child, _ = self.children[number]
+            child = self.children[number]
             child.wait(timeout=max(deadline - time.monotonic(), 1))
             assert child.returncode == status, f"{number}: {self.said(number)}"
         return [self.said(number) for number in numbers]
@@ -139,7 +131,7 @@ def step_of(run: Path) -> int:
     return int(found[-1]) if found else 0
 
 
-def grandchild(process: subprocess.Popen) -> int:
+def grandchild(process: fresh_process.Child) -> int:
     """Returns the process that trains; the one started only looks after it."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(found) == 1
@@ -185,7 +177,7 @@ def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path
     run = tmp_path / "run"
     with Processes(gin_file, run, 2) as two:
         two.wait_for(lambda: step_of(run) >= 5)
-        two.children[1][0].send_signal(signal.SIGTERM)
+        two.children[1].send_signal(signal.SIGTERM)
         said = two.finish((0, 1), 128 + signal.SIGTERM)
     stopped_at = steps_of(run)[-1]
     assert 5 <= stopped_at < STEPS
@@ -208,7 +200,7 @@ def test_the_others_end_when_one_is_gone_and_the_command_continues(
     run = tmp_path / "run"
     with Processes(gin_file, run, 2) as processes:
         processes.wait_for(lambda: step_of(run) >= 6)
-        os.kill(grandchild(processes.children[victim][0]), number)
+        os.kill(grandchild(processes.children[victim]), number)
         (said,) = processes.finish((1 - victim,), LOST_STATUS, NOTICE)
     assert "error: another process has ended or does not answer; start the same command" in said
     assert steps_of(run)[-1] >= 4

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.config import save_config
+from tests import fresh_process
 from tests.made_run import (
     assert_same_training,
     cache_environment,
@@ -25,7 +23,6 @@ from tests.made_run import (
 
 STEPS = 24
 PATIENCE = 120  # seconds until a child must have done what is waited for
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +38,22 @@ def gin_file(tmp_path_factory) -> Path:
     return folder / "run.gin"
 
 
-def start(gin_file: Path, workdir: Path, *bindings: str) -> subprocess.Popen:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        **cache_environment(gin_file.parent / "compiled"),
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, ROOT / "scripts" / "train.py", f"--gin_file={gin_file}", *bindings]
-    return subprocess.Popen(
-        [*command, f"--workdir={workdir}"], env=environment, stderr=subprocess.PIPE, text=True
-    )
+def start(gin_file: Path, workdir: Path, *bindings: str) -> fresh_process.Child:
+    flags = (f"--gin_file={gin_file}", *bindings, f"--workdir={workdir}")
+    variables = cache_environment(gin_file.parent / "compiled")
+    return fresh_process.start("train.py", *flags, variables=variables)
 
 
-def finish(child: subprocess.Popen, status: int) -> str:
+def finish(child: fresh_process.Child, status: int) -> str:
     _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == status, said
     return said
 
 
-def wait_for(condition, child: subprocess.Popen) -> None:
+def wait_for(condition, child: fresh_process.Child) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert child.poll() is None, child.stderr.read()
+        assert child.poll() is None, child.said()
         assert time.monotonic() < deadline
         time.sleep(0.001)
 

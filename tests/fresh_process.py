@@ -1,0 +1,161 @@
+"""Scripts in processes of their own that need not import: each is the fork of one that has.
+
+Imports take a second and a half of a script's start, and the tests start some two hundred. The
+standard library's fork server pays them once; what the scripts import is its state before JAX has
+looked for devices, so the fork can have its own. Tests of starting itself take real processes.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_IMPORTED = (
+    "mnmt_jax.train",
+    "mnmt_jax.translator",
+    "mnmt_jax.evaluation.evaluate",
+    "mnmt_jax.evaluation.further",
+    "mnmt_jax.data.mixtures",
+    "array_record.python.array_record_module",
+    "tqdm",
+)
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload([*_IMPORTED, __name__])
+
+
+class Child:
+    """A started script; what can be asked of it is what `subprocess.Popen` offers.
+
+    Attributes:
+        pid: of its process.
+    """
+
+    def __init__(self, process: Any, folder: tempfile.TemporaryDirectory) -> None:
+        self._process, self._folder = process, folder
+        self.pid: int = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, or minus the signal's number; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Returns `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end; returns `returncode`.
+
+        Raises:
+            subprocess.TimeoutExpired: if it runs longer than this, in seconds.
+        """
+        self._process.join(timeout)
+        status = self.returncode
+        if status is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return status
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for its end; returns what it printed on stdout and stderr."""
+        self.wait(timeout)
+        return self.printed(), self.said()
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def printed(self) -> str:
+        """Returns what it has printed on stdout so far."""
+        return self._read("out")
+
+    def said(self) -> str:
+        """Returns what it has printed on stderr so far."""
+        return self._read("err")
+
+    def _read(self, name: str) -> str:
+        return (Path(self._folder.name) / name).read_text(encoding="utf-8")
+
+
+def start(
+    script: str,
+    *arguments: object,
+    cwd: str | os.PathLike[str] = ROOT,
+    variables: Mapping[str, str] | None = None,
+    text: str = "",
+) -> Child:
+    """Starts a script.
+
+    Args:
+        script: its file in `scripts/`.
+        arguments: of the command line.
+        cwd: folder it runs in.
+        variables: of its environment, besides this process's.
+        text: standard input.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="script-")
+    streams = tuple(Path(folder.name) / name for name in ("in", "out", "err"))
+    for stream in streams:
+        stream.write_text(text if stream.name == "in" else "", encoding="utf-8")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **(variables or {})}
+    path = str(ROOT / "scripts" / script)
+    process = _SERVER.Process(
+        target=_run_script,
+        args=([path, *map(str, arguments)], os.fspath(cwd), environment, streams),
+        daemon=True,  # ends with the test's process
+    )
+    process.start()
+    return Child(process, folder)
+
+
+def run(script: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs `start`'s script to its end."""
+    child = start(script, *arguments, **options)
+    printed, said = child.communicate()
+    return subprocess.CompletedProcess([script, *arguments], child.wait(), printed, said)
+
+
+def _run_script(
+    argv: list[str], cwd: str, environment: dict[str, str], streams: tuple[Path, ...]
+) -> None:
+    """Becomes the script: in a fork of the server."""
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    _read_variables_of_jax(environment)
+    os.chdir(cwd)
+    time.tzset()
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def _read_variables_of_jax(environment: Mapping[str, str]) -> None:
+    """Does what importing JAX does with them, which is done already."""
+    import jax
+
+    for variable, text in environment.items():
+        name = variable.lower()
+        if name in jax.config.values:
+            try:
+                value = ast.literal_eval(text)
+            except (SyntaxError, ValueError):
+                value = text
+            jax.config.update(name, value)
