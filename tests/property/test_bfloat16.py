@@ -18,6 +18,7 @@ from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train_step
 from mnmt_jax.train_state import create_state, make_init
+from tests.applied import apply
 from tests.made_run import make_config
 from tests.sample_batches import VOCAB, make, random_pairs, small_config, unpacked
 
@@ -33,11 +34,10 @@ def test_stepping_equals_teacher_forcing(name, relaxed_dtypes):
     batch = unpacked(LAYOUTS[name], random_pairs(3, seed=5), pad=1)
     model, params = make(config, batch)
     exact = model.clone(config=dataclasses.replace(config, dtype="float32"))
-    logits = np.asarray(jax.jit(model.apply)({"params": params}, batch))
-    near = np.asarray(jax.jit(exact.apply)({"params": params}, batch))
+    logits, near = apply(model, params, batch), apply(exact, params, batch)
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     steps = logits.shape[1]
-    cache = model.apply({"params": params}, static, beam=1, max_steps=steps, method="prefill")
+    cache = apply(model, params, static, beam=1, max_steps=steps, method="prefill")
     assert {leaf.dtype for leaf in jax.tree.leaves(cache)} >= {jnp.dtype(jnp.bfloat16)}
     advance = jax.jit(
         lambda tokens, cache: model.apply({"params": params}, tokens, cache, method="step")
@@ -46,6 +46,7 @@ def test_stepping_equals_teacher_forcing(name, relaxed_dtypes):
     for step in range(steps):
         found, cache = advance(batch["target_tokens"][:, step : step + 1], cache)
         assert found.dtype == jnp.float32
+        found = np.asarray(found)
         real = batch["target_segment_ids"][:, step] != 0
         np.testing.assert_allclose(found[real, 0], logits[real, step], atol=STEP_ATOL)
         np.testing.assert_allclose(found[real, 0], near[real, step], atol=2 * STEP_ATOL)

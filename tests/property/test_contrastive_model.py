@@ -20,6 +20,7 @@ from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.model import build_model
 from mnmt_jax.modules import sinusoid
 from mnmt_jax.sharding import make_mesh
+from tests.applied import apply
 from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sample_batches import small_config, stage_layers
@@ -96,10 +97,10 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
     assert float(jnp.abs(embedded - normal).max()) > 0.1
     for layer in (1, 2, 3, 4):
         expected = embedded if norm == "pre" and layer <= 2 else normal
-        states = model.apply({"params": params}, batch, layer, method="source_states")
+        states = apply(model, params, batch, layer, method="source_states")
         found = tag_states(states, batch["source_segment_ids"], 2)
         np.testing.assert_allclose(found, expected, atol=1e-4)
-        in_first = model.apply({"params": params}, batch, layer, method="features_and_states")[1]
+        in_first = apply(model, params, batch, layer, method="features_and_states")[1]
         np.testing.assert_allclose(in_first, states, atol=1e-4)
 
 
@@ -115,8 +116,8 @@ def test_both_passes_give_a_copied_sentence_the_same_state(name):
     params = random_params(model, batch)
     pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     for layer in layout.layers_with("source"):
-        states = model.apply({"params": params}, batch, layer, method="features_and_states")[1]
-        second = model.apply({"params": params}, pairs, layer, method="source_states")
+        states = apply(model, params, batch, layer, method="features_and_states")[1]
+        second = apply(model, params, pairs, layer, method="source_states")
         anchors = tag_states(states, batch["source_segment_ids"], 2)
         positives = tag_states(second, pairs["source_segment_ids"], 2)
         np.testing.assert_allclose(anchors[:3], positives[:3], atol=ATOL)
@@ -144,10 +145,10 @@ def test_later_layers_take_no_part(name, layers, layer, tmp_path):
     assert {part for part, size in largest.items() if size > 0} == reached
     static = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     few = {part: tree for part, tree in params.items() if part in reached}
-    states = learner.model.apply({"params": few}, static, layer, method="source_states")
+    states = apply(learner.model, few, static, layer, method="source_states")
     assert states.shape == (2, LENGTHS.target + LENGTHS.max_segments, 16)
     with pytest.raises(Exception, match=f"layer_{layer}"):
-        learner.model.apply({"params": few}, static, layer + 1, method="source_states")
+        apply(learner.model, few, static, layer + 1, method="source_states")
 
 
 @pytest.mark.parametrize(
@@ -208,11 +209,12 @@ def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
         return apply(learner, params, rng, method, *arguments)
 
     monkeypatch.setattr(learner_module, "_apply", watched)
-    noisy = [float(term_of(learner, batch, jax.random.key(seed))(params)) for seed in (1, 2)]
+    rngs_of_updates = [jax.random.key(seed) for seed in (1, 2)]
+    noisy = [float(jax.jit(term_of(learner, batch, rng))(params)) for rng in rngs_of_updates]
     assert noisy[0] != noisy[1]
     drawn = {tuple(jax.random.key_data(rng).tolist()) for rng in rngs.values()}
     assert len(drawn) == len(rngs) == 2
-    still = float(term_of(learner, batch)(params))
+    still = float(jax.jit(term_of(learner, batch))(params))
     assert set(rngs.values()) == {None} and still not in noisy
 
 

@@ -9,6 +9,7 @@ import pytest
 from mnmt_jax import model as model_module
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.model import build_model
+from tests.applied import apply
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
 
@@ -39,7 +40,7 @@ def run(model, params, batch, rng=None):
 
 def prefill(model, params, batch):
     static = {name: a for name, a in batch.items() if not name.startswith("target")}
-    return model.apply({"params": params}, static, beam=2, max_steps=3, method="prefill")
+    return apply(model, params, static, beam=2, max_steps=3, method="prefill")
 
 
 def assert_close(left, right):
@@ -78,16 +79,10 @@ def test_rounds_draw_dropout_of_their_own(monkeypatch):
         params[f"layer_{number}"]["mlp"]["wo"]["bias"] = layer["mlp"]["wo"]["bias"]
 
     def states(layer):
-        return model.apply(
-            {"params": params},
-            batch,
-            layer,
-            False,
-            method="source_states",
-            rngs={"dropout": jax.random.key(0)},
-        )
+        rngs = {"dropout": jax.random.key(0)}
+        return apply(model, params, batch, layer, False, method="source_states", rngs=rngs)
 
-    after = [np.asarray(states(layer)) for layer in (1, 2, 3, 4)]
+    after = [states(layer) for layer in (1, 2, 3, 4)]
     assert np.abs(after[1] - after[0]).max() > 0.1
     assert np.abs((after[1] - after[0]) - after[0]).max() > 0.1
 

@@ -1,0 +1,28 @@
+"""A model's methods as one program each: by itself, every operation would be one to compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from mnmt_jax.model import Translator
+
+
+def apply(model: Translator, params: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+    """Returns what `model.apply` does, as NumPy arrays: indexing others compiles a program too.
+
+    Args:
+        model: the network.
+        params: its parameters.
+        batch: arrays by name.
+        arguments: of the method, constants of the program.
+        options: of `model.apply` and the method, likewise.
+    """
+
+    @jax.jit
+    def run(params: Any, batch: Any) -> Any:
+        return model.apply({"params": params}, batch, *arguments, **options)
+
+    return jax.tree.map(np.asarray, run(params, batch))
