@@ -2,7 +2,9 @@
 
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -13,12 +15,26 @@ from jaxtyping import install_import_hook
 # PyTorch's builds for GPUs bring Triton, whose LLVM and TensorFlow's end a process that loads both.
 sys.modules["triton"] = None
 
-# Tests compile far more than they run: the compiler's least effort makes the suite twice as fast.
-# XLA_FLAGS="" runs it as users run. XLA ends the process for a flag that it no longer knows.
-_FLAGS = ["--xla_backend_optimization_level=0"]
+# Tests compile far more than they run: the compiler's least effort, one thread at a time, makes the
+# suite more than twice as fast. XLA_FLAGS="" runs it as users run. XLA ends the process for a flag that it no longer knows.
+_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
+
+# One cache of compiled programs for all processes of the suite: the first makes it, the others inherit
+# its name. A folder that you name yourself stays for the next time.
+_OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+_CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.mkdtemp(
+    prefix="mnmt_jax-compiled-"
+)
+for _name, _value in (
+    ("jax_compilation_cache_dir", _CACHE),
+    ("jax_persistent_cache_min_compile_time_secs", 0.1),  # quicker ones cost more to keep
+    ("jax_persistent_cache_min_entry_size_bytes", -1),
+):
+    os.environ[_name.upper()] = str(_value)
+    jax.config.update(_name, _value)
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
@@ -35,11 +51,24 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def freed_programs():
+    """Frees the programs of a file's tests at its end: those of all files are gigabytes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def relaxed_dtypes():
     """Lets a test use libraries (optax) that mix dtypes on purpose."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+
+
+def pytest_unconfigure(config):
+    """Removes the cache of compiled programs with the process that made it."""
+    if not _NAMED_CACHE:
+        shutil.rmtree(_CACHE, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter):

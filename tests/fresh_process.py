@@ -29,6 +29,7 @@ _IMPORTED = (
     "mnmt_jax.evaluation.further",
     "mnmt_jax.data.mixtures",
     "array_record.python.array_record_module",
+    "google.cloud.storage",  # tensorboardX does, where it is installed
     "tqdm",
 )
 _SERVER = multiprocessing.get_context("forkserver")

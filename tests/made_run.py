@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
@@ -22,6 +19,8 @@ ZERO_SHOT = (("de", "fr"), ("fr", "de"))
 # A model and an optimizer that learn the phrases of a test from scratch in a few hundred updates.
 LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, position_base=100.0)
 LEARNS_FAST = Optimizer(learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0)
+# For commands started again and again: programs that are quicker to compile than to keep, kept too.
+KEEP_ALL_PROGRAMS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
 
 
@@ -107,33 +106,6 @@ def assert_same_training(found: Path, expected: Path, step: int) -> None:
     assert records(found) == records(expected)
     steps = [record["step"] for record in records(found)]
     assert steps == sorted(set(steps)) and steps
-
-
-def cache_environment(folder: Path) -> dict[str, str]:
-    """Returns the variables that let commands, which compile the same programs, do so once."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
-@contextlib.contextmanager
-def compilation_cache(folder: Path) -> Iterator[None]:
-    """Lets the sessions of a test module, which compile the same programs, compile them once."""
-    wanted = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in wanted}
-    for name, value in wanted.items():
-        jax.config.update(name, value)
-    reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    reset_cache()
 
 
 def steps_of(run: Path) -> list[int]:

@@ -17,6 +17,7 @@ _LORA = {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
 STRONG: Moments = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
 # About the size that training begins with, biases and norms not at their zeros.
 MILD: Moments = {"embedding": (0, 0.25), "kernel": (0, 0.25), "bias": (0, 0.1), "scale": (1, 0.1)}
+_SHAPES: dict[Translator, Any] = {}  # of a model's parameters, whatever the batch
 
 
 def random_params(
@@ -24,10 +25,11 @@ def random_params(
 ) -> Any:
     """Draws every parameter."""
     rng = np.random.default_rng(seed)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+    if model not in _SHAPES:
+        _SHAPES[model] = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         mean, std = (_LORA | moments)[path[-1].key]
         return jax.numpy.asarray(rng.normal(mean, std, leaf.shape).astype(np.float32))
 
-    return jax.tree_util.tree_map_with_path(draw, shapes)
+    return jax.tree_util.tree_map_with_path(draw, _SHAPES[model])

@@ -30,7 +30,7 @@ from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
 from tests import made_foreign
 from tests.made_params import assert_same
-from tests.made_run import LEARNS, LEARNS_FAST, assert_same_training, compilation_cache, records
+from tests.made_run import LEARNS, LEARNS_FAST, assert_same_training, records
 from tests.run_commands import blocks, command, run_block
 from tests.unit.made_text import sentences
 
@@ -95,7 +95,7 @@ def runs(base_config, tmp_path_factory):
     """The base and its fine-tuning; every training of this module compiles its programs once."""
     folder = tmp_path_factory.mktemp("runs")
     one_device = functools.partial(make_mesh, devices=jax.devices()[:1])
-    with pytest.MonkeyPatch.context() as patch, compilation_cache(folder / "compiled"):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mnmt_jax.train.make_mesh", one_device)
         assert train(base_config, folder / "base") is None
         config = with_lora(base_config)

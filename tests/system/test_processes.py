@@ -21,8 +21,7 @@ from mnmt_jax.train import train
 from tests import fresh_process
 from tests.made_bucket import download, serve
 from tests.made_run import (
-    cache_environment,
-    compilation_cache,
+    KEEP_ALL_PROGRAMS,
     make_cache,
     make_config,
     records,
@@ -61,8 +60,7 @@ def gin_file(config, tmp_path_factory) -> Path:
 def alone(config, tmp_path_factory) -> Path:
     """The run of one process with all eight devices."""
     folder = tmp_path_factory.mktemp("alone")
-    with compilation_cache(folder / "compiled"):
-        assert train(config, folder / "run") is None
+    assert train(config, folder / "run") is None
     return folder / "run"
 
 
@@ -80,10 +78,7 @@ class Processes:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        variables = {
-            "JAX_NUM_CPU_DEVICES": str(8 // count),
-            **cache_environment(gin_file.parent / "compiled"),
-        }
+        variables = {"JAX_NUM_CPU_DEVICES": str(8 // count), **KEEP_ALL_PROGRAMS}
         self.children = []
         for number in range(count):
             flags = [f"--gin_file={gin_file}", f"--coordinator_address={address}"]

@@ -12,9 +12,8 @@ import pytest
 from mnmt_jax.config import save_config
 from tests import fresh_process
 from tests.made_run import (
+    KEEP_ALL_PROGRAMS,
     assert_same_training,
-    cache_environment,
-    compilation_cache,
     make_cache,
     make_config,
     records,
@@ -40,8 +39,7 @@ def gin_file(tmp_path_factory) -> Path:
 
 def start(gin_file: Path, workdir: Path, *bindings: str) -> fresh_process.Child:
     flags = (f"--gin_file={gin_file}", *bindings, f"--workdir={workdir}")
-    variables = cache_environment(gin_file.parent / "compiled")
-    return fresh_process.start("train.py", *flags, variables=variables)
+    return fresh_process.start("train.py", *flags, variables=KEEP_ALL_PROGRAMS)
 
 
 def finish(child: fresh_process.Child, status: int) -> str:
@@ -128,6 +126,5 @@ def undisturbed(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("damage")
     config = make_config(make_cache(folder / "cache"))
-    with compilation_cache(folder / "compiled"):
-        assert train(config, folder / "run") is None
-        yield config, folder / "run"
+    assert train(config, folder / "run") is None
+    return config, folder / "run"

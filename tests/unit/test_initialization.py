@@ -24,7 +24,7 @@ from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train import train
 from tests.made_foreign import SIZES, random_tensors
 from tests.made_params import assert_same, read_all
-from tests.made_run import compilation_cache, make_cache, make_config
+from tests.made_run import make_cache, make_config
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 ENCODER_DECODER = Model(layout="encoder_decoder", stage_layers=(2, 4), **SIZES)
@@ -204,11 +204,10 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
     config = make_config(cache, model=model, train=settings)
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
-    with compilation_cache(tmp_path / "compiled"):
-        train(config, folder, Origin(given, 0))
-        params, step = load_params(folder)
-        train(longer, folder, Origin(tmp_path / "gone"))  # continuing does not look at it
-        after, later = load_params(folder)
+    train(config, folder, Origin(given, 0))
+    params, step = load_params(folder)
+    train(longer, folder, Origin(tmp_path / "gone"))  # continuing does not look at it
+    after, later = load_params(folder)
     assert (step, later) == (1, 2)
     assert_same(params["layer_0"]["mlp"], expected["layer_1"]["mlp"])
     np.testing.assert_array_equal(params["embedding"], expected["embedding"])

@@ -27,7 +27,6 @@ from mnmt_jax.train_state import create_state, make_init
 from tests.made_run import (
     SUPERVISED,
     assert_same_training,
-    compilation_cache,
     make_cache,
     make_config,
     records,
@@ -41,9 +40,7 @@ STEP = jax.jit(train_step, static_argnums=0)
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("train")
-    with compilation_cache(folder / "compiled"):
-        yield make_cache(folder / "cache")
+    return make_cache(tmp_path_factory.mktemp("train") / "cache")
 
 
 @pytest.fixture(scope="module")
