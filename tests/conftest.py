@@ -16,18 +16,17 @@ from jaxtyping import install_import_hook
 sys.modules["triton"] = None
 
 # Tests compile far more than they run: the compiler's least effort, one thread at a time, makes the
-# suite more than twice as fast. XLA_FLAGS="" runs it as users run. XLA ends the process for a flag that it no longer knows.
+# suite more than twice as fast. XLA_FLAGS="" runs it as users run. XLA ends the process for a flag
+# that it no longer knows.
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
-# One cache of compiled programs for all processes of the suite: the first makes it, the others inherit
-# its name. A folder that you name yourself stays for the next time.
-_OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
-_CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.mkdtemp(
-    prefix="mnmt_jax-compiled-"
-)
+# One cache of compiled programs for all processes of the suite: the first makes it, the others
+# inherit its name. A folder that you name yourself stays for the next time.
+_NAMED = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+_CACHE = _NAMED or tempfile.mkdtemp(prefix="mnmt_jax-compiled-")
 for _name, _value in (
     ("jax_compilation_cache_dir", _CACHE),
     ("jax_persistent_cache_min_compile_time_secs", 0.1),  # quicker ones cost more to keep
@@ -67,7 +66,7 @@ def relaxed_dtypes():
 
 def pytest_unconfigure(config):
     """Removes the cache of compiled programs with the process that made it."""
-    if not _NAMED_CACHE:
+    if not _NAMED:
         shutil.rmtree(_CACHE, ignore_errors=True)
 
 
