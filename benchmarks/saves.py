@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import jax
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.config import load_config
 from mnmt_jax.errors import run_command
 from mnmt_jax.run_directory import RunDirectory
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="timed between two saves")
     flags, gin_files, bindings = parse_command_line(parser)
+    import_modules(flags.module_import)
     config = load_config(gin_files, bindings)
     found: dict[str, list[float]] = {"update": [], "save": [], "while_writing": [], "on_disk": []}
     waits = []

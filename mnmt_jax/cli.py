@@ -1,8 +1,10 @@
-"""Arguments that every command shares: gin files, gin bindings, and errors in one line."""
+"""Arguments that commands share: gin files, gin bindings, modules to import; errors in one line."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -42,14 +44,15 @@ class CommandParser(argparse.ArgumentParser):
 def parse_command_line(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Parses a command's own flags together with `--gin_file` and `--gin.NAME=VALUE`.
+    """Parses a command's own flags with `--gin_file`, `--gin.NAME=VALUE` and `--module_import`.
 
     Args:
         parser: holds the command's own flags; the gin flags are added here.
         argv: arguments without the program's name; None takes the process's.
 
     Returns:
-        The parsed flags, the gin files in order, and the bindings as `NAME=VALUE` in order.
+        The parsed flags, `module_import` for `import_modules` among them, the gin files in order,
+        and the bindings as `NAME=VALUE` in order.
 
     Raises:
         UserError: if `--gin.NAME` has no name or no value.
@@ -69,11 +72,55 @@ def parse_command_line(
         help="binds one value, e.g. --gin.Decode.max_length=100; strings need quotes of their own: "
         "--gin.Model.layout=\"'prefix'\"; repeatable",
     )
+    add_module_import(group, "module to import before gin files, which import nothing themselves")
     rest, bindings = _take_bindings(list(sys.argv[1:] if argv is None else argv))
     namespace = parser.parse_args(rest)
     files = namespace.gin_file
     del namespace.gin_file, namespace._gin_binding
     return namespace, list(files), bindings
+
+
+def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
+    """Adds `--module_import`, the one way to have a command import a module of the user's.
+
+    Args:
+        parser: or a group of it.
+        help: what the module is for; where it is searched is added.
+    """
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help=f"{help}; searched in this folder first; repeatable",
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Imports modules that the user named, from the current folder before any other.
+
+    Raises:
+        UserError: if one of them, or what it imports, is missing.
+    """
+    if not names:
+        return
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except ImportError as error:
+        own = error.name in names
+        remedy = (
+            "this folder and PYTHONPATH were searched"
+            if own
+            else "install it (seqio: mnmt-jax[seqio])"
+        )
+        raise UserError(f"--module_import={name}: {error}; {remedy}") from error
+    finally:
+        # What these modules import later is found, but no file here hides a module of others.
+        sys.path.remove(here)
+        sys.path.append(here)
 
 
 def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -1,30 +1,33 @@
-"""Configuration: six frozen dataclasses that gin fills. The only module that imports gin.
+"""Configuration: six frozen dataclasses that gin files fill. The only module that imports gin.
 
 The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
-properties or are computed where they are used, never keys.
+properties or are computed where they are used, never keys. Of gin this module takes the grammar
+alone: a file is read as data, and nothing in it is imported or called. t5x, which reads the same
+files, uses gin itself, and `parsed_config` takes over what that made of them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-import difflib
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import re
+import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import gin
+from gin import config_parser
 
+from mnmt_jax.bindings import Bindings, Macro, Reference
 from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
 
 _QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Data(Checked):
     """What a run reads and how rows are laid out.
@@ -54,7 +57,7 @@ class Data(Checked):
     validation_examples: int = 200
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Model(Checked):
     """Sizes and structure of a model. Dimensions live here and nowhere else.
@@ -123,7 +126,7 @@ class Model(Checked):
         return self.embed // self.heads
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Checked):
     """Adam as fairseq computes it, its schedule, and the loss it minimises.
@@ -163,7 +166,7 @@ class Optimizer(Checked):
             )
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Train(Checked):
     """Length of a run and what happens on the way.
@@ -207,7 +210,7 @@ class Train(Checked):
             )
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Decode(Checked):
     """How translations are searched.
@@ -249,7 +252,7 @@ class Decode(Checked):
         return "sample" if self.temperature else "beam" if self.beam_size > 1 else "greedy"
 
 
-@gin.configurable
+@gin.register
 @dataclasses.dataclass(frozen=True)
 class Mesh(Checked):
     """Shape of the device mesh; its third axis, `data`, takes the devices that are left.
@@ -278,80 +281,140 @@ class Config:
 _SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
 _SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
 _ROOT = Path(__file__).resolve().parent.parent
-gin.add_config_file_search_path(str(_ROOT))
+gin.add_config_file_search_path(str(_ROOT))  # for t5x
 
 
-def load_config(gin_files: Sequence[str], bindings: Sequence[str] = ()) -> Config:
-    """Parses gin files and bindings into a `Config`.
+def load_config(
+    gin_files: Sequence[str], bindings: Sequence[str] = (), *, run: Path | None = None
+) -> Config:
+    """Reads gin files and bindings.
 
     Args:
         gin_files: paths, later ones win; includes are looked up from the working directory and the
-            repository root.
+            repository root. An `import` in them must name what has been imported already.
         bindings: `Section.field=value` in gin syntax, applied last.
+        run: configuration of a run, read first; somebody else may have made it, so it may hold
+            bindings alone: no `import` and no `include`.
 
     Raises:
         UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
             something that nothing reads.
     """
+    found = Bindings(_SECTIONS.values())
+    if run is not None:
+        _read_file(found, run, str(run), values_alone=True)
     for path in gin_files:
-        if not Path(path).is_file() and not (_ROOT / path).is_file():
+        if (file := _find(path)) is None:
             raise UserError(f"--gin_file={path}: no such file")
-    with _own_gin_state():
-        for path in gin_files:
-            with _mistakes_of(path, named_by=Path(path).name):
-                gin.parse_config_file(path)
-        for binding in bindings:
-            with _mistakes_of(binding, named_by=binding.partition("=")[0].strip()):
-                gin.parse_config(binding)
-        with _mistakes_of():
-            gin.finalize()
-            sections = {name: section() for name, section in _SECTIONS.items()}
-        _check_all_consumed()
-    return Config(**sections)
+        _read_file(found, file, path)
+    for binding in bindings:
+        _read_binding(found, binding)
+    return Config(**{name: found.section(section) for name, section in _SECTIONS.items()})
 
 
-@contextlib.contextmanager
-def _mistakes_of(given: str = "", named_by: str = "") -> Iterator[None]:
-    """Reports gin's errors as ours, behind what was given unless gin's own words name it."""
+def _find(path: str) -> Path | None:
+    """Returns a file below the working directory or else the repository root."""
+    return next((file for file in (Path(path), _ROOT / path) if file.is_file()), None)
+
+
+class _AsData(config_parser.ParserDelegate):
+    """Makes marks of what gin's own delegate looks up and later calls."""
+
+    def configurable_reference(self, name: str, evaluate: bool) -> Reference:
+        return Reference(f"@{name}{'()' if evaluate else ''}")
+
+    def macro(self, name: str) -> Macro:
+        return Macro(name)
+
+
+def _statements(text: str, named: str) -> Iterator[Any]:
+    """Yields gin's statements of a text; `named` is its file's name, empty for a binding."""
     try:
-        yield
-    except (ValueError, TypeError, OSError, SyntaxError, NameError, ImportError) as error:
-        text = _one_line(error)
-        named = named_by in text.partition(_QUOTES)[0]
-        raise UserError(text if named else f"{given}: {text}") from error
+        yield from config_parser.ConfigParser(text, _AsData())
+    except SyntaxError as error:
+        place = f"{named}:{error.lineno}" if named else text
+        raise UserError(f"{place}: {_syntax(error.msg)}") from error
     except tokenize.TokenError as error:
-        raise UserError(f"{given}: a bracket or quote is not closed ({error.args[0]})") from error
+        place = f"{named}:{error.args[1][0]}" if named else text
+        raise UserError(f"{place}: a bracket or quote is not closed ({error.args[0]})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{named or text}: {_syntax(str(error))}") from error
 
 
-def parsed_config() -> Config:
-    """Returns what gin files that somebody else has parsed, as t5x does, bind of the six sections.
+def _syntax(message: str) -> str:
+    """Says in one line what gin's parser says in several."""
+    text = " ".join(message.split())
+    if "malformed node" in text or "Unable to parse value" in text:
+        return re.sub(r"^malformed node.*?> ", "", text) + _QUOTES
+    return text
 
-    Raises:
-        UserError: if a value is out of range, or something of ours is bound that nothing reads.
+
+def _read_file(
+    found: Bindings,
+    path: Path,
+    named: str,
+    *,
+    values_alone: bool = False,
+    within: tuple[Path, ...] = (),
+) -> None:
+    """Reads a file and those that it includes.
+
+    Args:
+        found: takes the bindings.
+        path: where it is.
+        named: how messages name it.
+        values_alone: refuse `import` and `include`.
+        within: the files that led here by including.
     """
-    sections = {name: section() for name, section in _SECTIONS.items()}
-    _check_all_consumed(others=True)
-    return Config(**sections)
-
-
-@contextlib.contextmanager
-def _own_gin_state() -> Iterator[None]:
-    """Empties gin's global state and puts back what was there: notebooks and t5x use gin too."""
-    state = gin.config  # no public accessor of these exists
-    kept = [state._CONFIG, state._SINGLETONS, state._IMPORTS, state._OPERATIVE_CONFIG]
-    readers = state._FILE_READERS
-    state._FILE_READERS = readers[:1]  # plain files; gin's search in packages logs every miss
-    before = [copy.copy(part) for part in kept]
-    was_locked = gin.config_is_locked()
-    gin.clear_config()
     try:
-        yield
-    finally:
-        state._FILE_READERS = readers
-        gin.clear_config()
-        for part, content in zip(kept, before, strict=True):
-            part.update(content)
-        state._set_config_is_locked(was_locked)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
+    within = (*within, path.resolve())
+    for statement in _statements(text, named):
+        place = f"{named}:{statement.location.line_num}: "
+        includes = isinstance(statement, config_parser.IncludeStatement)
+        if not includes and not isinstance(statement, config_parser.ImportStatement):
+            found.bind(statement, place, place)
+        elif values_alone:
+            told = f"include '{statement.filename}'" if includes else statement.format()
+            raise UserError(
+                f"{place}{told}: the configuration of a run holds values alone; remove the line"
+            )
+        elif includes:
+            _include(found, statement.filename, place, within)
+        else:
+            _check_imported(statement, place)
+
+
+def _include(found: Bindings, filename: str, place: str, within: tuple[Path, ...]) -> None:
+    file = _find(filename)
+    if file is None:
+        raise UserError(f"{place}include '{filename}': no such file")
+    if file.resolve() in within:
+        raise UserError(
+            f"{place}include '{filename}': files include each other in a circle; remove the line"
+        )
+    _read_file(found, file, filename, within=within)
+
+
+def _check_imported(statement: config_parser.ImportStatement, place: str) -> None:
+    """Checks that a module was imported already: a gin file imports nothing itself."""
+    told = f"{place}{statement.format()}"
+    if statement.module.startswith("__gin__"):
+        raise UserError(f"{told}: the file is for t5x; docs/t5x.md says how to run it")
+    if statement.module not in sys.modules:
+        raise UserError(
+            f"{told}: a gin file imports nothing by itself; if you trust the module, pass "
+            f"--module_import={statement.module}"
+        )
+
+
+def _read_binding(found: Bindings, text: str) -> None:
+    for statement in _statements(text, ""):
+        if not isinstance(statement, config_parser.BindingStatement):
+            raise UserError(f"{text}: must be NAME=VALUE")
+        found.bind(statement, f"{text}: ", "")
 
 
 def save_config(config: Config, path: str | Path) -> None:
@@ -365,50 +428,27 @@ def save_config(config: Config, path: str | Path) -> None:
     Path(path).write_text("\n".join(lines), encoding="utf-8")
 
 
-def _check_all_consumed(others: bool = False) -> None:
-    """Refuses what gin accepts in silence: bindings under a scope, and macros nobody reads.
+def parsed_config() -> Config:
+    """Returns what gin files that somebody else has parsed, as t5x does, bind of the six sections.
 
-    Args:
-        others: whether there may be configurables besides ours, which are then left alone.
+    Raises:
+        UserError: if a value is out of range, or something of ours is bound that nothing reads.
     """
+    sections = {name: gin.get_configurable(section)() for name, section in _SECTIONS.items()}
+    _check_all_consumed()
+    return Config(**sections)
+
+
+def _check_all_consumed() -> None:
+    """Refuses what gin accepts in silence: our fields under a scope, and macros nobody reads."""
     operative = gin.operative_config_str()
     for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
         short = name.rsplit(".", 1)[-1]
-        if others and short != "macro" and name != f"{__name__}.{short}":
-            continue
         if short == "macro":
             if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
-        elif scope or (fields and f"{short}." not in operative):
+        elif name == f"{__name__}.{short}" and (scope or (fields and f"{short}." not in operative)):
             full = f"{scope}/{short}" if scope else short
             raise UserError(
                 f"gin binding '{full}.{next(iter(fields))}' is never read; check its name"
             )
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if "malformed node" in text or "Unable to parse value" in text:
-        text = re.sub(r"^malformed node.*?> ", "", text)
-        text += _QUOTES
-    if macro := re.match(r"No bindings specified for '(.+)/gin.macro'", text):
-        text = f"%{macro[1]} has no value; bind it, e.g. --gin.{macro[1]}=1"
-    text = re.sub(r"\s*In call to configurable .*$", "", text)
-    return _with_near_names(re.sub(r"\s*In bindings string .*$", "", text))
-
-
-def _with_near_names(text: str) -> str:
-    """Says of a name that gin does not know which one was perhaps meant."""
-    sections = {section.__name__: section for section in _SECTIONS.values()}
-    field = re.match(r"Configurable '(\w+)' doesn't have a parameter named '(\w+)'\.?", text)
-    section = re.match(r"No configurable matching '(\w+)'\.?", text)
-    if field and field[1] in sections:
-        known = [f.name for f in dataclasses.fields(sections[field[1]])]
-        found, place, unknown = field, f"{field[1]}.", field[2]
-    elif section:
-        known, found, place, unknown = list(sections), section, "", section[1]
-    else:
-        return text
-    near = [place + name for name in difflib.get_close_matches(unknown, known, n=2)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    return f"{place}{unknown}: no such name; {hint}{text[found.end() :]}"

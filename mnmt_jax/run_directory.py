@@ -18,7 +18,7 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -163,15 +163,19 @@ class RunDirectory:
         if self.mirror:
             self.mirror.close()
 
-    def config(self) -> Config:
+    def config(self, gin_files: Sequence[str] = (), bindings: Sequence[str] = ()) -> Config:
         """Reads the configuration.
 
+        Args:
+            gin_files: read after it, e.g. with other `Decode` values.
+            bindings: `Section.field=value`, read last.
+
         Raises:
-            UserError: if this is not a run directory.
+            UserError: if this is not a run directory, or a value is not what it must be.
         """
         if not self.config_file.is_file():
             raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
-        return load_config([str(self.config_file)])
+        return load_config(gin_files, bindings, run=self.config_file)
 
     def trained_directions(self) -> frozenset[Direction] | None:
         """Reads which directions the run was trained on; None if the run does not say.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Config, Decode, load_config
+from mnmt_jax.config import Config, Decode
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.generate import with_beam_size
 from mnmt_jax.decoding.translate import (
@@ -74,8 +74,7 @@ class Translator:
         from mnmt_jax.run_directory import RunDirectory
 
         folder = RunDirectory.open(run)
-        folder.config()  # reports a folder that is no run
-        config = load_config([str(folder.config_file), *gin_files], bindings)
+        config = folder.config(gin_files, bindings)
         vocabulary = Vocabulary.load(folder.vocabulary)
         params, _ = restore_params(folder, step)
         return cls(config, vocabulary, params)

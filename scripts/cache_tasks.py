@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from mnmt_jax.cli import CommandParser
+from mnmt_jax.cli import CommandParser, add_module_import, import_modules
 from mnmt_jax.data.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
 from mnmt_jax.errors import UserError, listed, run_command
 
@@ -71,13 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--vocab_size", type=int, help="pieces of a vocabulary trained here (default: 8000)"
     )
-    parser.add_argument(
-        "--module_import",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="module that registers seqio mixtures; repeatable",
-    )
+    add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     return parser
 
@@ -115,21 +108,9 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         get_mixture(arguments.mixture)  # raises: names the built-in ones
     fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size")
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
-    import importlib
+    import_modules([*arguments.module_import, "mnmt_jax.seqio_tasks"])
+    from mnmt_jax import seqio_tasks
 
-    sys.path.insert(0, os.getcwd())  # as `python -m` has it
-    try:
-        for module in arguments.module_import:
-            importlib.import_module(module)
-        from mnmt_jax import seqio_tasks
-    except ImportError as error:
-        own = error.name in arguments.module_import
-        remedy = (
-            "this folder and PYTHONPATH were searched"
-            if own
-            else "install it (seqio: mnmt-jax[seqio])"
-        )
-        raise UserError(f"--module_import: {error}; {remedy}") from error
     vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
     return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.errors import UserError, run_command
 
 
@@ -33,6 +33,7 @@ def main() -> None:
     from mnmt_jax.compile_ahead import Ahead, remedies, topology_devices
     from mnmt_jax.config import load_config
 
+    import_modules(flags.module_import)
     config = load_config(gin_files, bindings)
     vocab_size = flags.vocab_size or config.model.vocab_size
     if not vocab_size:

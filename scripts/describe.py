@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.errors import UserError, run_command
 
 
@@ -26,6 +26,7 @@ def main() -> None:
     from mnmt_jax.config import load_config
     from mnmt_jax.describe import describe
 
+    import_modules(arguments.module_import)
     config = load_config(gin_files, bindings)
     vocab_size = arguments.vocab_size or config.model.vocab_size
     if not vocab_size and config.data.cache:

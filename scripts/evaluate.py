@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.data.corpus_arguments import (
     FILE_FLAGS,
     add_file_arguments,
@@ -76,6 +76,7 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(_parser())
     if flags.limit < 0:
         raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
+    import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import evaluate, load_subject
     from mnmt_jax.evaluation.further import Further, Wanted

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.decoding.files import format_json, open_output, read_lines
 from mnmt_jax.errors import listed, run_command
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(_parser())
+    import_modules(flags.module_import)
     from mnmt_jax.translator import Translator
 
     step = int(flags.step) if (flags.step or "").isdigit() else flags.step

@@ -3,7 +3,7 @@
 import argparse
 import signal
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.errors import run_command
 from mnmt_jax.processes import add_process_flags, connect, is_distributed, supervise
 
@@ -50,6 +50,7 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
     if flags.initialize_from:
         step = flags.initialize_step or ""
         origin = Origin(flags.initialize_from, int(step) if step.isdigit() else step or None)
+    import_modules(flags.module_import)
     stopped = train(load_config(gin_files, bindings), flags.workdir, origin)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 

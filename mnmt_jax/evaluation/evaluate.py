@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.bucket import refuse_bucket
-from mnmt_jax.config import Config, load_config
+from mnmt_jax.config import Config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -85,8 +85,7 @@ def load_subject(
     from mnmt_jax.translator import Translator
 
     folder = RunDirectory.open(run)
-    folder.config()  # reports a folder that is no run
-    config = load_config([str(folder.config_file), *gin_files], bindings)
+    config = folder.config(gin_files, bindings)
     config = dataclasses.replace(config, decode=with_beam_size(config.decode, beam_size))
     vocabulary = Vocabulary.load(folder.vocabulary)
     params, found = restore_params(folder, step)

@@ -6,7 +6,7 @@ import gin
 import pytest
 
 from mnmt_jax import t5x_settings
-from mnmt_jax.config import _own_gin_state, load_config, parsed_config
+from mnmt_jax.config import load_config, parsed_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.sharding import RULES
 
@@ -23,8 +23,9 @@ def made_elsewhere(size=1):
 @pytest.fixture
 def parse():
     """Parses as t5x does, in a gin state that ends with the test."""
-    with _own_gin_state():
-        yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
+    gin.clear_config()
+    yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
+    gin.clear_config()
 
 
 def test_a_configuration_parsed_elsewhere_is_the_one_of_our_commands(parse):
@@ -73,3 +74,12 @@ def test_axis_rules_are_those_of_the_table(parse):
     assert {"batch": "data", "embed": None, "mlp": "model", "length": None}.items() <= rules.items()
     split = load_config([MODEL, RUN], ["Mesh.fsdp = 2"])
     assert dict(t5x_settings.logical_axis_rules(split))["embed"] == "data"
+
+
+def test_a_file_that_registers_names_like_t5x_s_own_reaches_them(parse, tmp_path):
+    (tmp_path / "train.gin").write_text(
+        "from __gin__ import dynamic_registration\nfrom mnmt_jax import config\n"
+        f"config.Data.rows = 6\ninclude '{MODEL}'\n"
+    )
+    gin.parse_config_file(str(tmp_path / "train.gin"))
+    assert parsed_config() == load_config([MODEL], ["Data.rows = 6"])

@@ -1,10 +1,11 @@
 """The flags all commands share."""
 
 import argparse
+import sys
 
 import pytest
 
-from mnmt_jax.cli import CommandParser, parse_command_line
+from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
 from mnmt_jax.errors import UserError
 
 
@@ -19,7 +20,7 @@ def test_files_and_bindings_keep_their_order():
     argv = ["--gin_file=a.gin", "--gin.Train.steps=3", "--workdir", "run", "--gin_file", "b.gin"]
     argv += ["--gin.Model.layout", "'prefix'", "--gin.Data.tasks=('a=b', 'c')"]
     flags, files, bindings = parse_command_line(_parser(), argv)
-    assert flags == argparse.Namespace(workdir="run", beam_size=None)
+    assert flags == argparse.Namespace(workdir="run", beam_size=None, module_import=[])
     assert files == ["a.gin", "b.gin"]
     assert bindings == ["Train.steps=3", "Model.layout='prefix'", "Data.tasks=('a=b', 'c')"]
 
@@ -55,3 +56,21 @@ def test_help_names_the_gin_flags(capsys: pytest.CaptureFixture[str]):
         parse_command_line(_parser(), ["--help"])
     assert exit_info.value.code == 0
     assert "--gin_file" in (text := capsys.readouterr().out) and "--gin.NAME" in text
+
+
+def test_modules_come_from_this_folder_but_hide_no_others_later(tmp_path, monkeypatch):
+    (tmp_path / "named_here.py").write_text("VALUE = 3\n")
+    (tmp_path / "broken_here.py").write_text("import nowhere_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    parser = _parser()
+    flags, _, _ = parse_command_line(parser, ["--module_import=named_here"])
+    import_modules(flags.module_import)
+    assert sys.modules.pop("named_here").VALUE == 3
+    assert sys.path[0] != str(tmp_path)
+    with pytest.raises(UserError, match=r"--module_import=absent: .*; this folder and PYTHONPATH"):
+        import_modules(["absent"])
+    with pytest.raises(
+        UserError, match=r"--module_import=broken_here: .*nowhere_at_all.*; install"
+    ):
+        import_modules(["broken_here"])

@@ -1,12 +1,14 @@
 """gin fills six dataclasses; what nobody reads is refused in one line."""
 
 import dataclasses
+import sys
 import typing
 from pathlib import Path
 
 import gin
 import pytest
 
+from mnmt_jax.cli import import_modules
 from mnmt_jax.config import (
     Data,
     Decode,
@@ -20,6 +22,7 @@ from mnmt_jax.config import (
 from mnmt_jax.config_checks import CHOICES, RANGES
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.run_directory import RunDirectory
 
 ROOT = Path(__file__).parent.parent.parent
 SECTIONS = (Data, Model, Optimizer, Train, Decode, Mesh)
@@ -196,3 +199,99 @@ def test_every_shipped_file_loads(path):
 def test_every_layout_has_a_model_file():
     layouts = {load_config([str(path)]).model.layout for path in SHIPPED if "models" in path.parts}
     assert layouts == set(LAYOUTS)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module `x_made_here` in the current folder; a file shows that it was imported."""
+    (tmp_path / "x_made_here.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'imported')!r}).touch()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / "imported"
+    sys.modules.pop("x_made_here", None)
+
+
+@pytest.mark.parametrize("line", ["import x_made_here", "from x_made_here import y as z"])
+def test_gin_files_import_nothing_themselves(module, line):
+    Path("mine.gin").write_text(f"Train.steps = 3\n\n{line}\n")
+    remedy = rf"mine\.gin:3: {line}: .*--module_import=x_made_here"
+    with pytest.raises(UserError, match=remedy):
+        load_config(["mine.gin"])
+    with pytest.raises(UserError, match="must be NAME=VALUE"):
+        load_config([], ["import x_made_here"])
+    with pytest.raises(UserError, match="must be NAME=VALUE"):
+        load_config([], [f"Train.steps=3\n{line}"])
+    assert not module.exists()
+    import_modules(["x_made_here"])
+    assert module.exists()
+    if not line.startswith("from"):
+        assert load_config(["mine.gin"]).train.steps == 3
+
+
+@pytest.mark.parametrize("line", ["import os", "import x_made_here", "include 'other.gin'"])
+def test_the_configuration_of_a_run_holds_values_alone(module, line):
+    Path("other.gin").write_text("Train.steps = 4\n")
+    Path("config.gin").write_text(f"Train.steps = 3\n{line}\n")
+    with pytest.raises(
+        UserError, match=rf"config\.gin:2: {line}: .* values alone; remove the line"
+    ):
+        RunDirectory(Path.cwd()).config()
+    assert not module.exists()
+    Path("config.gin").write_text("Train.steps = 3\n")
+    Path("mine.gin").write_text("include 'other.gin'\n")
+    assert RunDirectory(Path.cwd()).config(["mine.gin"], ["Train.seed=9"]).train.steps == 4
+
+
+@gin.configurable("called_by_gin")
+def called_by_gin():
+    raise AssertionError("a configuration called a function")
+
+
+@pytest.mark.parametrize("value", ["@called_by_gin()", "(1, @called_by_gin)", "{'a': @a/b.c()}"])
+def test_a_value_cannot_be_a_call(tmp_path, value):
+    (tmp_path / "config.gin").write_text(f"Train.seed = 3\nTrain.steps = {value}\n")
+    for load in (RunDirectory(tmp_path).config, lambda: load_config([tmp_path / "config.gin"])):
+        with pytest.raises(UserError, match=r"config\.gin:2: @.* would be called; write the value"):
+            load()
+    with pytest.raises(UserError, match="would be called"):
+        load_config([], [f"Train.steps={value}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("include 'a.gin'\n", r"^a\.gin:1: include 'a\.gin': .* in a circle"),
+        ("\ninclude 'b.gin'\n", r"^b\.gin:1: include 'a\.gin': .* in a circle"),
+        ("include 'c.gin'\n", r"^a\.gin:1: include 'c\.gin': no such file"),
+        ("A = %A\nTrain.steps = %A\n", r"^a\.gin:2: macros .* in a circle \(%A\)"),
+        ("A = %B\nB = (%A, 1)\nTrain.steps = %B\n", r"^a\.gin:3: macros .* in a circle \(%B %A\)"),
+        ("Train.steps = " + "(" * 5000 + "\n", r"^a\.gin"),
+        ("Model.norm = 'middle'\n", r"^a\.gin:1: Model\.norm='middle' must be one of"),
+        ("\nA = 'middle'\nModel.norm = %A\n", r"^a\.gin:3: Model\.norm='middle' must be one of"),
+        ("Train:\n  steps = 'x'\n", r"^a\.gin:2: Train\.steps='x' must be an integer"),
+        ("Trian:\n  steps = 3\n", r"^a\.gin:1: Trian: no such name; did you mean Train\?"),
+        ("Model.stage_layers = ((1, 2),)\n", r"^a\.gin:1: a list inside a list"),
+    ],
+)
+def test_mistakes_in_a_file_name_its_line(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("a.gin").write_text(text)
+    Path("b.gin").write_text("include 'a.gin'\n")
+    with pytest.raises(UserError, match=message) as caught:
+        load_config(["a.gin"])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_macros_do_not_multiply():
+    """Each holds the next one twice: 2**60 values if they were followed to the end."""
+    doubled = [f"M{n}=(%M{n + 1}, %M{n + 1})" for n in range(60)]
+    with pytest.raises(UserError, match="a list inside a list"):
+        load_config([], [*doubled, "M60=1", "Data.rows=%M0"])
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "a.gin").write_bytes(b"Train.steps = 3 # \xff\n")
+    with pytest.raises(UserError, match=r"a\.gin: not UTF-8 text"):
+        load_config([str(tmp_path / "a.gin")])
