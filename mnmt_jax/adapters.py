@@ -23,10 +23,11 @@ from flax import traverse_util
 
 from mnmt_jax.checkpoint import load_params
 from mnmt_jax.config import Config, Model
-from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.describe import check_parameters, parameter_shapes
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.interchange.safetensors import read_safetensors, write_safetensors
+from mnmt_jax.json_files import read_object
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.new_run import write_run
@@ -71,6 +72,7 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
             f"{config.optimizer.frozen!r}), so LoRA alone is not the model; use merge"
         )
     params, found = load_params(run, step)
+    check_parameters(run, config.model, Vocabulary.load(run.vocabulary).size, params)
     own, base = split_lora(params)
     facts = {
         "lora_rank": config.model.lora_rank,
@@ -113,6 +115,7 @@ def load_adapter(
     model = _model(config.model, facts, directory)
     own = _read_arrays(directory, parameter_shapes(model, vocabulary.size), facts)
     base, found = load_params(run, step)
+    check_parameters(run, config.model, vocabulary.size, base)
     if tree_fingerprint(base) != facts["base"]["fingerprint"]:
         raise UserError(
             f"{run.place}, step {found}: not the parameters that {directory} was trained on; those "
@@ -141,8 +144,9 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     check_output(output)
     run, config = _with_lora(run_dir)
     params, found = load_params(run, step)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     vocabulary = Vocabulary.load(run.vocabulary)
+    check_parameters(run, config.model, vocabulary.size, params)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     origin = str(run.place), f"step {found} with its LoRA merged"
     tasks = run.trained_tasks()
     write_run(output, config, vocabulary, merge_lora(params), origin=origin, tasks=tasks)
@@ -164,7 +168,7 @@ def _origin(run: RunDirectory) -> str:
     """Returns which run the base came from, in words, if the run says so."""
     if not run.origin_file.is_file():
         return ""
-    return json.loads(run.origin_file.read_text(encoding="utf-8"))["origin"]
+    return str(read_object(run.origin_file, "origin", remedy="remove it")["origin"])
 
 
 def _read_facts(directory: Path) -> dict[str, Any]:

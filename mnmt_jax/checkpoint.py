@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
+import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +38,7 @@ from mnmt_jax.checkpoint_files import (
 )
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
+from mnmt_jax.json_files import read_object
 from mnmt_jax.params_writer import write_lazily
 from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
@@ -366,7 +367,8 @@ def load_params(
         folder = absolute(run.average)
         if not (folder / "facts.json").is_file():
             raise UserError(f"{folder}: no average yet; run scripts/average_checkpoints.py")
-        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        remedy = "run scripts/average_checkpoints.py again"
+        facts = read_object(folder / "facts.json", "fingerprint", "step", remedy=remedy)
         return read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
     found = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
     return read_step(run.checkpoints, found), found
@@ -448,7 +450,10 @@ def choose_step(directory: Path, step: int | str | None) -> int:
 
 def _loss(directory: Path, step: int) -> float | None:
     path = directory / str(step) / "metrics" / "metrics"
-    return json.loads(path.read_text(encoding="utf-8"))[_LOSS] if path.is_file() else None
+    if not path.is_file():
+        return None
+    loss = read_object(path, _LOSS, remedy="name a step instead of the best")[_LOSS]
+    return float(loss) if isinstance(loss, int | float) else math.inf
 
 
 def read_step(directory: Path, step: int) -> Any:

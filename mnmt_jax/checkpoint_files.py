@@ -101,7 +101,7 @@ def check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, st
         if there != here:
             raise UserError(
                 f"{folder} was written with another configuration or version: '{name}' is {there} "
-                f"there, {here} now; restore the configuration or choose another --workdir"
+                f"there, {here} now; restore the configuration or choose another run"
             )
 
 

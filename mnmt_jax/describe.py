@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from mnmt_jax.checkpoint_files import array_types, check_arrays
 from mnmt_jax.config import Model, Optimizer
 from mnmt_jax.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.model import build_model
+from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.trainable import Trainable
 
 _COMPONENTS = {
@@ -35,6 +37,22 @@ def parameter_shapes(config: Model, vocab_size: int) -> Any:
         for kind in ("tokens", "positions", "segment_ids")
     }
     return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+
+
+def check_parameters(run: RunDirectory, config: Model, vocab_size: int, params: Any) -> None:
+    """Checks that the parameters of a run are those of its model.
+
+    Args:
+        run: names the checkpoints in an error.
+        config: of the model.
+        vocab_size: entries of the vocabulary.
+        params: what was read.
+
+    Raises:
+        UserError: with the first array that differs: somebody changed the configuration.
+    """
+    shapes = parameter_shapes(config, vocab_size)
+    check_arrays(run.checkpoints, array_types(params), array_types(shapes))
 
 
 def count_parameters(shapes: Any) -> dict[str, int]:

@@ -71,12 +71,14 @@ class Translator:
             UserError: if the folder is not a run or has no such checkpoint.
         """
         from mnmt_jax.checkpoint import restore_params
+        from mnmt_jax.describe import check_parameters
         from mnmt_jax.run_directory import RunDirectory
 
         folder = RunDirectory.open(run)
         config = folder.config(gin_files, bindings)
         vocabulary = Vocabulary.load(folder.vocabulary)
         params, _ = restore_params(folder, step)
+        check_parameters(folder, config.model, vocabulary.size, params)
         return cls(config, vocabulary, params)
 
     @property

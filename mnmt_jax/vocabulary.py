@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -28,6 +29,7 @@ FORMAT = 1
 _MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
 _PIECES_FILE = "pieces.json"
 _SPACE = "\u2581"
+_COPY = "copy the whole folder again"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,19 +82,14 @@ class Vocabulary:
         if not path.is_file():
             raise UserError(f"{path}: no such file; give the path of a SentencePiece .model file")
         listed = None if pieces is None else tuple(pieces)
-        vocabulary = cls(path.read_bytes(), tuple(languages), listed)
-        try:
-            vocabulary._processor  # noqa: B018  parses the model
-        except (RuntimeError, OSError) as error:
-            raise UserError(f"{path}: not a SentencePiece model") from error
-        return vocabulary
+        return cls(path.read_bytes(), tuple(languages), listed)._parsed(path)
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
         """Reads what `save` wrote and checks that nothing was exchanged since.
 
         Raises:
-            UserError: if a file is missing or does not match the recorded fingerprint.
+            UserError: if a file is missing, damaged or does not match the recorded fingerprint.
         """
         directory = Path(directory)
         for name in (_MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE):
@@ -101,17 +98,16 @@ class Vocabulary:
                     f"{directory / name}: no such file; make a vocabulary with "
                     "scripts/train_vocabulary.py"
                 )
-        facts = json.loads((directory / _FACTS_FILE).read_text(encoding="utf-8"))
-        languages = (directory / _LANGUAGES_FILE).read_text(encoding="utf-8").split()
-        listed = directory / _PIECES_FILE
-        pieces = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else None
-        vocabulary = cls.from_sentencepiece(directory / _MODEL_FILE, languages, pieces)
+        facts, languages, pieces = _read_lists(directory)
+        model = directory / _MODEL_FILE
+        vocabulary = cls(model.read_bytes(), languages, pieces)
+        # Before SentencePiece sees the model: a damaged one never reaches its parser.
         if facts.get("format") != FORMAT or facts.get("fingerprint") != vocabulary.fingerprint:
             raise UserError(
-                f"{directory / _FACTS_FILE}: does not belong to the other files beside it; copy "
-                "the whole directory again"
+                f"{directory / _FACTS_FILE}: does not belong to the other files beside it, or one "
+                f"of them is damaged; {_COPY}"
             )
-        return vocabulary
+        return vocabulary._parsed(model)
 
     def save(self, directory: str | Path) -> None:
         """Writes `spm.model`, `languages.txt`, `vocabulary.json` and perhaps `pieces.json`."""
@@ -262,6 +258,14 @@ class Vocabulary:
             if self.eos_id < token < first_tag:
                 yield token
 
+    def _parsed(self, path: Path) -> Vocabulary:
+        """Returns itself once SentencePiece has parsed its model, which came from `path`."""
+        try:
+            self._processor  # noqa: B018
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{path}: not a SentencePiece model; give a .model file") from error
+        return self
+
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
         processor = sentencepiece.SentencePieceProcessor()
@@ -279,6 +283,29 @@ class Vocabulary:
     @functools.cached_property
     def _language_indices(self) -> dict[str, int]:
         return {language: index for index, language in enumerate(self.languages)}
+
+
+def _read_lists(
+    directory: Path,
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...] | None]:
+    """Reads a saved vocabulary's facts, languages and, if they are listed, pieces.
+
+    Raises:
+        UserError: if a file is damaged.
+    """
+    pieces: tuple[str, ...] | None = None
+    path = directory / _FACTS_FILE
+    try:
+        facts = dict(json.loads(path.read_text(encoding="utf-8")))
+        path = directory / _LANGUAGES_FILE
+        languages = tuple(path.read_text(encoding="utf-8").split())
+        path = directory / _PIECES_FILE
+        if path.is_file():
+            pieces = tuple(json.loads(path.read_text(encoding="utf-8")))
+            "".join(pieces)  # raises unless they are texts
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
+    return facts, languages, pieces
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ import numpy as np
 from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError
 from mnmt_jax.partial import partial_path
+from mnmt_jax.storage import one_line, storage_trouble
 from mnmt_jax.vocabulary import Vocabulary
 
 FORMAT = 2
@@ -194,7 +195,7 @@ class TokenCache:
         """Opens a cache.
 
         Raises:
-            UserError: if it is missing, of another format, or its vocabulary was exchanged.
+            UserError: if it is missing, damaged, of another format or with another vocabulary.
         """
         if not str(directory):
             raise UserError(
@@ -208,15 +209,17 @@ class TokenCache:
             raise UserError(
                 f"{path}: no such file; Data.cache must name what scripts/cache_tasks.py wrote"
             )
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts.get("format") != FORMAT:
-            raise UserError(
-                f"{path}: format {facts.get('format')}, this version reads {FORMAT}; make it again"
-            )
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            found = facts.get("format")
+            tasks = [_task_from_json(task) for task in facts["tasks"]] if found == FORMAT else []
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
+        if found != FORMAT:
+            raise UserError(f"{path}: format {found}, this version reads {FORMAT}; make it again")
         vocabulary = Vocabulary.load(directory / "vocabulary")
-        if facts["vocabulary"] != vocabulary.fingerprint:
+        if facts.get("vocabulary") != vocabulary.fingerprint:
             raise UserError(f"{path}: written with another vocabulary than {directory}/vocabulary")
-        tasks = [_task_from_json(task) for task in facts["tasks"]]
         return cls(directory, vocabulary, {task.name: task for task in tasks})
 
     def tasks_with(self, split: str) -> tuple[str, ...]:
@@ -238,13 +241,23 @@ class TokenCache:
         return splits[split]
 
     def lengths(self, task: str, split: str) -> np.ndarray:
-        """Returns the source and target pieces of every example, int32 `[n, 2]`, memory-mapped."""
+        """Returns the source and target pieces of every example, int32 `[n, 2]`, memory-mapped.
+
+        Raises:
+            UserError: if their file is missing or damaged.
+        """
         key = (task, split)
         if key not in self._lengths:
-            examples = self.split(task, split).examples
-            lengths = np.load(_lengths_path(self.directory, task, split), mmap_mode="r")
-            if lengths.shape != (examples, 2):
-                raise UserError(f"{self.directory}: lengths of {task}/{split} are damaged")
+            known, path = self.split(task, split), _lengths_path(self.directory, task, split)
+            try:
+                lengths = np.lib.format.open_memmap(path, mode="r")
+            except (OSError, ValueError, EOFError) as error:
+                raise _unreadable(path, error) from error
+            if lengths.shape != (known.examples, 2) or lengths.dtype != np.int32:
+                raise _damaged(path, f"{lengths.dtype}{list(lengths.shape)} inside")
+            totals = [known.source_tokens, known.target_tokens]
+            if lengths.min() < 0 or lengths.sum(axis=0, dtype=np.int64).tolist() != totals:
+                raise _damaged(path, "other lengths than in cache.json")
             self._lengths[key] = lengths
         return self._lengths[key]
 
@@ -255,6 +268,9 @@ class TokenCache:
             task: its name.
             split: its name.
             indices: int `[n]`, each below the number of examples.
+
+        Raises:
+            UserError: if a file is missing or damaged.
         """
         shards = np.cumsum((0, *self.split(task, split).shards))
         indices = np.asarray(indices)
@@ -263,8 +279,14 @@ class TokenCache:
         for shard in np.unique(shard_of).tolist():
             wanted = np.flatnonzero(shard_of == shard)
             local = (indices[wanted] - shards[shard]).tolist()
-            with self._lock:
-                found = self._reader(_shard_path(self.directory, task, split, shard)).read(local)
+            path = _shard_path(self.directory, task, split, shard)
+            try:
+                with self._lock:
+                    found = self._reader(path).read(local)
+            except (OSError, RuntimeError, ValueError, IndexError) as error:
+                raise _unreadable(path, error) from error
+            if not _fit(found, self.lengths(task, split)[indices[wanted]]):
+                raise _damaged(path, "its records do not have the lengths beside it")
             for place, record in zip(wanted.tolist(), found, strict=True):
                 records[place] = record
         return records
@@ -299,6 +321,32 @@ class TokenCache:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    """Says why a file could not be read, and whether a new cache would help."""
+    if not path.is_file():
+        return UserError(f"{path}: is missing; make the cache again with scripts/cache_tasks.py")
+    if trouble := storage_trouble(error):
+        return UserError(f"{path}: cannot be read ({trouble}); see to the storage")
+    return _damaged(path, one_line(error))
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    return UserError(
+        f"{path}: is damaged ({why}); make the cache again with scripts/cache_tasks.py"
+    )
+
+
+def _fit(records: Sequence[bytes], lengths: np.ndarray) -> bool:
+    """Returns whether records have the source and target pieces that are known of them."""
+    if len(records) != len(lengths):
+        return False
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    if not np.array_equal(sizes, 4 * (1 + lengths.sum(axis=1, dtype=np.int64))):
+        return False
+    sources = np.frombuffer(b"".join(record[:4] for record in records), "<i4")
+    return np.array_equal(sources, lengths[:, 0])
 
 
 def split_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -389,11 +437,27 @@ def _lengths_path(directory: Path, task: str, split: str) -> Path:
 
 
 def _task_from_json(task: dict) -> CachedTask:
-    splits = {
-        name: Split(**{**split, "shards": tuple(split["shards"])})
-        for name, split in task["splits"].items()
-    }
+    """Makes a task of its facts.
+
+    Raises:
+        ValueError: or a `TypeError` or `KeyError`, if the facts are not those of a task.
+    """
+    splits = {}
+    for name, facts in task["splits"].items():
+        _check_name(name)
+        split = Split(**{**facts, "shards": tuple(facts["shards"])})
+        counts = (split.examples, split.source_tokens, split.target_tokens, *split.shards)
+        if min(counts) < 0 or not 0 < split.examples == sum(split.shards):
+            raise ValueError(f"{task['name']}/{name} has impossible counts")
+        splits[name] = split
+    _check_name(task["name"])
     return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits)
+
+
+def _check_name(name: str) -> None:
+    """Raises unless a name can stand in a path without leading out of its folder."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{name!r} leads out of the cache")
 
 
 def _task_line(task: CachedTask) -> str:

@@ -81,6 +81,7 @@ def load_subject(
 
     from mnmt_jax.checkpoint import restore_params
     from mnmt_jax.decoding.generate import describe_search, with_beam_size
+    from mnmt_jax.describe import check_parameters
     from mnmt_jax.fingerprint import tree_fingerprint
     from mnmt_jax.translator import Translator
 
@@ -89,6 +90,7 @@ def load_subject(
     config = dataclasses.replace(config, decode=with_beam_size(config.decode, beam_size))
     vocabulary = Vocabulary.load(folder.vocabulary)
     params, found = restore_params(folder, step)
+    check_parameters(folder, config.model, vocabulary.size, params)
     translator = Translator(config, vocabulary, params)
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:

@@ -12,7 +12,9 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
+from mnmt_jax.json_files import read_object
 from mnmt_jax.languages import Direction
+from mnmt_jax.storage import one_line
 
 FORMAT = 1
 
@@ -238,16 +240,23 @@ def read_result(path: str | Path) -> RunResult:
         path: of `scores.json` or of the folder it is in.
 
     Raises:
-        UserError: if the file is missing or of another format.
+        UserError: if the file is missing, damaged or of another format.
     """
     path = Path(path)
     path = path / "scores.json" if path.is_dir() else path
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); run scripts/evaluate.py") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run scripts/evaluate.py")
+    remedy = "run scripts/evaluate.py again"
+    document = read_object(path, remedy=remedy)
+    if document.get("format") != FORMAT:
         raise UserError(f"{path}: not a scores file of format {FORMAT}; run scripts/evaluate.py")
+    try:
+        return _from_json(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: is damaged ({one_line(error)}); {remedy}") from error
+
+
+def _from_json(document: dict[str, Any]) -> RunResult:
     for derived in ("format", "counts", "averages"):
         del document[derived]
     document["directions"] = tuple(

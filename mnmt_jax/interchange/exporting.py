@@ -8,6 +8,7 @@ from typing import Any
 
 from mnmt_jax.checkpoint import load_params
 from mnmt_jax.config import Config
+from mnmt_jax.describe import check_parameters
 from mnmt_jax.interchange.fairseq import export_fairseq
 from mnmt_jax.interchange.huggingface import export_huggingface
 from mnmt_jax.interchange.t5x_checkpoint import export_t5x
@@ -45,7 +46,8 @@ def export_checkpoint(
     run = RunDirectory.open(run_dir)
     config = run.config()
     vocabulary = Vocabulary.load(run.vocabulary)
-    params = merge_lora(load_params(run, step)[0])
+    params, _ = load_params(run, step)
+    check_parameters(run, config.model, vocabulary.size, params)
     with new_folder(directory) as partial:
-        _EXPORT[kind](config, params, vocabulary, partial)
+        _EXPORT[kind](config, merge_lora(params), vocabulary, partial)
     return sorted(directory.iterdir())
