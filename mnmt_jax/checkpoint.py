@@ -40,6 +40,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.json_files import read_object
 from mnmt_jax.params_writer import write_lazily
+from mnmt_jax.patient_loop import patient_loops
 from mnmt_jax.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import tree_sharding
@@ -54,6 +55,7 @@ class _Harmless(logging.Filter):
         text = str(record.msg)
         dropped = (
             "Metadata file does not exist",
+            "Failed to get item metadata",
             "`tracked_metric`",
             "Save Finalize thread",
             "_SignalingThread.run()",
@@ -311,7 +313,8 @@ class Checkpoints:
             check_arrays(folder, record.get("arrays", {}).get(name, {}), array_types(tree))
         arguments = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
         try:
-            items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
+            with patient_loops():
+                items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
         except Exception:
             check_readable(folder)
             raise  # the files are fine: the error is not theirs

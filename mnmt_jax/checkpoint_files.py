@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.patient_loop import patient_loops
 from mnmt_jax.storage import is_machine_trouble, one_line
 
 ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
@@ -55,7 +56,7 @@ def read_numpy(folder: Path, fingerprint: int) -> Any:
 
 def load_numpy(folder: Path) -> Any:
     """Reads an item into the host's memory, whatever structure it has."""
-    with _reader(ocp.PyTreeCheckpointHandler) as reader:
+    with patient_loops(), _reader(ocp.PyTreeCheckpointHandler) as reader:
         metadata = reader.metadata(folder).item_metadata
         if metadata is None:
             raise ValueError("files are missing or damaged")

@@ -20,6 +20,7 @@ from mnmt_jax.config import Config, save_config
 from mnmt_jax.describe import parameter_shapes
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.patient_loop import patient_loops
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -98,7 +99,7 @@ def _checkpoint(path: Path) -> Path:
 def _read_target(folder: Path) -> dict[str, Any]:
     """Reads the parameters alone, not the optimizer's state."""
     try:
-        with ocp.PyTreeCheckpointer() as reader:
+        with patient_loops(), ocp.PyTreeCheckpointer() as reader:
             shapes = reader.metadata(folder / _STATE).item_metadata.tree["target"]
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
             wanted = ocp.args.PyTreeRestore(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,29 @@ def test_damaged_files_are_set_aside(how, folder):
     assert "checkpoint 2 cannot be read" in said[0] and "was moved" in said[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
+
+
+def test_no_read_is_left_behind_when_another_fails(tmp_path, monkeypatch, caplog):
+    """A loop that is closed before gets answers of tensorstore's threads: tracebacks."""
+    many = {f"array_{n:02}": jnp.full((4,), n, jnp.float32) for n in range(40)}
+    state = TrainState(jnp.asarray(1, jnp.int32), many, many, Window.empty(("source",)))
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(state, {})
+    checkpoints.close()
+    DAMAGE["data cut"](tmp_path / "checkpoints" / "1")
+    left: list[int] = []
+    close = asyncio.SelectorEventLoop.close
+
+    def counting(loop):
+        left.append(0 if loop.is_closed() else len(asyncio.all_tasks(loop)))
+        close(loop)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "close", counting)
+    policy = asyncio.get_event_loop_policy()
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        restore(tmp_path / "checkpoints", shapes_of(state))
+    assert left and not any(left)
+    assert asyncio.get_event_loop_policy() is policy and not caplog.records
 
 
 @pytest.mark.parametrize("how", ["extra gone", "data cut"])
