@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
+from mnmt_jax.config import Model
+from mnmt_jax.describe import parameter_shapes
 from mnmt_jax.lazy_array import LazyArray
 
 
@@ -14,6 +17,12 @@ def read_all(tree: Any) -> Any:
     if isinstance(tree, LazyArray):
         return tree.read()
     return {key: read_all(branch) for key, branch in tree.items()}
+
+
+def zeros_of(model: Model, vocab_size: int) -> Any:
+    """Returns parameters as a model has them, all zero, to be read one by one."""
+    shapes = parameter_shapes(model, vocab_size)
+    return jax.tree.map(lambda leaf: LazyArray.of(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Data, save_config
+from mnmt_jax.config import Data
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.huggingface import export_huggingface
@@ -18,11 +18,12 @@ from mnmt_jax.interchange.importing import import_checkpoint
 from mnmt_jax.interchange.safetensors import read_safetensors
 from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import Vocabulary
 from tests import made_foreign
-from tests.made_params import assert_same
+from tests.made_params import assert_same, zeros_of
 from tests.run_commands import command
 from tests.unit.made_text import sentence
 from tests.unit.made_text import vocabulary as made_vocabulary
@@ -232,9 +233,10 @@ def test_models_without_counterpart_are_refused(tmp_path, kind, changes, message
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
-    config = run.config()
+    config, vocabulary = run.config(), Vocabulary.load(run.vocabulary)
     model = dataclasses.replace(config.model, **changes)
-    save_config(dataclasses.replace(config, model=model), run.config_file)
+    config, params = dataclasses.replace(config, model=model), zeros_of(model, vocabulary.size)
+    write_run(tmp_path / "other", config, vocabulary, params, origin=("fs", "made"))
     with pytest.raises(UserError, match=message):
-        export_checkpoint(kind, run.path, tmp_path / "out")
+        export_checkpoint(kind, tmp_path / "other", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
 
+from mnmt_jax.config import Data
 from mnmt_jax.data.cache import TaskSource, TokenCache, encode_pairs, split_records, write_cache
+from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import get_layout
 from mnmt_jax.vocabulary import Vocabulary
 from tests.unit import made_text
 
@@ -155,3 +159,85 @@ def test_errors_name_the_remedy(tmp_path, cache):
     with pytest.raises(UserError, match="no split 'test'"):
         cache.split("made_en_de", "test")
     assert not (tmp_path / "a").exists()
+
+
+TASK, SHARDS = "tasks/made_en_de", "train-0000{}.array_record"
+
+
+def _flip(path):
+    data = bytearray(path.read_bytes())
+    data[300] ^= 0x41  # in a record: most of a small file is padding
+    path.write_bytes(data)
+
+
+def _other_lengths(path):
+    np.save(path, np.load(path)[::-1])
+
+
+def _other_total(path):
+    np.save(path, np.load(path) + 1)
+
+
+@pytest.mark.parametrize("jumps", [0, 1])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        (SHARDS.format(1), _flip),
+        (SHARDS.format(1), lambda path: path.write_bytes(path.read_bytes()[:100])),
+        (SHARDS.format(1), lambda path: path.write_bytes(path.read_bytes()[:65536])),
+        (SHARDS.format(1), lambda path: shutil.copy(path.with_name(SHARDS.format(2)), path)),
+        (SHARDS.format(0), lambda path: path.unlink()),
+        ("train-lengths.npy", lambda path: path.unlink()),
+        ("train-lengths.npy", lambda path: path.write_bytes(path.read_bytes()[:150])),
+        ("train-lengths.npy", lambda path: path.write_bytes(b"PK\3\4 no array")),
+        ("train-lengths.npy", lambda path: np.save(path, np.zeros((25, 2), object))),
+        ("train-lengths.npy", _other_total),
+        ("train-lengths.npy", _other_lengths),
+    ],
+)
+def test_damage_names_the_file(cache, file, damage, jumps):
+    """Read directly, and through the pipeline's thread."""
+    path = cache.directory / TASK / file
+    damage(path)
+    again = TokenCache.open(cache.directory)
+    data = Data(rows=4, source_length=64, target_length=64)
+    pipeline = Pipeline(again, get_layout("prefix", (1,)), data)
+    with pytest.raises(UserError, match="is (damaged|missing).*make the cache again") as caught:
+        if jumps:
+            next(pipeline.train())
+        else:
+            again.read("made_en_de", "train", np.arange(25))
+    named = "array_record" if damage is _other_lengths else file
+    assert str(caught.value).startswith(str(path.parent)) and named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: "{",
+        lambda facts: "[]",
+        lambda facts: json.dumps({"format": facts["format"]}),
+        lambda facts: json.dumps(facts | {"tasks": [{"name": "x"}]}),
+        lambda facts: json.dumps(facts).replace('"examples": 25', '"examples": 26'),
+        lambda facts: json.dumps(facts).replace('"examples": 25', '"examples": "25"'),
+        lambda facts: json.dumps(facts).replace("made_en_de", "../../made_en_de"),
+        lambda facts: json.dumps(facts).replace("made_en_de", "/etc"),
+        lambda facts: json.dumps(facts).replace('"train"', '"../x"'),
+    ],
+)
+def test_a_damaged_list_of_tasks_is_refused(cache, change):
+    path = cache.directory / "cache.json"
+    text = change(json.loads(path.read_text()))
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"cache\.json: is damaged .*make the cache again"):
+        TokenCache.open(cache.directory)
+
+
+def test_storage_that_fails_is_not_called_damage(cache, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("read() failed: Input/output error")
+
+    monkeypatch.setattr(TokenCache, "_reader", fail)
+    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\); see to the stor"):
+        cache.read("made_en_de", "train", np.arange(2))

@@ -1,0 +1,123 @@
+"""Whatever opens a run says in one line which of its files is damaged or was edited."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.adapters import merge_adapter
+from mnmt_jax.checkpoint import best_steps, load_params
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.evaluate import load_subject
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.new_run import write_run
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.translator import Translator
+from tests.made_params import zeros_of
+from tests.made_run import make_config
+from tests.unit import made_text
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A run at step 0, with LoRA so that adapters open it too."""
+    run, vocabulary = tmp_path_factory.mktemp("made") / "run", made_text.vocabulary()
+    config = make_config(Path("nowhere"), model={"lora_rank": 2})
+    params = zeros_of(config.model, vocabulary.size)
+    write_run(run, config, vocabulary, params, origin=("nobody", "zeros"))
+    return run
+
+
+@pytest.fixture
+def run(made, tmp_path) -> Path:
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+OPENERS: dict[str, Callable[[Path], object]] = {
+    "infer": Translator.load,
+    "evaluate": load_subject,
+    "export": lambda run: export_checkpoint("t5x", run, run.parent / "out"),
+    "adapters": lambda run: merge_adapter(run, run.parent / "out"),
+}
+
+
+def _edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        text = (run / name).read_text()
+        assert old in text
+        (run / name).write_text(text.replace(old, new))
+
+    return edit
+
+
+def _flip(name: str) -> Callable[[Path], None]:
+    def flip(run: Path) -> None:
+        data = bytearray((run / name).read_bytes())
+        data[len(data) // 2] ^= 0x41
+        (run / name).write_bytes(data)
+
+    return flip
+
+
+def _write(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda run: (run / name).write_bytes(data) and None
+
+
+DAMAGE = {
+    "embed": (
+        _edit("config.gin", "Model.embed = 16", "Model.embed = 32"),
+        r"checkpoints was written with another configuration.*'embedding' is float32\[63, 16\]",
+    ),
+    "layers": (
+        _edit("config.gin", "stage_layers = (1,)", "stage_layers = (2,)"),
+        r"checkpoints was written with another configuration.*absent there",
+    ),
+    "value": (
+        _edit("config.gin", "Model.norm = 'pre'", "Model.norm = 'mid'"),
+        r"config\.gin:\d+: ",
+    ),
+    "circle": (_edit("config.gin", "Model.heads = 2", "Model.heads = %A\nA = %A"), "in a circle"),
+    "facts": (_write("vocabulary/vocabulary.json", b"{"), r"vocabulary\.json: is damaged"),
+    "facts list": (_write("vocabulary/vocabulary.json", b"[1]"), r"vocabulary\.json: is damaged"),
+    "model": (_flip("vocabulary/spm.model"), r"vocabulary\.json: .*one of them is damaged"),
+    "languages": (_write("vocabulary/languages.txt", b"\xff"), r"languages\.txt: is damaged"),
+    "pieces": (_write("vocabulary/pieces.json", b"{"), r"pieces\.json: is damaged"),
+    "numbers": (_write("vocabulary/pieces.json", b"[1, 2]"), r"pieces\.json: is damaged"),
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("how", DAMAGE)
+def test_the_damaged_file_is_named(how, opener, run):
+    damage, message = DAMAGE[how]
+    damage(run)
+    with pytest.raises(UserError, match=message) as caught:
+        OPENERS[opener](run)
+    assert str(run) in str(caught.value) and "\n" not in str(caught.value)
+    assert not (run.parent / "out").exists()
+
+
+def test_an_undamaged_run_is_opened(run):
+    assert Translator.load(run).languages == ("en", "de", "fr")
+    assert export_checkpoint("t5x", run, run.parent / "out")
+
+
+def test_files_beside_the_parameters_are_named_too(run):
+    (run / "average").mkdir()
+    for text in ("{", "[]", "{}"):
+        (run / "average" / "facts.json").write_text(text)
+        with pytest.raises(UserError, match=r"facts\.json: is damaged .*average_checkpoints\.py"):
+            load_params(run, "average")
+    (run / "checkpoints" / "0" / "metrics").mkdir()
+    (run / "checkpoints" / "0" / "metrics" / "metrics").write_text("{")
+    with pytest.raises(UserError, match=r"metrics: is damaged .*name a step"):
+        best_steps(RunDirectory(run), 1)
+    for text in ("{", '{"format": 3, "counts": 1, "averages": 1, "directions": [1]}'):
+        (run / "scores.json").write_text(text)
+        with pytest.raises(UserError, match=r"scores\.json: (is damaged|not a scores file)"):
+            read_result(run)
