@@ -10,6 +10,7 @@ length of the header; the header maps each name to dtype, shape and [begin, end)
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.lazy_array import LazyArray
 
 SHARD_BYTES = 5_000_000_000
-_MAX_HEADER = 100_000_000
+_MAX_HEADER = 25_000_000  # a hundred thousand tensors; JSON takes up to twenty times as much memory
 _DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -52,7 +53,14 @@ def read_safetensors(path: str | Path) -> dict[str, LazyArray]:
     header, start = _read_header(path)
     header.pop("__metadata__", None)
     end = path.stat().st_size - start
-    return {name: _lazy(path, name, facts, (start, end)) for name, facts in header.items()}
+    tensors = {name: _lazy(path, name, facts, (start, end)) for name, facts in header.items()}
+    total = sum(tensor.bytes for tensor in tensors.values())
+    if total > end:
+        raise UserError(
+            f"{path}: says that it holds {total:,} bytes of tensors but has {end:,}; refused. "
+            "Download it again"
+        )
+    return tensors
 
 
 def read_shards(index: Path, read: Any) -> dict[str, LazyArray]:
@@ -128,7 +136,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
             raise UserError(f"{path}: not a safetensors file, or cut off; download it again")
         try:
             header = json.loads(file.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: its header is damaged; download it again") from error
     if not isinstance(header, dict):
         raise UserError(f"{path}: its header is damaged; download it again")
@@ -137,14 +145,14 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 def _lazy(path: Path, name: str, facts: Mapping[str, Any], room: tuple[int, int]) -> LazyArray:
     try:
-        code, (begin, end) = facts["dtype"], facts["data_offsets"]
+        code, (begin, end) = str(facts["dtype"]), map(int, facts["data_offsets"])
         shape = tuple(int(size) for size in facts["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: its header is damaged at '{name}'; download it again") from error
     if code not in _DTYPES:
         raise UserError(f"{path}: '{name}' has the type {code}; only {', '.join(_DTYPES)} are read")
     start, available = room
-    count, dtype = int(np.prod(shape, dtype=np.int64)), _DTYPES[code]
+    count, dtype = math.prod(shape), _DTYPES[code]  # NumPy's product would overflow in silence
     if min(shape, default=0) < 0 or not 0 <= begin <= end <= available:
         raise UserError(f"{path}: '{name}' lies outside the file; download it again")
     if end - begin != count * dtype.itemsize:

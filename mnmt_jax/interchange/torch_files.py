@@ -2,7 +2,8 @@
 
 Such a file is a zip with a pickle and the bytes of each storage. A pickle is a program: it may call
 whatever it can name. Here it can name a short list of things, each replaced by a harmless stand-in
-of ours, and anything else ends the reading. Values are read later, one tensor at a time.
+of ours, and anything else ends the reading. Nor can it take much more memory than the file has
+bytes: what it may repeat is counted. Values are read later, one tensor at a time.
 
 Source: the layout that `torch.save` has written since PyTorch 1.6.
 """
@@ -13,11 +14,13 @@ import argparse
 import collections
 import dataclasses
 import io
+import math
 import pickle
+import pickletools
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +29,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.lazy_array import LazyArray
 
 _CHUNK = 1 << 24
+# Names and sizes of tensors take some 200 bytes each. A byte of a pickle can become a hundred in
+# memory, an empty list for instance.
+_MAX_PROGRAM = 1 << 23
+_REMEDY = "Save the weights alone, e.g. as safetensors"
 # The classes written in Python: theirs are the operations that can be taken away or added.
 _Unpickler: Any = pickle._Unpickler
 _Pickler: Any = pickle._Pickler
@@ -55,8 +62,8 @@ def read_torch(path: str | Path) -> Any:
         for each tensor.
 
     Raises:
-        UserError: if the file is damaged, of the format before PyTorch 1.6, or names anything but
-            data; nothing of it has been run then.
+        UserError: if the file is damaged, of the format before PyTorch 1.6, names anything but
+            data, or says that it holds more than its own size; nothing of it has been run then.
     """
     path = Path(path)
     if not path.is_file():
@@ -66,18 +73,9 @@ def read_torch(path: str | Path) -> Any:
             f"{path}: not in the zip format of PyTorch 1.6 and later, or cut off; save it again "
             "with torch.save of a current version"
         )
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        roots = [name for name in names if name.split("/")[1:] == ["data.pkl"]]
-        if len(roots) != 1:
-            raise UserError(f"{path}: holds no data.pkl; it is not a file of torch.save")
-        folder = roots[0].removesuffix("data.pkl")
-        if f"{folder}byteorder" in names and archive.read(f"{folder}byteorder") != b"little":
-            raise UserError(f"{path}: was written on a big-endian machine; convert it there")
-        sizes = {info.filename: info.file_size for info in archive.infolist()}
-        program = archive.read(roots[0])
+    program, folder, sizes = _contents(path)
     try:
-        return _Reader(io.BytesIO(program), path, folder, sizes).load()
+        return _Reader(program, path, folder, sizes).load()
     except UserError:
         raise
     except Exception as error:  # damaged pickles end in errors of many types
@@ -87,22 +85,93 @@ def read_torch(path: str | Path) -> Any:
         ) from error
 
 
+def _contents(path: Path) -> tuple[bytes, str, dict[str, int]]:
+    """Returns the pickle, the folder in the zip that it lies in, and the sizes of all members.
+
+    Raises:
+        UserError: if it is no file of `torch.save`, which compresses nothing.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = _sizes(path, archive.infolist())
+            roots = [name for name in sizes if name.split("/")[1:] == ["data.pkl"]]
+            if len(roots) != 1:
+                raise UserError(f"{path}: holds no data.pkl; it is not a file of torch.save")
+            if sizes[roots[0]] > _MAX_PROGRAM:
+                raise UserError(
+                    f"{path}: its data.pkl has {sizes[roots[0]]:,} bytes, more than the names of "
+                    f"weights need ({_MAX_PROGRAM:,}); refused, nothing was run. {_REMEDY}"
+                )
+            folder = roots[0].removesuffix("data.pkl")
+            if f"{folder}byteorder" in sizes and archive.read(f"{folder}byteorder") != b"little":
+                raise UserError(f"{path}: was written on a big-endian machine; convert it there")
+            return archive.read(roots[0]), folder, sizes
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        raise UserError(f"{path}: is damaged ({error}); download it again") from error
+
+
+def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> dict[str, int]:
+    """Returns the members' sizes, which must fit into the file: nothing inflates, none overlap."""
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+            raise UserError(
+                f"{path}: '{member.filename}' is compressed ({member.file_size:,} bytes), as "
+                "torch.save never does; refused. Pack it again without compression"
+            )
+    total, size = sum(member.file_size for member in members), path.stat().st_size
+    if total > size:
+        raise UserError(
+            f"{path}: says that it holds {total:,} bytes but has {size:,}; refused. Download it "
+            "again"
+        )
+    return {member.filename: member.file_size for member in members}
+
+
+class _Operations(dict[int, Callable[..., None]]):
+    """The operations of a pickle by number; what is left out refuses itself by name."""
+
+    def __missing__(self, number: int) -> Callable[..., None]:
+        known = pickletools.code2op.get(chr(number))  # type: ignore[attr-defined]
+        if known is None:
+            raise ValueError(f"no operation {number}")
+
+        def refuse(reader: _Reader) -> None:
+            reader.refuse(f"uses the operation {known.name}")
+
+        return refuse
+
+
 class _Reader(_Unpickler):
     """Loads a pickle that can name nothing but `_ALLOWED` and the storages.
 
     Operations that set attributes are limited to attributes of plain data, or a pickle could change
-    classes of this process; operations that no current pickle of PyTorch has are left out.
+    classes of this process; operations that no pickle of PyTorch has are left out. A pickle can
+    refer to a thing again for a few bytes, so what copies things or walks through them is limited
+    by the pickle's size.
     """
 
-    dispatch = _Unpickler.dispatch.copy()
-    for _left_out in (pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.INST, pickle.OBJ):
+    dispatch = _Operations(_Unpickler.dispatch)
+    for _left_out in (
+        *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX),
+        *(pickle.DICT, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
+        *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    ):
         del dispatch[_left_out[0]]
 
-    def __init__(
-        self, program: io.BytesIO, path: Path, folder: str, sizes: Mapping[str, int]
-    ) -> None:
-        super().__init__(program, encoding="utf-8")
+    def __init__(self, program: bytes, path: Path, folder: str, sizes: Mapping[str, int]) -> None:
+        super().__init__(io.BytesIO(program), encoding="utf-8")
         self._path, self._folder, self._sizes = path, folder, sizes
+        self._may_copy = 1000 + len(program)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Ends the reading.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{self._path}: {what}, which weights do not need; refused, nothing was run. {_REMEDY}"
+        )
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns our stand-in for a name, if it has one."""
@@ -110,10 +179,7 @@ class _Reader(_Unpickler):
             return _StorageType(name)
         allowed = _ALLOWED.get((module, name))
         if allowed is None:
-            raise UserError(
-                f"{self._path}: names {module}.{name}, which weights do not need; refused, nothing "
-                "was run. Save the weights alone, e.g. as safetensors"
-            )
+            self.refuse(f"names {module}.{name}")
         return allowed
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -130,11 +196,42 @@ class _Reader(_Unpickler):
         """Gives an object its attributes: to a namespace alone, others do not need theirs."""
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) is argparse.Namespace and type(state) is dict:
+            self._count(state)
             vars(target).update(state)
         elif type(target) not in (collections.OrderedDict, _Dtype):
             raise ValueError(f"sets attributes of a {type(target).__name__}")
 
+    def _reduce(self) -> None:
+        """Calls one of our stand-ins."""
+        arguments = self.stack[-1]
+        self._count(arguments)
+        for argument in arguments:
+            if isinstance(argument, Collection):
+                self._count(argument)
+        super().load_reduce()
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._put([key, value])
+
+    def _set_items(self) -> None:
+        self._put(self.pop_mark())
+
+    def _put(self, items: list[Any]) -> None:
+        """Puts keys and values, which take turns, into the dictionary that is being made."""
+        if not all(isinstance(key, str | int | float | None) for key in items[::2]):
+            self.refuse("has keys that are neither texts nor numbers")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    def _count(self, copied: Collection[Any]) -> None:
+        self._may_copy -= len(copied)
+        if self._may_copy < 0:
+            self.refuse("repeats itself to more than its size")
+
     dispatch[pickle.BUILD[0]] = _build
+    dispatch[pickle.REDUCE[0]] = _reduce
+    dispatch[pickle.SETITEM[0]] = _set_item
+    dispatch[pickle.SETITEMS[0]] = _set_items
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +266,8 @@ def _tensor(storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> 
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     if min((*shape, *steps, offset), default=0) < 0 or (not empty and last >= storage.count):
         raise ValueError("a tensor reaches beyond its storage")
+    if math.prod(shape) > storage.count:
+        raise ValueError("a tensor is larger than its storage")
 
     def read() -> np.ndarray:
         values = storage.read()[offset:]
@@ -181,6 +280,20 @@ def _tensor(storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> 
 def _parameter(tensor: Any, *_: Any) -> Any:
     """Stands for `torch._utils._rebuild_parameter`."""
     return tensor
+
+
+def _ordered(*items: Any) -> collections.OrderedDict[Any, Any]:
+    """Stands for `collections.OrderedDict`, which is filled by other operations."""
+    if items:
+        raise ValueError("a dictionary made of other things")
+    return collections.OrderedDict()
+
+
+def _device(*place: Any) -> str:
+    """Stands for `torch.device`."""
+    if not all(isinstance(part, str | int) for part in place):
+        raise ValueError("a device that is none")
+    return ":".join(map(str, place))
 
 
 class _Dtype:
@@ -201,12 +314,12 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "OrderedDict"): _ordered,
     ("argparse", "Namespace"): argparse.Namespace,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("torch", "Size"): tuple,
-    ("torch", "device"): lambda *place: ":".join(map(str, place)),
+    ("torch", "device"): _device,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
