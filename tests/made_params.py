@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +11,9 @@ import numpy as np
 from mnmt_jax.config import Model
 from mnmt_jax.describe import parameter_shapes
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.new_run import write_run
+from tests.made_run import make_config
+from tests.unit import made_text
 
 
 def read_all(tree: Any) -> Any:
@@ -23,6 +27,15 @@ def zeros_of(model: Model, vocab_size: int) -> Any:
     """Returns parameters as a model has them, all zero, to be read one by one."""
     shapes = parameter_shapes(model, vocab_size)
     return jax.tree.map(lambda leaf: LazyArray.of(np.zeros(leaf.shape, leaf.dtype)), shapes)
+
+
+def write_zero_run(run: Path) -> Path:
+    """Writes a run at step 0, with LoRA so that adapters open it too."""
+    config = make_config(Path("nowhere"), model={"lora_rank": 2})
+    vocabulary = made_text.vocabulary()
+    params = zeros_of(config.model, vocabulary.size)
+    write_run(run, config, vocabulary, params, origin=("nobody", "zeros"))
+    return run
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -14,22 +14,14 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.new_run import write_run
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.translator import Translator
-from tests.made_params import zeros_of
-from tests.made_run import make_config
-from tests.unit import made_text
+from tests.made_params import write_zero_run
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A run at step 0, with LoRA so that adapters open it too."""
-    run, vocabulary = tmp_path_factory.mktemp("made") / "run", made_text.vocabulary()
-    config = make_config(Path("nowhere"), model={"lora_rank": 2})
-    params = zeros_of(config.model, vocabulary.size)
-    write_run(run, config, vocabulary, params, origin=("nobody", "zeros"))
-    return run
+    return write_zero_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
