@@ -134,7 +134,7 @@ class Mirror:
         """
         present = self._present()
         try:
-            for name, stamp in present.items():
+            for name, stamp in sorted(present.items()):  # a run's config.gin before what it owns
                 if self._published.get(name) != stamp:
                     (self.bucket / name).write_bytes((self.folder / name).read_bytes())
         except Exception as error:  # as above

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 
 from mnmt_jax.bucket import absolute, is_bucket, move_folder, remove_folder
 from mnmt_jax.checkpoint import available_steps, choose_step, read_step
+from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.run_directory import RunDirectory
 
@@ -25,11 +26,14 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
         steps: which checkpoints, e.g. from `newest_steps` or `best_steps`.
 
     Raises:
-        UserError: if one of them does not exist or is damaged; nothing is written then.
+        UserError: if one of them does not exist or is damaged, or RUN/average is not an average;
+            nothing is written then.
 
     Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
     """
     run = RunDirectory.open(run_dir)
+    if run.average.exists() and not (run.average / "params").exists():
+        raise UserError(f"{run.average}: is there already and is no average of ours; move it")
     chosen = sorted({choose_step(run.checkpoints, step) for step in steps})
     total = read_step(run.checkpoints, chosen[0])
     for step in chosen[1:]:

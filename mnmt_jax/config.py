@@ -278,6 +278,7 @@ class Config:
     mesh: Mesh
 
 
+_MARK = "# Written by mnmt-jax.\n"
 _SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
 _SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
 _ROOT = Path(__file__).resolve().parent.parent
@@ -419,13 +420,23 @@ def _read_binding(found: Bindings, text: str) -> None:
 
 def save_config(config: Config, path: str | Path) -> None:
     """Writes every field, defaults included, as a gin file that `load_config` reads back."""
-    lines = []
+    lines = [_MARK]
     for name, section in _SECTIONS.items():
         values = getattr(config, name)
         for field in dataclasses.fields(section):
             lines.append(f"{section.__name__}.{field.name} = {getattr(values, field.name)!r}")
         lines.append("")
     Path(path).write_text("\n".join(lines), encoding="utf-8")
+
+
+def is_saved_config(text: str) -> bool:
+    """Returns whether `save_config` wrote a text, of this version or of one without the mark."""
+    if text.startswith(_MARK):
+        return True
+    lines = [line for line in text.splitlines() if line]
+    sections = [line.partition(".")[0] for line in lines if re.match(r"\w+\.\w+ = ", line)]
+    wanted = [section.__name__ for section in _SECTIONS.values()]
+    return len(sections) == len(lines) and list(dict.fromkeys(sections)) == wanted
 
 
 def parsed_config() -> Config:

@@ -1,4 +1,4 @@
-"""Names for files and folders that get their own name only when they are complete."""
+"""Files and folders that replace nothing of others and get their name when they are complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import glob
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mnmt_jax.bucket import refuse_bucket
@@ -41,6 +41,25 @@ def check_output(directory: Path) -> None:
     refuse_bucket(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory}: is there already; choose another --output or remove it")
+
+
+def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:
+    """Refuses a file to write where something lies that was not written by us.
+
+    Args:
+        path: of the file; nothing is lost if it is not there or empty.
+        is_ours: says of a file's text whether the same command has written it.
+        flag: that names another place.
+
+    Raises:
+        UserError: if so.
+    """
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    if not (path.is_file() and is_ours(path.read_text(encoding="utf-8", errors="replace"))):
+        raise UserError(
+            f"{path}: is there already and is not of mnmt-jax; move it, or choose another {flag}"
+        )
 
 
 @contextlib.contextmanager

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mnmt_jax.bucket import Mirror, is_bucket
-from mnmt_jax.config import Config, load_config, save_config
+from mnmt_jax.config import Config, is_saved_config, load_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
+from mnmt_jax.partial import check_replaced
 from mnmt_jax.vocabulary import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
@@ -220,6 +221,22 @@ class RunDirectory:
         """
         _write_json(self.origin_file, {"origin": origin, "report": report})
 
+    def check_folder(self) -> None:
+        """Checks that a training here would replace nothing but what a run has written.
+
+        Raises:
+            UserError: if the folder has a `config.gin` of somebody else, or files by a run's names
+                without the `config.gin` that a run writes first.
+        """
+        check_replaced(self.config_file, is_saved_config, "--workdir")
+        if not self.config_file.is_file():
+            for name in (self.vocabulary, self.tasks_file, self.origin_file, self.metrics_file):
+                if name.exists():
+                    raise UserError(
+                        f"{self.place / name.name}: is there already, and no config.gin of a run; "
+                        "move it, or choose another --workdir"
+                    )
+
     def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
         """Checks that a configuration and a vocabulary continue the run.
 
@@ -249,11 +266,12 @@ class RunDirectory:
     def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
         """Writes the configuration, and the vocabulary unless the run has one; as `check`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (has_checkpoint and self.config_file.is_file()):
-            vocabulary.save(self.vocabulary)
+        continues = has_checkpoint and self.config_file.is_file()
         partial = self.path / f".config.gin.partial-{os.getpid()}"
         save_config(config, partial)
-        partial.replace(self.config_file)
+        partial.replace(self.config_file)  # first: it says whose the other files are
+        if not continues:
+            vocabulary.save(self.vocabulary)
 
 
 def _write_json(path: Path, facts: Mapping[str, Any]) -> None:

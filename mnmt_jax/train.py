@@ -143,11 +143,13 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
         None when the run is complete; the name of the signal that stopped it otherwise.
 
     Raises:
-        UserError: if the configuration does not fit the data, the devices or the run, if LoRA has
-            no `origin`, or if a loss is not finite.
+        UserError: if the configuration does not fit the data, the devices or the run, if the folder
+            has files of others in a run's place, if LoRA has no `origin`, or if a loss is not
+            finite.
     """
     settings = config.train
     run = RunDirectory.open(workdir)
+    run.check_folder()
     with (
         StopRequests() as stop,
         Session(config, run, origin) as session,

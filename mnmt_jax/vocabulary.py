@@ -23,6 +23,7 @@ import sentencepiece
 
 from mnmt_jax.data.order import mix64, text_key
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import check_output
 from mnmt_jax.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 FORMAT = 1
@@ -337,6 +338,16 @@ class SentencePieceOptions:
             raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
         if not 0 < self.character_coverage <= 1:
             raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
+
+
+def check_vocabulary_folder(directory: str | Path) -> None:
+    """Refuses a folder to write a vocabulary to that holds anything else.
+
+    Raises:
+        UserError: if so.
+    """
+    if not (Path(directory) / _FACTS_FILE).is_file():
+        check_output(Path(directory))
 
 
 def train_sentencepiece(

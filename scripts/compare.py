@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mnmt_jax.cli import CommandParser
 from mnmt_jax.errors import UserError, run_command
 
@@ -14,10 +16,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5, help="sentences to show (default 5)")
     flags = parser.parse_args()
 
-    from mnmt_jax.evaluation.report import write_report
+    from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
     from mnmt_jax.evaluation.table import comparison_table, sample_lines
+    from mnmt_jax.partial import check_replaced
 
+    check_replaced(Path(flags.output), is_report)
     results = [read_result(folder) for folder in flags.results]
     if len({result.task for result in results}) > 1:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))

@@ -78,10 +78,11 @@ def main() -> None:
         raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.evaluation.evaluate import evaluate, load_subject
+    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, load_subject
     from mnmt_jax.evaluation.further import Further, Wanted
     from mnmt_jax.evaluation.table import comparison_table
 
+    check_folder(flags.output)
     corpus, wanted = _corpus(flags)
     step = int(flags.step) if (flags.step or "").isdigit() else flags.step
     subject, languages = load_subject(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
-from mnmt_jax.decoding.files import format_json, open_output, read_lines
+from mnmt_jax.decoding.files import check_output_file, format_json, open_output, read_lines
 from mnmt_jax.errors import listed, run_command
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(_parser())
+    if flags.output:
+        check_output_file(flags.output, flags.input)
     import_modules(flags.module_import)
     from mnmt_jax.translator import Translator
 

@@ -38,6 +38,9 @@ def main() -> None:
         parser.add_argument("--seed", type=int, help="of the draw (0)"),
     ]
     arguments = parser.parse_args()
+    from mnmt_jax.vocabulary import check_vocabulary_folder
+
+    check_vocabulary_folder(arguments.output)
     make = _adopt if arguments.sentencepiece else _train
     vocabulary = make(arguments, [option.dest for option in options])
     summary = {

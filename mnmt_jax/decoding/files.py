@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,28 @@ def read_lines(path: str | None) -> Iterator[str]:
         if isinstance(line, text_lines.Flaw):
             raise UserError(f"{name}, line {number}: {line.detail}; convert the file")
         yield line
+
+
+def check_output_file(output: str, source: str | None) -> None:
+    """Checks that a file to write is not the one that is read.
+
+    Args:
+        output: the name of the one.
+        source: the name of the other; None is standard input.
+
+    Raises:
+        UserError: if it is, also by a link.
+    """
+    try:
+        read = os.stat(sys.stdin.fileno() if source is None else source)
+        same = stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(output))
+    except (OSError, ValueError):  # one of them is not there
+        return
+    if same:
+        raise UserError(
+            f"--output={output}: is the file that --input reads, which would be replaced; choose "
+            "another --output"
+        )
 
 
 @contextlib.contextmanager

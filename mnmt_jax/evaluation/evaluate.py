@@ -13,13 +13,19 @@ from mnmt_jax.config import Config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
-from mnmt_jax.evaluation.report import write_report
-from mnmt_jax.evaluation.result import DirectionResult, RunResult, write_result
+from mnmt_jax.evaluation.report import is_report, write_report
+from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
-from mnmt_jax.evaluation.table import format_score, result_page
+from mnmt_jax.evaluation.table import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.training_log import read_training_log
-from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore
+from mnmt_jax.evaluation.translations import (
+    Output,
+    Translate,
+    TranslationStore,
+    check_translations,
+)
 from mnmt_jax.languages import Direction
+from mnmt_jax.partial import check_replaced
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -118,6 +124,20 @@ def load_subject(
     return subject, vocabulary.languages
 
 
+def check_folder(output: str | Path) -> None:
+    """Checks that an evaluation may write to a folder: what it would replace is an evaluation's.
+
+    Raises:
+        UserError: if a file there is somebody else's, or the folder is in a bucket.
+    """
+    refuse_bucket(output)
+    folder = Path(output)
+    check_replaced(folder / "scores.json", is_result)
+    check_replaced(folder / "table.md", is_result_page)
+    check_replaced(folder / "report.html", is_report)
+    check_translations(folder / "translations")
+
+
 def evaluate(
     subject: Subject,
     benchmark: Benchmark,
@@ -137,9 +157,10 @@ def evaluate(
         further: computes scores beyond the standard ones; None computes none.
 
     Raises:
-        UserError: if there is nothing to evaluate or the folder cannot be written.
+        UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
+            of others by these names.
     """
-    refuse_bucket(output)
+    check_folder(output)
     directions = choose_directions(benchmark.directions, which, subject.supervised)
     if subject.supervised is None:
         _say(UNKNOWN_TRAINING)

@@ -28,6 +28,8 @@ from mnmt_jax.evaluation.table import (
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text
 _OPEN_LANGUAGES = 9  # from here on only the leading metrics' maps are unfolded
+_GENERATOR = Html('<meta name="generator" content="mnmt-jax">')
+_METHODS = "How this was computed"
 
 
 def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
@@ -48,6 +50,11 @@ def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
     path.write_text(report_page(runs), encoding="utf-8")
 
 
+def is_report(text: str) -> bool:
+    """Returns whether `write_report` wrote a page, of this version or of one without its mark."""
+    return _GENERATOR in text or tag("h2", _METHODS) in text
+
+
 def report_page(runs: Sequence[RunResult]) -> str:
     """Returns the report as HTML."""
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
@@ -65,6 +72,7 @@ def report_page(runs: Sequence[RunResult]) -> str:
     head = tag(
         "head",
         Html('<meta charset="utf-8">'),
+        _GENERATOR,
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         tag("title", title),
         tag("style", Html(STYLE)),
@@ -335,7 +343,7 @@ def _methods(runs: Sequence[RunResult]) -> Html:
         if run.config:
             listing = tag("pre", _config_text(run.config))
             parts.append(_details(tag("summary", "Configuration"), listing, unfolded=False))
-    return _section("How this was computed", join(parts))
+    return _section(_METHODS, join(parts))
 
 
 def _config_text(config: Mapping[str, Any]) -> str:

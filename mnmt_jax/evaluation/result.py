@@ -233,6 +233,15 @@ def write_result(result: RunResult, path: str | Path) -> None:
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
+def is_result(text: str) -> bool:
+    """Returns whether `write_result` wrote a file, of any version."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and {"format", "directions", "signatures"} <= document.keys()
+
+
 def read_result(path: str | Path) -> RunResult:
     """Reads what `write_result` wrote.
 

@@ -9,6 +9,7 @@ from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample
 
 _LEADING = METRICS[:3]
+_METHODS = "## Computed as"
 _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
 
 
@@ -83,13 +84,18 @@ def result_page(result: RunResult) -> str:
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]
-    lines += ["## Computed as", ""]
+    lines += [_METHODS, ""]
     for metric, signature in result.signatures.items():
         parts = signature.items() if isinstance(signature, dict) else [("", signature)]
         lines += [f"- {metric} {part}: `{text}`".replace(" :", ":") for part, text in parts]
     lines += [f"- {key}: {value}" for key, value in result.decoding.items()]
     lines += [f"- {note}" for note in result.notes]
     return "\n".join(lines) + "\n"
+
+
+def is_result_page(text: str) -> bool:
+    """Returns whether `result_page` wrote a text, of any version."""
+    return text.startswith("# ") and _METHODS in text.splitlines()
 
 
 def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:

@@ -15,7 +15,9 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import partial_path
+from mnmt_jax.partial import check_replaced, partial_path
+
+_STAMP = "made_by.json"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,21 @@ Translate = Callable[[Sequence[str], Direction], Sequence[Output]]
 """Translates the sentences of one direction, in order."""
 
 
+def check_translations(folder: Path) -> None:
+    """Checks that a folder for translations holds none of somebody else's.
+
+    Raises:
+        UserError: if it does.
+    """
+    stamp = folder / _STAMP
+    check_replaced(stamp, _is_stamp)
+    if not stamp.is_file() and (found := sorted(folder.glob("*.jsonl"))):
+        raise UserError(
+            f"{found[0]}: is there already and is not of mnmt-jax; move it, or choose another "
+            "--output"
+        )
+
+
 class TranslationStore:
     """Translates each direction once.
 
@@ -52,7 +69,7 @@ class TranslationStore:
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
         self._folder = folder
-        stamp = folder / "made_by.json"
+        stamp = folder / _STAMP
         # Compared as JSON, which has no tuples.
         text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
         self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
@@ -90,6 +107,14 @@ class TranslationStore:
         rows = zip(texts.sources, outputs, texts.references, strict=True)
         _replace(path, "".join(_line(*row) for row in rows))
         return outputs
+
+
+def _is_stamp(text: str) -> bool:
+    try:
+        made_by = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
 
 
 def _line(source: str, output: Output, reference: str) -> str:

@@ -148,6 +148,23 @@ def test_bad_text_names_its_line_and_leaves_no_output(run, infer, tmp_path):
     assert output.read_text() == "old\n" and list(tmp_path.iterdir()) == [output]
 
 
+@pytest.mark.parametrize("kind", ["same", "symbolic", "hard", "gzip"])
+def test_the_input_is_not_replaced(infer, tmp_path, kind):
+    """Found before the run is looked for."""
+    source, output = tmp_path / "in", tmp_path / ("in.gz" if kind == "gzip" else "out")
+    source.write_text("one\n")
+    if kind == "same":
+        output = source
+    elif kind == "symbolic":
+        output.symlink_to(source)
+    else:
+        output.hardlink_to(source)
+    status, out, error = infer(*_languages("nowhere"), "--input", source, "--output", output)
+    assert (status, out) == (2, "") and source.read_text() == "one\n"
+    assert error.startswith(f"error: --output={output}: is the file that --input reads")
+    assert error.count("\n") == 1
+
+
 def test_empty_input_gives_empty_output(run, infer):
     assert infer(*_languages(run))[:2] == (0, "")
 
