@@ -23,6 +23,7 @@ from gin import config_parser
 from mnmt_jax.bindings import Bindings, Macro, Reference
 from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import write_text
 
 _QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
 
@@ -426,7 +427,7 @@ def save_config(config: Config, path: str | Path) -> None:
         for field in dataclasses.fields(section):
             lines.append(f"{section.__name__}.{field.name} = {getattr(values, field.name)!r}")
         lines.append("")
-    Path(path).write_text("\n".join(lines), encoding="utf-8")
+    write_text(Path(path), "\n".join(lines))
 
 
 def is_saved_config(text: str) -> bool:

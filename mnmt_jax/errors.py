@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-# What a path that cannot be written or read says; with its name it needs no traceback.
-_PATH_TROUBLE = (
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ENOENT,
-    errno.ENOSPC,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
+from mnmt_jax.storage import STORAGE
+
+# What a path that cannot be written or read says besides; with its name it needs no traceback.
+_NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UserError(ValueError):
@@ -36,24 +31,63 @@ def run_command(main: Callable[[], int | None]) -> None:
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError` or a path that the system refuses (printed as
-    one line on stderr) and 130 after Ctrl-C. Any other exception is a bug of ours and keeps its
-    traceback.
+    The status is 0 on success, 2 after a `UserError`, a path that the system refuses or a full disk
+    (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
+    exception is a bug of ours and keeps its traceback.
     """
     try:
-        status = main()
+        status = main() or 0
+        flush_output()
     except UserError as error:
+        status = 2
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
+        status = 130
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+        status = 141
     except OSError as error:
-        if error.errno not in _PATH_TROUBLE or error.filename is None:
+        if error.errno not in STORAGE and (error.errno not in _NAMES or error.filename is None):
             raise
-        print(f"error: {error.filename}: {error.strerror}; choose another path", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(status or 0)
+        status = 2
+        place = "" if error.filename is None else f"{error.filename}: "
+        remedy = "make room, or choose" if error.errno in _FULL else "choose"
+        print(f"error: {place}{error.strerror}; {remedy} another path", file=sys.stderr)
+    _drop_output()
+    sys.exit(status)
+
+
+def flush_output() -> None:
+    """Writes what standard output still holds.
+
+    Raises:
+        OSError: if it cannot be written; names it.
+    """
+    if sys.stdout is not None:
+        with naming("standard output"):
+            sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def naming(name: str, *others: str) -> Iterator[None]:
+    """Gives errors of the system about a file the name that the user knows it by.
+
+    Args:
+        name: for errors that have none.
+        others: names that it takes the place of, such as a temporary one.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename) in others:
+            raise OSError(error.errno, error.strerror, name) from error
+        raise
+
+
+def _drop_output() -> None:
+    """Forgets what standard output does not take: Python would fail on it again at the end."""
+    try:
+        flush_output()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

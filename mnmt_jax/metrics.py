@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import jax
 
 from mnmt_jax.chips import chip_of
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import write_text
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.storage import refusal
 from mnmt_jax.validation import SUPERVISED, ZERO_SHOT
@@ -236,10 +236,8 @@ def _truncated(path: Path, after_step: int) -> TextIO:
                 continue  # the line a killed process was writing
             if step <= after_step:
                 kept.append(line + "\n")
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        partial.write_text("".join(kept), encoding="utf-8")
-        partial.replace(path)
+        write_text(path, "".join(kept))
         return path.open("a", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import gzip
 import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from mnmt_jax.bucket import refuse_bucket
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, naming
+from mnmt_jax.storage import refusal, system_trouble
 
 
 def partial_path(final: Path) -> Path:
@@ -36,11 +39,12 @@ def check_output(directory: Path) -> None:
 
     Raises:
         UserError: if there is a file of that name, or a folder that is not empty, or it is in a
-            bucket.
+            bucket or where nothing can be written.
     """
     refuse_bucket(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory}: is there already; choose another --output or remove it")
+    check_writable(directory)
 
 
 def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:
@@ -62,20 +66,79 @@ def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--ou
         )
 
 
+def check_writable(path: Path, flag: str = "--output") -> None:
+    """Refuses a folder to make or fill, or a file's folder, that the system will not take.
+
+    Raises:
+        UserError: if a file is in its way or nothing can be written there.
+    """
+    folder = path
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    trouble = refusal(folder, 0)
+    if trouble:
+        raise UserError(f"{folder}: cannot be written ({trouble}); choose another {flag}")
+
+
 @contextlib.contextmanager
-def new_folder(directory: Path) -> Iterator[Path]:
+def new_file(path: Path) -> Iterator[IO[str]]:
+    """Opens a text file that gets its name when the block ends, unless an error leaves it.
+
+    Args:
+        path: its name, gzip if that ends in `.gz`; what is there is replaced.
+
+    Raises:
+        OSError: if it cannot be written; names `path`, not what was written under.
+    """
+    partial = partial_path(path)
+    try:
+        with naming(str(path), str(partial)):
+            with open_text(partial, path.name) as file:
+                yield file
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def open_text(path: Path, name: str) -> IO[str]:
+    """Opens a file to write UTF-8 text to: gzip if its `name` ends so, with line feeds."""
+    opener = gzip.open if name.endswith(".gz") else open
+    return cast(IO[str], opener(path, "wt", encoding="utf-8", newline="\n"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file so that it is either complete or as before; as `new_file`."""
+    with new_file(path) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def new_folder(directory: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Gives a folder to write into; it becomes `directory` unless an error leaves the block.
 
     Args:
         directory: to make; must not exist or be empty (`check_output`).
+        overwrite: whether it may be neither; it is replaced.
+
+    Raises:
+        UserError: if the system refuses what is written.
     """
     partial = partial_path(directory)
-    partial.mkdir(parents=True)
     try:
+        partial.mkdir(parents=True)
         yield partial
         if directory.is_dir():
-            directory.rmdir()
+            shutil.rmtree(directory) if overwrite else directory.rmdir()
         partial.rename(directory)
+    except (OSError, RuntimeError) as error:
+        # Libraries in C++ say in a RuntimeError what the system said to them.
+        ours = getattr(error, "filename", None) is None or str(partial) in str(error)
+        trouble = system_trouble(error) if ours else ""
+        if not trouble:
+            raise
+        raise UserError(
+            f"{directory}: cannot be written ({trouble}); make room, or choose another --output"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -26,7 +26,7 @@ from mnmt_jax.bucket import Mirror, is_bucket
 from mnmt_jax.config import Config, is_saved_config, load_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import check_replaced
+from mnmt_jax.partial import check_replaced, write_text
 from mnmt_jax.vocabulary import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
@@ -267,17 +267,13 @@ class RunDirectory:
         """Writes the configuration, and the vocabulary unless the run has one; as `check`."""
         self.path.mkdir(parents=True, exist_ok=True)
         continues = has_checkpoint and self.config_file.is_file()
-        partial = self.path / f".config.gin.partial-{os.getpid()}"
-        save_config(config, partial)
-        partial.replace(self.config_file)  # first: it says whose the other files are
+        save_config(config, self.config_file)  # first: it says whose the other files are
         if not continues:
             vocabulary.save(self.vocabulary)
 
 
 def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(facts, indent=1) + "\n")
 
 
 def changed_fields(before: Config, after: Config) -> list[str]:

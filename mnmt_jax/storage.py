@@ -14,7 +14,7 @@ from pathlib import Path
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
 _NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
 _CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors are the network's
-_STORAGE = (
+STORAGE = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,
@@ -24,17 +24,22 @@ _STORAGE = (
     errno.EPERM,
     errno.ESTALE,
 )
+"""Numbers of the errors by which a system refuses a write."""
 
 
 def storage_trouble(error: BaseException) -> str:
     """Returns in the system's words why storage refused a write; empty if something else failed."""
+    network = (one_line(cause) for cause in _causes(error) if _is_network_trouble(cause))
+    return system_trouble(error) or next(network, "")
+
+
+def system_trouble(error: BaseException) -> str:
+    """Returns what `storage_trouble` does, but nothing of a network's."""
     for cause in _causes(error):
-        for number in _STORAGE:
+        for number in STORAGE:
             text = os.strerror(number)
             if getattr(cause, "errno", None) == number or text in str(cause):
                 return text
-        if _is_network_trouble(cause):
-            return one_line(cause)
     return ""
 
 

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.data.order import mix64, text_key
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, naming
 from mnmt_jax.partial import check_output
 from mnmt_jax.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -112,7 +113,10 @@ class Vocabulary:
 
     def save(self, directory: str | Path) -> None:
         """Writes `spm.model`, `languages.txt`, `vocabulary.json` and perhaps `pieces.json`."""
-        directory = Path(directory)
+        with naming(os.fspath(directory)):
+            self._save(Path(directory))
+
+    def _save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / _MODEL_FILE).write_bytes(self.model)
         lines = "".join(f"{code}\n" for code in self.languages)

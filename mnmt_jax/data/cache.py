@@ -15,8 +15,8 @@ import array
 import collections
 import dataclasses
 import hashlib
+import io
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ import numpy as np
 
 from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError
-from mnmt_jax.partial import partial_path
+from mnmt_jax.partial import check_writable, new_folder
 from mnmt_jax.storage import one_line, storage_trouble
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -124,13 +124,13 @@ def write_cache(
         The opened cache.
 
     Raises:
-        UserError: if the directory exists (with `overwrite`: and is no cache), two tasks share a
-            name, a task has no example, or a language has no tag in the vocabulary.
+        UserError: if the directory exists (with `overwrite`: and is no cache) or cannot be written,
+            two tasks share a name, a task has no example, or a language has no tag in the
+            vocabulary.
     """
     directory = Path(directory)
     check_absent(directory, overwrite)
-    partial = partial_path(directory)
-    try:
+    with new_folder(directory, overwrite=overwrite) as partial:
         written: dict[str, CachedTask] = {}
         for task in tasks:
             if task.name in written:
@@ -148,22 +148,18 @@ def write_cache(
             "tasks": [dataclasses.asdict(task) for task in written.values()],
         }
         (partial / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        if directory.exists():
-            shutil.rmtree(directory)
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return TokenCache.open(directory)
 
 
 def check_absent(directory: str | Path, overwrite: bool) -> None:
-    """Refuses to write where something is, unless it is a cache that may be overwritten.
+    """Refuses to write where something is or nothing can be; a cache may be overwritten.
 
     Raises:
         UserError: if so.
     """
     directory = Path(directory)
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        check_writable(directory)
         return
     if not (directory / "cache.json").is_file():
         raise UserError(f"{directory}: exists and is no cache; choose another directory")
@@ -408,7 +404,9 @@ def _write_split(
         return Split(0, 0, 0, (), content.hexdigest())
     writer.close()
     table = np.array(lengths, np.int32).reshape(-1, 2)
-    np.save(_lengths_path(directory, task, split), table)
+    held = io.BytesIO()  # into a file, NumPy's errors do not say what the system said
+    np.save(held, table)
+    _lengths_path(directory, task, split).write_bytes(held.getbuffer())
     totals = table.sum(axis=0, dtype=np.int64)
     return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards), content.hexdigest())
 

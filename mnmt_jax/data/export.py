@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TextIO
+from pathlib import Path
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
+from mnmt_jax.partial import new_file
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv whose first line names the languages."""
@@ -52,14 +53,10 @@ def export_cldr(
         path = os.path.join(directory, name)
         if os.path.exists(path) and not overwrite:
             raise UserError(f"{path}: exists, choose another --output or say --overwrite")
-    try:
-        os.makedirs(directory, exist_ok=True)
-        for split, split_names in names.items():
-            _write_split(
-                corpus, split, sizes[split], [os.path.join(directory, n) for n in split_names]
-            )
-    except OSError as error:
-        raise UserError(f"{error.filename or directory}: {error.strerror or error}") from None
+    os.makedirs(directory, exist_ok=True)
+    for split, split_names in names.items():
+        paths = [os.path.join(directory, name) for name in split_names]
+        _write_split(corpus, split, sizes[split], paths)
     return {name: sizes[split] for split, split_names in names.items() for name in split_names}
 
 
@@ -75,25 +72,14 @@ def _checked_size(split: str, size: int) -> int:
 
 
 def _write_split(corpus: CldrCorpus, split: str, size: int, paths: list[str]) -> None:
-    """Writes one split to temporary files and renames them."""
-    unfinished = [path + ".unfinished" for path in paths]
-    try:
-        with ExitStack() as stack:
-            files: list[TextIO] = [
-                stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
-                for path in unfinished
-            ]
+    """Writes one split; its files get their names when all are complete."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(new_file(Path(path))) for path in paths]
+        if len(files) < len(corpus.languages):
+            files[0].write("\t".join(corpus.languages) + "\n")
+        for sentence in corpus.iter_sentences(split, size):
+            texts = list(sentence.values())
             if len(files) < len(corpus.languages):
-                files[0].write("\t".join(corpus.languages) + "\n")
-            for sentence in corpus.iter_sentences(split, size):
-                texts = list(sentence.values())
-                if len(files) < len(corpus.languages):
-                    texts = ["\t".join(texts)]
-                for file, text in zip(files, texts, strict=True):
-                    file.write(text + "\n")
-        for temporary, path in zip(unfinished, paths, strict=True):
-            os.replace(temporary, path)
-    finally:
-        for path in unfinished:
-            if os.path.exists(path):
-                os.remove(path)
+                texts = ["\t".join(texts)]
+            for file, text in zip(files, texts, strict=True):
+                file.write(text + "\n")

@@ -25,7 +25,7 @@ from mnmt_jax.evaluation.translations import (
     check_translations,
 )
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import check_replaced
+from mnmt_jax.partial import check_replaced, check_writable, write_text
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -128,10 +128,12 @@ def check_folder(output: str | Path) -> None:
     """Checks that an evaluation may write to a folder: what it would replace is an evaluation's.
 
     Raises:
-        UserError: if a file there is somebody else's, or the folder is in a bucket.
+        UserError: if a file there is somebody else's, or the folder is in a bucket or cannot be
+            written.
     """
     refuse_bucket(output)
     folder = Path(output)
+    check_writable(folder)
     check_replaced(folder / "scores.json", is_result)
     check_replaced(folder / "table.md", is_result_page)
     check_replaced(folder / "report.html", is_report)
@@ -196,7 +198,7 @@ def evaluate(
         paper = further.paper(result.directions)
         result = dataclasses.replace(result, signatures=signatures, paper=paper)
     write_result(result, folder / "scores.json")
-    (folder / "table.md").write_text(result_page(result), encoding="utf-8")
+    write_text(folder / "table.md", result_page(result))
     write_report(folder / "report.html", [result])
     return result
 

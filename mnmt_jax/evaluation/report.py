@@ -24,6 +24,7 @@ from mnmt_jax.evaluation.table import (
     paper_table,
     summary_groups,
 )
+from mnmt_jax.partial import write_text
 
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text
@@ -47,7 +48,7 @@ def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
         raise UserError("a report needs the result of at least one run")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report_page(runs), encoding="utf-8")
+    write_text(path, report_page(runs))
 
 
 def is_report(text: str) -> bool:

@@ -14,6 +14,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
 from mnmt_jax.json_files import read_object
 from mnmt_jax.languages import Direction
+from mnmt_jax.partial import write_text
 from mnmt_jax.storage import one_line
 
 FORMAT = 1
@@ -230,7 +231,7 @@ def write_result(result: RunResult, path: str | Path) -> None:
     document = {"format": FORMAT, **fields, "counts": counts, "averages": averages}
     document |= {"directions": directions, "samples": samples}
     text = json.dumps(document, ensure_ascii=False, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    write_text(Path(path), text + "\n")
 
 
 def is_result(text: str) -> bool:

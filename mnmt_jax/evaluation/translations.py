@@ -15,7 +15,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import check_replaced, partial_path
+from mnmt_jax.partial import check_replaced, write_text
 
 _STAMP = "made_by.json"
 
@@ -73,14 +73,11 @@ class TranslationStore:
         # Compared as JSON, which has no tuples.
         text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
         self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if self.stale or not stamp.is_file():
-                for old in folder.glob("*.jsonl"):
-                    old.unlink()
-                _replace(stamp, text)
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.stale or not stamp.is_file():
+            for old in folder.glob("*.jsonl"):
+                old.unlink()
+            write_text(stamp, text)
 
     def outputs(self, direction: Direction, texts: Texts, translate: Translate) -> list[Output]:
         """Returns a direction's translations: from its file if that is complete, else new ones.
@@ -105,7 +102,7 @@ class TranslationStore:
                 "sentences; each needs one"
             )
         rows = zip(texts.sources, outputs, texts.references, strict=True)
-        _replace(path, "".join(_line(*row) for row in rows))
+        write_text(path, "".join(_line(*row) for row in rows))
         return outputs
 
 
@@ -136,10 +133,3 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
         return None
     wanted = list(zip(texts.sources, texts.references, strict=True))
     return outputs if sentences == wanted else None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file so that it is either complete or absent."""
-    partial = partial_path(path)
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

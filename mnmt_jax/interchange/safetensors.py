@@ -196,4 +196,4 @@ def _write_file(path: Path, tensors: Sequence[tuple[str, LazyArray]]) -> None:
             array = np.asarray(tensor.read(), tensor.dtype, order="C")
             if array.shape != tensor.shape:
                 raise ValueError(f"{name} has shape {array.shape}, announced as {tensor.shape}")
-            array.reshape(-1).view(np.uint8).tofile(file)
+            file.write(array.reshape(-1).view(np.uint8).data)

@@ -124,7 +124,7 @@ def test_bindings_and_step_reach_the_search(run, infer):
         ({"--run": "/nowhere"}, "config.gin: no such file"),
         ({"--step": "8"}, "no checkpoint 8"),
         ({"--input": "/nowhere/x"}, "/nowhere/x: No such file"),
-        ({"--output": "/nowhere/x"}, "--output=/nowhere/x: cannot be written"),
+        ({"--output": "/nowhere/x"}, "--output=/nowhere/x: cannot be written (/nowhere: No such"),
         ({"--gin.Decode.beam": "3"}, "beam"),
         ({"--gin.Decode.buckets": "(2,)"}, "each must be at least 3"),
         ({"--beam_size": "0"}, "beam_size=0"),
@@ -163,6 +163,37 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
     assert (status, out) == (2, "") and source.read_text() == "one\n"
     assert error.startswith(f"error: --output={output}: is the file that --input reads")
     assert error.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
+    """Before the run is looked for; in the user's own words."""
+    for output, why in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "x", f"cannot be written ({tmp_path / 'no'}: No such file"),
+    ):
+        status, out, error = infer(*_languages("nowhere"), "--output", output)
+        assert (status, out, error.count("\n")) == (2, "", 1)
+        assert error.startswith(f"error: --output={output}: {why}")
+
+
+def test_devices_pipes_and_links_are_written_as_they_are(run, infer, tmp_path):
+    text = LINES[0].encode()
+    expected = infer(*_languages(run), stdin=text)[1]
+    assert infer(*_languages(run), "--output=/dev/stdout", stdin=text)[:2] == (0, expected)
+    link, fifo = tmp_path / "link", tmp_path / "fifo"
+    (tmp_path / "far").mkdir()
+    link.symlink_to(tmp_path / "far" / "out")
+    assert infer(*_languages(run), "--output", link, stdin=text)[:2] == (0, "")
+    assert link.is_symlink() and link.read_text() == expected
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert infer(*_languages(run), "--output", fifo, stdin=text)[:2] == (0, "")
+    assert os.read(reader, 1 << 16).decode() == expected
+    os.close(reader)
+    assert fifo.is_fifo()
+    status, _, error = infer(*_languages(run), "--output=/dev/full", stdin=text)
+    assert status == 2 and "Traceback" not in error
+    assert error.splitlines()[-1].startswith("error: /dev/full: No space left on device; make room")
 
 
 def test_empty_input_gives_empty_output(run, infer):

@@ -1,0 +1,133 @@
+"""What the system will not write is one line that names the file; what was there before stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import sys
+
+import pytest
+
+from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.evaluation.report import write_report
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.partial import new_folder, write_text
+from tests.made_run import random_pairs
+from tests.run_commands import command
+from tests.unit.made_results import made_result
+from tests.unit.made_text import vocabulary
+
+
+@contextlib.contextmanager
+def files_up_to(size: int):
+    """Lets the system refuse every file of more bytes, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _ended(main, capsys) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as exit_info:
+        run_command(main)
+    return exit_info.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_a_file_is_whole_or_as_before(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("old")
+    noise = "".join(chr(33 + i * i % 89) for i in range(9000))
+    with files_up_to(64), pytest.raises(OSError, match=f"{name}'") as found:
+        write_text(path, noise)
+    assert (found.value.errno, found.value.filename) == (errno.EFBIG, str(path))
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_scores_and_reports_are_whole_or_as_before(tmp_path, capsys):
+    result = made_result("register", ("en", "de"), seed=1)
+    for name, write in (
+        ("scores.json", lambda path: write_result(result, path)),
+        ("report.html", lambda path: write_report(path, [result])),
+    ):
+        (tmp_path / name).write_text("old")
+        with files_up_to(500):
+            status, error = _ended(lambda write=write, name=name: write(tmp_path / name), capsys)
+        assert status == 2 and error.startswith(f"error: {tmp_path / name}: File too large")
+        assert error.count("\n") == 1 and (tmp_path / name).read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("size", [0, 500, 20_000])
+def test_a_cache_is_whole_or_absent(tmp_path, size):
+    """At the first byte, in a shard, and in the table of lengths."""
+    task = TaskSource("made", "en", "de", {"train": lambda: random_pairs(3000, 1)})
+    words = vocabulary()
+    with files_up_to(size), pytest.raises(UserError) as found:
+        write_cache(tmp_path / "cache", [task], vocabulary=words)
+    assert str(found.value) == (
+        f"{tmp_path / 'cache'}: cannot be written (File too large); make room, or choose another "
+        "--output"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_that_has_no_room_names_its_folder(tmp_path, capsys):
+    words = vocabulary()
+    with files_up_to(100):
+        status, error = _ended(lambda: words.save(tmp_path / "new"), capsys)
+    assert (status, error) == (
+        2,
+        f"error: {tmp_path / 'new'}: File too large; choose another path\n",
+    )
+
+
+def test_a_corpus_is_whole_or_absent(tmp_path, capsys):
+    small = "--languages=en,de", "--train=400", "--validation=0", "--test=0"
+    with files_up_to(2000):
+        status, error = _ended(lambda: command("make_corpus", "--output", tmp_path, *small), capsys)
+    assert status == 2 and f"error: {tmp_path}/train." in error.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_in_a_folder_stay_what_they_are(tmp_path):
+    for error in (RuntimeError("ours"), FileNotFoundError(errno.ENOENT, "gone", "elsewhere")):
+        with pytest.raises(type(error)), new_folder(tmp_path / "new"):
+            raise error
+    assert not list(tmp_path.iterdir())
+
+
+def test_standard_output_that_takes_nothing(monkeypatch, capsys):
+    with open("/dev/full", "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        status, error = _ended(lambda: print("scores"), capsys)
+    assert (status, error) == (
+        2,
+        "error: standard output: No space left on device; make room, or choose another path\n",
+    )
+
+
+def test_standard_output_that_nobody_reads(monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        assert _ended(lambda: print("scores"), capsys) == (141, "")
+
+
+def test_a_path_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    inside = tmp_path / "file" / "x"
+    for script, arguments in (
+        ("cache_tasks", ["--mixture=cldr_quickstart"]),
+        ("evaluate", ["--run=nowhere", "--task=cldr"]),
+        ("export_checkpoint", ["--run=nowhere", "--format=fairseq"]),
+        ("train_vocabulary", ["--mixture=cldr_quickstart"]),
+    ):
+        with pytest.raises(UserError, match=r"file: cannot be written \(Not a directory\)"):
+            command(script, *arguments, "--output", inside)
