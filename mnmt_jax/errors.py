@@ -12,7 +12,8 @@ from mnmt_jax.storage import STORAGE
 
 # What a path that cannot be written or read says besides; with its name it needs no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OUTPUT = "standard output"
 
 
 class UserError(ValueError):
@@ -47,12 +48,13 @@ def run_command(main: Callable[[], int | None]) -> None:
     except BrokenPipeError:
         status = 141
     except OSError as error:
-        if error.errno not in STORAGE and (error.errno not in _NAMES or error.filename is None):
+        # Files that are written have a name, by `naming`: what has none is standard output.
+        if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
             raise
         status = 2
-        place = "" if error.filename is None else f"{error.filename}: "
+        place = error.filename or _OUTPUT
         remedy = "make room, or choose" if error.errno in _FULL else "choose"
-        print(f"error: {place}{error.strerror}; {remedy} another path", file=sys.stderr)
+        print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
     _drop_output()
     sys.exit(status)
 
@@ -64,7 +66,7 @@ def flush_output() -> None:
         OSError: if it cannot be written; names it.
     """
     if sys.stdout is not None:
-        with naming("standard output"):
+        with naming(_OUTPUT):
             sys.stdout.flush()
 
 

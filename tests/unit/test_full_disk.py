@@ -83,7 +83,7 @@ def test_a_vocabulary_that_has_no_room_names_its_folder(tmp_path, capsys):
         status, error = _ended(lambda: words.save(tmp_path / "new"), capsys)
     assert (status, error) == (
         2,
-        f"error: {tmp_path / 'new'}: File too large; choose another path\n",
+        f"error: {tmp_path / 'new'}: File too large; make room, or choose another path\n",
     )
 
 
@@ -102,10 +102,12 @@ def test_other_errors_in_a_folder_stay_what_they_are(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_standard_output_that_takes_nothing(monkeypatch, capsys):
+@pytest.mark.parametrize("length", [9, 99_999])
+def test_standard_output_that_takes_nothing(monkeypatch, capsys, length):
+    """Found at the end, or while it is written."""
     with open("/dev/full", "w") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        status, error = _ended(lambda: print("scores"), capsys)
+        status, error = _ended(lambda: print("x" * length), capsys)
     assert (status, error) == (
         2,
         "error: standard output: No space left on device; make room, or choose another path\n",
