@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import gzip
 import os
@@ -10,7 +11,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError, naming
@@ -80,6 +81,21 @@ def check_writable(path: Path, flag: str = "--output") -> None:
         raise UserError(f"{folder}: cannot be written ({trouble}); choose another {flag}")
 
 
+def lock(file: IO[Any]) -> bool:
+    """Keeps other processes from a file until it is closed, or this process dies.
+
+    Returns:
+        Whether no other process has it. On storage without locks nobody is kept out.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[IO[str]]:
     """Opens a text file that gets its name when the block ends, unless an error leaves it.
@@ -101,9 +117,9 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 
 
 def open_text(path: Path, name: str) -> IO[str]:
-    """Opens a file to write UTF-8 text to: gzip if its `name` ends so, with line feeds."""
+    """Opens a file to add UTF-8 text to: gzip if its `name` ends so, with line feeds."""
     opener = gzip.open if name.endswith(".gz") else open
-    return cast(IO[str], opener(path, "wt", encoding="utf-8", newline="\n"))
+    return cast(IO[str], opener(path, "at", encoding="utf-8", newline="\n"))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,7 +15,6 @@ RUN/.held          locked by the process that trains
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from mnmt_jax.bucket import Mirror, is_bucket
 from mnmt_jax.config import Config, is_saved_config, load_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import check_replaced, write_text
+from mnmt_jax.partial import check_replaced, lock, write_text
 from mnmt_jax.vocabulary import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
@@ -142,16 +141,12 @@ class RunDirectory:
             return None
         self.path.mkdir(parents=True, exist_ok=True)
         file = (self.path / ".held").open("a", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not lock(file):
             file.close()
             raise UserError(
                 f"--workdir={self.place}: another process is training there; wait for its end, "
                 "stop it, or choose another --workdir"
-            ) from error
-        except OSError:
-            pass
+            )
         return file
 
     def publish(self) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Config, Decode
+from mnmt_jax.config import Config
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.decoding.generate import with_beam_size
+from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translate import (
     Line,
     System,
@@ -20,6 +21,7 @@ from mnmt_jax.decoding.translate import (
     translate_lines,
 )
 from mnmt_jax.errors import UserError
+from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.languages import LANGUAGES
 from mnmt_jax.model import build_model
 from mnmt_jax.vocabulary import Vocabulary
@@ -140,8 +142,60 @@ class Translator:
         beam_size: int | None = None,
     ) -> Iterator[Translation]:
         """Translates as `translate_nbest` does, `WINDOW` lines in memory at a time."""
+        numbered = self.numbered(lines, source=source, target=target)
+        return (translation for _, translation in self.in_order(numbered, beam_size=beam_size))
+
+    def numbered(
+        self, lines: Iterable[str], *, source: str | Sequence[str], target: str | Sequence[str]
+    ) -> Iterator[Line]:
+        """Gives lines their numbers and languages, one at a time; arguments as of `translate`."""
+        if isinstance(lines, str):
+            raise UserError("lines: one text where a list of lines belongs; write [text]")
+        sources, targets = self._each(source, "source"), self._each(target, "target")
+        return _number(lines, sources, targets)
+
+    def as_completed(
+        self, lines: Sequence[Line], *, beam_size: int | None = None
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yields each line with its translation as soon as its batch is done, blank ones first."""
         decode = with_beam_size(self.config.decode, beam_size)
-        return self._windows(self._lines(lines, source, target), decode)
+        for index, translation in translate_lines(self._system, lines, decode):
+            yield lines[index], translation
+
+    def in_order(
+        self,
+        lines: Iterator[Line],
+        *,
+        beam_size: int | None = None,
+        report: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yields each line with its translation in the order of the lines, window by window.
+
+        Args:
+            lines: as `numbered` gives them.
+            beam_size: as in `translate`.
+            report: called with a number of lines that are done.
+        """
+        while window := list(itertools.islice(lines, WINDOW)):
+            found = {}
+            for line, translation in self.as_completed(window, beam_size=beam_size):
+                found[line.number] = translation
+                report(1)
+            yield from ((line, found[line.number]) for line in window)
+
+    def made_by(self, beam_size: int | None = None) -> dict[str, Any]:
+        """Returns all that translations depend on besides their sources and languages."""
+        search = describe_search(with_beam_size(self.config.decode, beam_size))
+        return {"model": dataclasses.asdict(self.config.model), **self.identity, **search}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What translations depend on besides model, search and sources, or its fingerprints."""
+        return {
+            "parameters": tree_fingerprint(self._system.params),
+            "vocabulary": self.vocabulary.fingerprint,
+            "instruction": self.config.data.instruction,
+        }
 
     def score(
         self,
@@ -167,20 +221,8 @@ class Translator:
         """
         if len(lines) != len(references):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
-        numbered = list(self._lines(lines, source, target))
+        numbered = list(self.numbered(lines, source=source, target=target))
         return score_lines(self._system, numbered, references, self.config.decode)
-
-    def _windows(self, lines: Iterator[Line], decode: Decode) -> Iterator[Translation]:
-        while window := list(itertools.islice(lines, WINDOW)):
-            yield from translate_lines(self._system, window, decode)
-
-    def _lines(
-        self, lines: Iterable[str], source: str | Sequence[str], target: str | Sequence[str]
-    ) -> Iterator[Line]:
-        if isinstance(lines, str):
-            raise UserError("lines: one text where a list of lines belongs; write [text]")
-        sources, targets = self._each(source, "source"), self._each(target, "target")
-        return _number(lines, sources, targets)
 
     def _each(self, codes: str | Sequence[str], flag: str) -> Iterator[str]:
         """Returns the code of each line after checking them all."""

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import functools
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
-from mnmt_jax.decoding.files import check_output_file, format_json, open_output, read_lines
+from mnmt_jax.decoding.files import (
+    check_output_file,
+    format_record,
+    is_stream,
+    make_record,
+    open_output,
+    read_lines,
+)
 from mnmt_jax.errors import listed, run_command
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate import Translation
+    from mnmt_jax.decoding.translate import Line
+    from mnmt_jax.translator import Translator
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,7 +33,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, help="code of the language wanted")
     parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
     parser.add_argument(
-        "--output", help="written when complete, gzip if it ends in .gz; default: standard output"
+        "--output",
+        help="written when complete, gzip if it ends in .gz; what is done until then is kept in "
+        "OUTPUT.unfinished, and the same command goes on; default: standard output",
+    )
+    parser.add_argument(
+        "--on_bad_line",
+        choices=("error", "drop"),
+        default="error",
+        help="stop at a line that is not UTF-8 (default), or take it as blank and count it",
     )
     parser.add_argument(
         "--beam_size",
@@ -53,22 +70,17 @@ def main() -> None:
 
     step = int(flags.step) if (flags.step or "").isdigit() else flags.step
     translator = Translator.load(flags.run, step, gin_files=gin_files, bindings=bindings)
-    for_output, for_model = itertools.tee(read_lines(flags.input))
-    translations = translator.stream(
-        for_model, source=flags.source, target=flags.target, beam_size=flags.beam_size
-    )
-    cut, limited = [], []
-    with open_output(flags.output) as file:
-        pairs = zip(_progress(translations), for_output, strict=False)
-        for number, (translation, line) in enumerate(pairs, start=1):
-            as_json = flags.format == "jsonl"
-            print(
-                format_json(number, line, translation) if as_json else translation.text, file=file
-            )
-            if translation.truncated:
-                cut.append(number)
-            if translation.limited:
-                limited.append(number)
+    bad: list[int] = []
+    texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
+    lines = translator.numbered(texts, source=flags.source, target=flags.target)
+    if flags.output and not is_stream(flags.output):
+        cut, limited = _into_file(translator, lines, flags)
+    else:
+        with open_output(flags.output) as file, _progress() as report:
+            pairs = translator.in_order(lines, beam_size=flags.beam_size, report=report)
+            records = (make_record(*pair) for pair in pairs)
+            cut, limited = _write(records, file, flags.format)
+    _warn(bad, "lines are not UTF-8 and were taken as blank", "convert the input")
     decode = translator.config.decode
     _warn(
         cut,
@@ -83,14 +95,53 @@ def main() -> None:
     )
 
 
-def _progress(translations: Iterable[Translation]) -> Iterator[Translation]:
-    """Passes translations on, with a bar if this is a terminal, and says how many there were."""
+def _into_file(
+    translator: Translator, lines: Iterator[Line], flags: argparse.Namespace
+) -> tuple[list[int], list[int]]:
+    """Translates into a file, going on where the same command was stopped; returns as `_write`."""
+    from mnmt_jax.decoding.unfinished import Unfinished
+    from mnmt_jax.translator import WINDOW
+
+    made_by = translator.made_by(flags.beam_size)
+    made_by |= {"source": flags.source, "target": flags.target}
+    translate = functools.partial(translator.as_completed, beam_size=flags.beam_size)
+    with Unfinished(flags.output, made_by, WINDOW) as unfinished:
+        with _progress() as report:
+            unfinished.finish(lines, translate, report)
+        with open_output(flags.output) as file:
+            marked = _write(unfinished.records(), file, flags.format)
+        unfinished.remove()
+    return marked
+
+
+def _write(
+    records: Iterable[Mapping[str, Any]], file: IO[str], form: str
+) -> tuple[list[int], list[int]]:
+    """Writes a line per record; returns which lines were cut, and whose translation was."""
+    cut, limited = [], []
+    for record in records:
+        print(format_record(record) if form == "jsonl" else record["translation"], file=file)
+        if record["truncated"]:
+            cut.append(record["line"])
+        if record["limited"]:
+            limited.append(record["line"])
+    return cut, limited
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Takes numbers of translated lines for a bar, if this is a terminal, and for a last word."""
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
-    for translation in tqdm(translations, unit=" lines", file=sys.stderr, disable=None):
-        count += 1
-        yield translation
+    with tqdm(unit=" lines", file=sys.stderr, disable=None) as bar:
+
+        def report(lines: int) -> None:
+            nonlocal count
+            count += lines
+            bar.update(lines)
+
+        yield report
     seconds = time.monotonic() - start
     rate = count / max(seconds, 1e-9)
     print(

@@ -7,9 +7,9 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.data import text_lines
 from mnmt_jax.errors import UserError, flush_output, naming
@@ -17,27 +17,39 @@ from mnmt_jax.partial import new_file, open_text
 from mnmt_jax.storage import refusal
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate import Translation
+    from mnmt_jax.decoding.translate import Line, Translation
+
+UNFINISHED = "made_by"
+"""First word of a file of translations that are kept until they are complete."""
 
 
-def read_lines(path: str | None) -> Iterator[str]:
-    """Yields the lines of a file as `text_lines.read_lines` does; each must be good.
+def read_lines(path: str | None, bad: list[int] | None = None) -> Iterator[str]:
+    """Yields the lines of a file as `text_lines.read_lines` does.
 
     Args:
         path: a UTF-8 file, gzip or not; None reads standard input.
+        bad: takes the numbers, from 1, of lines that are not UTF-8, which are read as blank; None
+            stops at the first.
 
     Raises:
-        UserError: if the file cannot be read or a line is not UTF-8.
+        UserError: if the file cannot be read, or a line is not UTF-8 and must be.
     """
     name = path or "standard input"
     for number, line in enumerate(text_lines.read_lines(path or sys.stdin.buffer), start=1):
-        if isinstance(line, text_lines.Flaw):
-            raise UserError(f"{name}, line {number}: {line.detail}; convert the file")
-        yield line
+        if not isinstance(line, text_lines.Flaw):
+            yield line
+        elif bad is None:
+            raise UserError(
+                f"{name}, line {number}: {line.detail}; convert the file, or take such lines as "
+                "blank with --on_bad_line=drop"
+            )
+        else:
+            bad.append(number)
+            yield ""
 
 
 def check_output_file(output: str, source: str | None) -> None:
-    """Checks that a file can be written and is not the one that is read.
+    """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
     Args:
         output: the name of the one.
@@ -57,16 +69,38 @@ def check_output_file(output: str, source: str | None) -> None:
             f"--output={output}: cannot be written ({folder}: {trouble}); make the folder, or "
             "choose another --output"
         )
+    for name in (output, unfinished_path(output)):
+        if _is_read(name, source):
+            raise UserError(
+                f"--output={output}: {name} is what --input reads and would be replaced; choose "
+                "another --output"
+            )
+    _check_unfinished(unfinished_path(output))
+
+
+def _is_read(path: str, source: str | None) -> bool:
+    """Returns whether a path is the file that is read, also by a link."""
     try:
         read = os.stat(sys.stdin.fileno() if source is None else source)
-        same = stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(output))
+        return stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(path))
     except (OSError, ValueError):  # one of them is not there
+        return False
+
+
+def unfinished_path(output: str) -> str:
+    """Returns where the translations for a file are kept until they are complete."""
+    return f"{os.path.realpath(output)}.unfinished"
+
+
+def _check_unfinished(path: str) -> None:
+    """Refuses a file by the name of kept translations that holds something else."""
+    if not os.path.exists(path):
         return
-    if same:
-        raise UserError(
-            f"--output={output}: is the file that --input reads, which would be replaced; choose "
-            "another --output"
-        )
+    with contextlib.suppress(IsADirectoryError), open(path, "rb") as file:
+        start = file.readline(99)
+        if not start or start.startswith(f'{{"{UNFINISHED}": {{'.encode()):
+            return
+    raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
 
 
 def is_stream(path: str) -> bool:
@@ -90,7 +124,9 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
         OSError: if it cannot be written; names it.
     """
     if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        sys.stdout.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", newline="\n", line_buffering=True
+        )
         with naming("standard output"):
             yield sys.stdout
         flush_output()
@@ -102,21 +138,24 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
             yield file
 
 
-def format_json(number: int, source: str, translation: Translation) -> str:
-    """Returns a line of JSON about one translated line.
+def make_record(line: Line, translation: Translation) -> dict[str, Any]:
+    """Returns all that is said about one translated line.
 
     Args:
-        number: of the line, from 1.
-        source: the line.
+        line: the line.
         translation: what became of it.
     """
-    record = {
-        "line": number,
-        "source": source,
+    return {
+        "line": line.number + 1,
+        "source": line.text,
         "translation": translation.text,
         "score": translation.score,
         "truncated": translation.truncated,
         "limited": translation.limited,
         "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
     }
+
+
+def format_record(record: Mapping[str, Any]) -> str:
+    """Returns a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False)

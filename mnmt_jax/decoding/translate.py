@@ -1,4 +1,4 @@
-"""Text in, text out: lines to fixed-shape batches, search, and back in the order of the input.
+"""Text in, text out: lines to fixed-shape batches, search, and back to texts.
 
 A line's bucket depends on its own length alone, and every batch of a bucket has the same shape,
 with empty rows where lines are lacking. So a line is computed by the same instructions whatever
@@ -120,7 +120,9 @@ class System:
         )
 
 
-def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> list[Translation]:
+def translate_lines(
+    system: System, lines: Sequence[Line], decode: Decode
+) -> Iterator[tuple[int, Translation]]:
     """Translates lines.
 
     Args:
@@ -128,8 +130,8 @@ def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> li
         lines: in any languages of its vocabulary, mixed at will.
         decode: how to search.
 
-    Returns:
-        One translation per line, in the same order.
+    Yields:
+        The index of each line and its translation as soon as its batch is done, blank lines first.
 
     Raises:
         UserError: if a language has no tag, `decode` cannot be followed, or the model's output is
@@ -139,7 +141,7 @@ def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> li
     _check(system, decode)
     encoded = _encode(system, [line.text for line in lines])
     room = max(decode.buckets) - system.instruction.source_extra
-    translations = [Translation()] * len(lines)
+    yield from ((i, Translation()) for i, pieces in enumerate(encoded) if not pieces)
     for bucket, members in _plan(system, encoded, decode):
         rows = [_example(system, lines[i], encoded[i][:room]) for i in members]
         numbers = [lines[i].number for i in members]
@@ -153,8 +155,7 @@ def translate_lines(system: System, lines: Sequence[Line], decode: Decode) -> li
                     "use another checkpoint"
                 )
             limited = len(hypotheses[0].tokens) > int(request.max_length[row])
-            translations[i] = Translation(hypotheses, len(encoded[i]) > room, limited)
-    return translations
+            yield i, Translation(hypotheses, len(encoded[i]) > room, limited)
 
 
 def score_lines(

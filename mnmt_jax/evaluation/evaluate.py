@@ -88,7 +88,6 @@ def load_subject(
     from mnmt_jax.checkpoint import restore_params
     from mnmt_jax.decoding.generate import describe_search, with_beam_size
     from mnmt_jax.describe import check_parameters
-    from mnmt_jax.fingerprint import tree_fingerprint
     from mnmt_jax.translator import Translator
 
     folder = RunDirectory.open(run)
@@ -110,11 +109,7 @@ def load_subject(
         translate=translate,
         config=config,
         decoding={"checkpoint": f"{chosen}step {found}", **describe_search(config.decode)},
-        identity={
-            "parameters": tree_fingerprint(params),
-            "vocabulary": vocabulary.fingerprint,
-            "instruction": config.data.instruction,
-        },
+        identity=translator.identity,
         step=found,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         supervised=folder.trained_directions(),

@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -13,10 +14,13 @@ import jax
 import numpy as np
 import pytest
 
+from mnmt_jax import translator as translator_module
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.files import is_stream
+from mnmt_jax.decoding.unfinished import Unfinished
 from mnmt_jax.errors import run_command
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.model import build_model
@@ -27,6 +31,9 @@ from tests.unit.made_text import sentence, vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "infer.py"
+WINDOW = 8
+TEXTS = [sentence(number, "en") if number != 5 else "" for number in range(20)]
+SAMPLED = "--gin.Decode.temperature=1.0"
 LINES = [sentence(1, "en"), "", "green\u2028house", sentence(2, "en"), "one " * 30]
 
 
@@ -161,7 +168,7 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
         output.hardlink_to(source)
     status, out, error = infer(*_languages("nowhere"), "--input", source, "--output", output)
     assert (status, out) == (2, "") and source.read_text() == "one\n"
-    assert error.startswith(f"error: --output={output}: is the file that --input reads")
+    assert error.startswith(f"error: --output={output}: {output} is what --input reads")
     assert error.count("\n") == 1
 
 
@@ -179,7 +186,8 @@ def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
 def test_devices_pipes_and_links_are_written_as_they_are(run, infer, tmp_path):
     text = LINES[0].encode()
     expected = infer(*_languages(run), stdin=text)[1]
-    assert infer(*_languages(run), "--output=/dev/stdout", stdin=text)[:2] == (0, expected)
+    assert infer(*_languages(run), "--output=/dev/fd/1", stdin=text)[:2] == (0, expected)
+    assert is_stream("/dev/stdout") and not is_stream("/dev/shm/out")
     link, fifo = tmp_path / "link", tmp_path / "fifo"
     (tmp_path / "far").mkdir()
     link.symlink_to(tmp_path / "far" / "out")
@@ -213,3 +221,179 @@ def test_help_needs_no_jax():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr.decode()
     assert b"--beam_size" in done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with an input of three windows, the last one not full."""
+    monkeypatch.setattr(translator_module, "WINDOW", WINDOW)
+    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n")
+    return tmp_path
+
+
+def _files(folder: Path, name: str = "out") -> tuple:
+    return "--input", folder / "in", "--output", folder / name
+
+
+def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
+    """Lets an error come after so many translated lines; counts all that are translated."""
+    numbers: list[int] = []
+    as_completed = Translator.as_completed
+
+    def counted(self, lines, **options):
+        for line, translation in as_completed(self, lines, **options):
+            if len(numbers) == count:
+                raise error
+            numbers.append(line.number)
+            yield line, translation
+
+    monkeypatch.setattr(Translator, "as_completed", counted)
+    return numbers
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
+    """By Ctrl-C; sampling, so that every line has a draw of its own; nothing is done twice."""
+    arguments = *_languages(run), *_files(folder, name), SAMPLED, "--format=jsonl"
+    assert infer(*arguments)[0] == 0
+    expected = (folder / name).read_bytes()
+    (folder / name).write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        first = _stop_after(13, KeyboardInterrupt(), patch)
+        status, out, error = infer(*arguments)
+    kept = folder / f"{name}.unfinished"
+    assert (status, out) == (130, "") and (folder / name).read_bytes() == b"old"
+    assert f"13 translated lines are kept in {kept}: the same command goes on" in error
+    with monkeypatch.context() as patch:
+        rest = _stop_after(-1, KeyboardInterrupt(), patch)
+        status, out, error = infer(*arguments)
+    assert status == 0 and "goes on after 13 lines" in error and "7 lines in" in error
+    assert sorted(first + rest) == list(range(20))
+    read = gzip.decompress if name == "out.gz" else bytes
+    assert read((folder / name).read_bytes()) == read(expected)
+    assert set(folder.iterdir()) == {folder / "in", folder / name}
+
+
+def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
+    good = (folder / "in").read_bytes()
+    lines = good.split(b"\n")
+    lines[17] = b"two \xff"
+    (folder / "in").write_bytes(b"\n".join(lines))
+    status, _, error = infer(*_languages(run), *_files(folder))
+    assert status == 2 and "16 translated lines are kept" in error
+    assert error.splitlines()[-1].startswith(f"error: {folder / 'in'}, line 18: not UTF-8 (byte 5)")
+    assert "--on_bad_line=drop" in error and not (folder / "out").exists()
+    status, _, error = infer(*_languages(run), *_files(folder), "--on_bad_line=drop")
+    assert status == 0 and "goes on after 16 lines" in error
+    assert "warning: 1 lines are not UTF-8 and were taken as blank (line 18)" in error
+    texts = [*TEXTS[:17], "", *TEXTS[18:]]
+    expected = Translator.load(run).translate(texts, source="en", target="de")
+    assert (folder / "out").read_text().split("\n") == [*expected, ""]
+
+
+def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, monkeypatch):
+    assert infer(*_languages(run), *_files(folder))[0] == 0
+    expected = (folder / "out").read_text().splitlines()
+    with monkeypatch.context() as patch:
+        _stop_after(12, KeyboardInterrupt(), patch)
+        infer(*_languages(run), *_files(folder))
+    kept = folder / "out.unfinished"
+    records = kept.read_bytes().splitlines(keepends=True)
+    assert len(records) == 13
+    for content, changed, going_on in (
+        (b"".join(records)[:-9], {}, 11),  # the last record cut
+        (b"".join(records[:4]) + b"\x00\x00\n" + b"".join(records[4:]), {}, 3),
+        (b"".join(records), {9: "the house is"}, None),  # another line in the input
+        (b"".join(records), {12: None}, 12),  # the input shortened to what is done
+    ):
+        kept.write_bytes(content)
+        texts = [changed.get(number, line) for number, line in enumerate(TEXTS)]
+        texts = list(itertools.takewhile(lambda text: text is not None, texts))
+        (folder / "in").write_text("\n".join(texts) + "\n")
+        status, _, error = infer(*_languages(run), *_files(folder))
+        found = (folder / "out").read_text().splitlines()
+        assert status == 0 and len(found) == len(texts) and not kept.exists()
+        same = [number for number in range(len(texts)) if number not in changed]
+        assert [found[n] for n in same] == [expected[n] for n in same] and len(same) > 11
+        if going_on is not None and len(texts) > 12:
+            assert f"goes on after {going_on} lines" in error
+
+
+def test_other_settings_start_anew(run, infer, folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        _stop_after(9, KeyboardInterrupt(), patch)
+        infer(*_languages(run), *_files(folder))
+    status, _, error = infer(*_languages(run), *_files(folder), "--beam_size=1")
+    assert status == 0 and "20 lines in" in error
+    assert "out.unfinished: made with other settings (beam_size, method), so everything" in error
+    expected = Translator.load(run).translate(TEXTS, source="en", target="de", beam_size=1)
+    assert (folder / "out").read_text().split("\n") == [*expected, ""]
+
+
+def test_nothing_done_leaves_nothing(run, infer, folder, monkeypatch):
+    _stop_after(0, KeyboardInterrupt(), monkeypatch)
+    assert infer(*_languages(run), *_files(folder))[0] == 130
+    assert list(folder.iterdir()) == [folder / "in"]
+
+
+def test_every_line_that_is_done_is_on_the_disk_at_once(folder):
+    """So a killed process, which can say nothing, loses none of them."""
+    with Unfinished(str(folder / "out"), {"a": 1}, WINDOW) as unfinished:
+        unfinished._write(b"record\n")
+        kept = (folder / "out.unfinished").read_bytes()
+    assert kept == b'{"made_by": {"a": 1}}\nrecord\n'
+
+
+def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Unfinished, "records", full)
+        status, _, error = infer(*_languages(run), *_files(folder))
+    assert status == 2 and "20 translated lines are kept" in error
+    assert f"error: {folder / 'out'}: No space left on device; make room" in error.splitlines()[-1]
+    status, _, error = infer(*_languages(run), *_files(folder))
+    assert status == 0 and "0 lines in" in error and not (folder / "out.unfinished").exists()
+
+
+def test_two_processes_do_not_write_one_output(run, infer, folder):
+    with Unfinished(str(folder / "out"), {}, WINDOW):
+        status, _, error = infer(*_languages(run), *_files(folder))
+    assert status == 2 and "another process is writing it" in error
+    assert "Traceback" not in error
+
+
+def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
+    """Before the run is looked for."""
+    kept = folder / "out.unfinished"
+    kept.write_text('{"notes": "mine"}\n')
+    for arguments, message in (
+        (_files(folder), f"error: {kept}: is not of mnmt-jax"),
+        (("--input", kept, *_files(folder)[2:]), f"{kept} is what --input reads"),
+    ):
+        status, _, error = infer(*_languages("nowhere"), *arguments)
+        assert status == 2 and message in error and error.count("\n") == 1
+    assert kept.read_text() == '{"notes": "mine"}\n'
+
+
+def test_standard_output_gets_each_line_when_it_is_done(run, infer, folder, monkeypatch):
+    seen = []
+
+    class Watched:
+        encoding = "utf-8"
+
+        def reconfigure(self, *, line_buffering, **options):
+            assert line_buffering
+
+        def write(self, text):
+            seen.append(text)
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr(sys, "stdout", Watched())
+    _stop_after(17, KeyboardInterrupt(), monkeypatch)
+    status, _, _ = infer(*_languages(run), "--input", folder / "in", "--format=jsonl")
+    records = [json.loads(text) for text in seen if text != "\n"]
+    assert status == 130 and [record["line"] for record in records] == [*range(1, 17)]
