@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from mnmt_jax.config import Config
 from mnmt_jax.data.instruction import get_instruction
@@ -38,16 +41,27 @@ class Translator:
         ['vor zwei Tagen']
     """
 
-    def __init__(self, config: Config, vocabulary: Vocabulary, params: Any) -> None:
+    def __init__(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        params: Any,
+        *,
+        run: str = "",
+        step: int | None = None,
+    ) -> None:
         """Puts a model together.
 
         Args:
             config: of the run; `model`, `data.instruction` and `decode` matter.
             vocabulary: the run's.
             params: the model's parameters.
+            run: where they come from; empty if from nowhere.
+            step: of their checkpoint; None if unknown.
         """
         self.config = config
         self.vocabulary = vocabulary
+        self.run, self.step = run, step
         model = build_model(config.model, vocabulary.size)
         instruction = get_instruction(config.data.instruction)
         self._system = System(model, params, vocabulary, instruction)
@@ -79,9 +93,15 @@ class Translator:
         folder = RunDirectory.open(run)
         config = folder.config(gin_files, bindings)
         vocabulary = Vocabulary.load(folder.vocabulary)
-        params, _ = restore_params(folder, step)
+        params, found = restore_params(folder, step)
         check_parameters(folder, config.model, vocabulary.size, params)
-        return cls(config, vocabulary, params)
+        return cls(config, vocabulary, params, run=str(folder.place), step=found)
+
+    def __repr__(self) -> str:
+        """Says in one line which model this is."""
+        origin = f"{self.run!r}, step={self.step}, " if self.run else ""
+        layout, languages = self.config.model.layout, len(self.languages)
+        return f"Translator({origin}layout={layout!r}, languages={languages})"
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -95,6 +115,7 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        progress: bool = False,
     ) -> list[str]:
         """Translates lines; blank lines stay blank.
 
@@ -104,15 +125,18 @@ class Translator:
             target: language code wanted, or one per line.
             beam_size: hypotheses searched: 1 is greedy, more are a beam; None takes the
                 configuration's method and size.
+            progress: show a bar on standard error.
 
         Returns:
             One translation per line, in order. A line's translation does not depend on the others.
             Warns of lines that are longer than the largest bucket and were cut.
 
         Raises:
-            UserError: if the model does not have a language.
+            UserError: if the model does not have a language, or a line is no text.
         """
-        found = self.translate_nbest(lines, source=source, target=target, beam_size=beam_size)
+        found = self.translate_nbest(
+            lines, source=source, target=target, beam_size=beam_size, progress=progress
+        )
         if cut := sum(translation.truncated for translation in found):
             longest = max(self.config.decode.buckets)
             warnings.warn(
@@ -129,9 +153,13 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        progress: bool = False,
     ) -> list[Translation]:
         """Translates as `translate` does, with all hypotheses, scores and truncation marks."""
-        return list(self.stream(lines, source=source, target=target, beam_size=beam_size))
+        found = self.stream(
+            lines, source=source, target=target, beam_size=beam_size, progress=progress
+        )
+        return list(found)
 
     def stream(
         self,
@@ -140,17 +168,20 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        progress: bool = False,
     ) -> Iterator[Translation]:
         """Translates as `translate_nbest` does, `WINDOW` lines in memory at a time."""
         numbered = self.numbered(lines, source=source, target=target)
-        return (translation for _, translation in self.in_order(numbered, beam_size=beam_size))
+        total = len(lines) if isinstance(lines, Sized) else None
+        bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
+        pairs = self.in_order(numbered, beam_size=beam_size, report=bar.update)
+        return _translations(pairs, bar)
 
     def numbered(
         self, lines: Iterable[str], *, source: str | Sequence[str], target: str | Sequence[str]
     ) -> Iterator[Line]:
         """Gives lines their numbers and languages, one at a time; arguments as of `translate`."""
-        if isinstance(lines, str):
-            raise UserError("lines: one text where a list of lines belongs; write [text]")
+        _check_list(lines, "lines")
         sources, targets = self._each(source, "source"), self._each(target, "target")
         return _number(lines, sources, targets)
 
@@ -219,6 +250,10 @@ class Translator:
         Raises:
             UserError: if the counts differ or a pair is longer than the largest bucket.
         """
+        _check_list(lines, "lines")
+        _check_list(references, "references")
+        for number, text in enumerate(references, start=1):
+            _check_text(text, f"reference {number}")
         if len(lines) != len(references):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
         numbered = list(self.numbered(lines, source=source, target=target))
@@ -226,7 +261,13 @@ class Translator:
 
     def _each(self, codes: str | Sequence[str], flag: str) -> Iterator[str]:
         """Returns the code of each line after checking them all."""
-        for code in [codes] if isinstance(codes, str) else sorted(set(codes)):
+        if not isinstance(codes, str | Sequence):
+            raise UserError(
+                f"{flag}={codes!r}: must be a language's code, or a list of one per line"
+            )
+        for number, code in enumerate([codes] if isinstance(codes, str) else codes, start=1):
+            if not isinstance(code, str):
+                raise UserError(f"{flag} of line {number} is {code!r}; give a language's code")
             if code not in self.languages:
                 raise UserError(_unknown_language(code, flag, self.languages))
         return itertools.repeat(codes) if isinstance(codes, str) else iter(codes)
@@ -234,10 +275,37 @@ class Translator:
 
 def _number(lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[Line]:
     for number, text in enumerate(lines):
+        _check_text(text, f"line {number + 1}")
         source, target = next(sources, None), next(targets, None)
         if source is None or target is None:
             raise UserError(f"line {number + 1} has no language; give one code or one per line")
         yield Line(number, text, source, target)
+
+
+def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:
+    """Yields the translations, and closes the bar in the end."""
+    with bar:
+        yield from (translation for _, translation in pairs)
+
+
+def _check_list(texts: Any, name: str) -> None:
+    if isinstance(texts, str):
+        raise UserError(f"{name}: one text where a list of lines belongs; write [text]")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise UserError(f"{name}: a list of texts belongs here, not {type(texts).__name__}")
+
+
+def _check_text(text: Any, name: str) -> None:
+    if not isinstance(text, str):
+        remedy = "decode it" if isinstance(text, bytes) else "leave it out, or give ''"
+        raise UserError(f"{name} is no text but {type(text).__name__}; {remedy}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{name} has half a character (a surrogate, \\u{ord(text[error.start]):x}) at "
+            f"{error.start + 1}; decode it anew from its bytes"
+        ) from None
 
 
 def _unknown_language(code: str, flag: str, languages: Sequence[str]) -> str:

@@ -115,6 +115,11 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     assert set(tmp_path.iterdir()) == {source, output}
 
 
+def test_a_translator_says_which_run_it_is(run):
+    expected = f"Translator('{run}', step=7, layout='prefix', languages=3)"
+    assert repr(Translator.load(run)) == expected
+
+
 def test_bindings_and_step_reach_the_search(run, infer):
     text = LINES[0].encode()
     binding = "--gin.Decode.max_length=1"

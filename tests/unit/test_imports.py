@@ -70,3 +70,13 @@ def test_translator_is_exported():
     assert run("import mnmt_jax; print(mnmt_jax.Translator.__module__)").strip() == (
         "mnmt_jax.translator"
     )
+
+
+def test_public_names_are_listed_before_they_are_loaded():
+    found = run(
+        "import sys, mnmt_jax\n"
+        f"print(*dir(mnmt_jax), not any(m in sys.modules for m in {HEAVY}))\n"
+        "print(*(getattr(mnmt_jax, name).__name__ for name in dir(mnmt_jax) if name[0] != '_'))"
+    )
+    names = "Hypothesis Translation Translator UserError"
+    assert found.splitlines() == [f"{names} __version__ True", names]

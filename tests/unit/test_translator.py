@@ -192,6 +192,70 @@ def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
         _translator().translate(LINES, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["one", None], "line 2 is no text but NoneType; leave it out"),
+        (["one", b"two"], "line 2 is no text but bytes; decode it"),
+        ((x for x in ("one", "two", 3)), "line 3 is no text but int"),
+        (["one", "two \ud83d"], r"line 2 has half a character \(a surrogate, \\ud83d\) at 5"),
+        (b"one", "lines: a list of texts belongs here, not bytes"),
+        (None, "lines: a list of texts belongs here, not NoneType"),
+    ],
+    ids=["none", "bytes", "generator", "surrogate", "bare bytes", "no list"],
+)
+def test_what_is_no_text_is_named_by_its_number(lines, message):
+    with pytest.raises(UserError, match=message):
+        _translator().translate(lines, source="en", target="de")
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        ({"target": None}, "target=None: must be a language's code, or a list"),
+        ({"source": 5}, "source=5: must be a language's code"),
+        ({"target": ["de", None]}, "target of line 2 is None; give a language's code"),
+        ({"source": [["en"], "en"]}, "source of line 1 is"),
+    ],
+)
+def test_what_is_no_language_is_named(languages, message):
+    with pytest.raises(UserError, match=message):
+        _translator().translate(LINES[:2], **({"source": "en", "target": "de"} | languages))
+
+
+def test_references_are_checked_as_lines_are():
+    translator, languages = _translator(), {"source": "en", "target": "de"}
+    for references, message in (
+        (["eins", None], "reference 2 is no text but NoneType"),
+        ("eins", r"references: one text where a list of lines belongs; write \[text\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            translator.score(LINES[:2], references, **languages)
+    with pytest.raises(UserError, match="lines: a list of texts belongs here, not int"):
+        translator.score(5, ["eins"], **languages)
+
+
+def test_no_lines_are_no_translations(capsys):
+    translator = _translator()
+    assert translator.translate([], source="en", target="de") == []
+    assert translator.translate(iter(()), source="en", target="de", progress=True) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_a_bar_is_shown_when_asked_for(capsys):
+    """Of the batches that are done, on standard error, also where that is no terminal."""
+    translator = _translator()
+    expected = translator.translate(LINES, source="en", target="de")
+    assert "lines" not in capsys.readouterr().err
+    assert translator.translate(LINES, source="en", target="de", progress=True) == expected
+    out, error = capsys.readouterr()
+    assert out == "" and f"{len(LINES)}/{len(LINES)}" in error
+
+
+def test_a_translator_says_which_model_it_is():
+    assert repr(_translator()) == "Translator(layout='register', languages=3)"
+
+
 def test_unknown_language_is_reported_before_any_line_is_read():
     with pytest.raises(UserError, match="no such language"):
         _translator().stream(iter(()), source="en", target="zz")
