@@ -17,6 +17,7 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.cache import TaskSource
+from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpora import Corpus
 from mnmt_jax.data.mixtures import task_name
 from mnmt_jax.errors import UserError
@@ -25,6 +26,7 @@ from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.languages import Direction
 from mnmt_jax.seqio_vocabulary import LanguageVocabulary, PieceVocabulary
 
+_TEXTS = ("inputs", "targets")
 _DIRECTIONS: dict[str, Direction] = {}  # of the tasks registered here
 _ZERO_SHOT: dict[str, tuple[str, ...]] = {}  # tasks that a mixture validates on only
 
@@ -200,6 +202,44 @@ def task_sources(name: str, splits: Sequence[str]) -> Iterator[TaskSource]:
         yield _task_source(seqio.TaskRegistry.get(other), held_out)
 
 
+class RegisteredText(Corpus):
+    """Serves the text of a registered task or mixture, zero-shot tasks too, as a corpus.
+
+    Args:
+        name: the task or mixture; the modules that register it have been imported.
+
+    Raises:
+        UserError: if the name is not registered, or a task was not registered by this module.
+    """
+
+    def __init__(self, name: str) -> None:
+        tasks = [*seqio.get_subtasks(_provider(name))]
+        tasks += [seqio.TaskRegistry.get(other) for other in _ZERO_SHOT.get(name, ())]
+        self._tasks: dict[Direction, list[seqio.Task]] = {}
+        for task in tasks:
+            self._tasks.setdefault(_direction(task), []).append(task)
+        super().__init__(name, tuple(dict.fromkeys(code for pair in self._tasks for code in pair)))
+
+    def splits(self) -> tuple[str, ...]:
+        """Lists the splits that any task has."""
+        return tuple(split for split in SPLITS if self.directions(split))
+
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists the directions whose tasks have the split."""
+        return tuple(
+            pair for pair, tasks in self._tasks.items() if any(split in t.splits for t in tasks)
+        )
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields the texts before they are tokenised; see the base class."""
+        self._check(split, direction)
+        for task in self._tasks.get(direction, ()):
+            if split in task.splits:
+                dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False)
+                for example in dataset.as_numpy_iterator():
+                    yield tuple(example[f"{key}_pretokenized"].decode() for key in _TEXTS)
+
+
 def registered_vocabulary(name: str) -> PieceVocabulary:
     """Returns the vocabulary of a registered task or mixture.
 
@@ -223,16 +263,20 @@ def _provider(name: str) -> seqio.Task | seqio.Mixture:
 
 
 def _task_source(task: seqio.Task, splits: Sequence[str]) -> TaskSource:
-    if task.name not in _DIRECTIONS:
-        raise UserError(
-            f"task '{task.name}' has no languages; register it with mnmt_jax.seqio_tasks.add_task"
-        )
     readers = {
         split: functools.partial(_task_pairs, task, split)
         for split in splits
         if split in task.splits
     }
-    return TaskSource(task.name, *_DIRECTIONS[task.name], readers)
+    return TaskSource(task.name, *_direction(task), readers)
+
+
+def _direction(task: seqio.Task) -> Direction:
+    if task.name not in _DIRECTIONS:
+        raise UserError(
+            f"task '{task.name}' has no languages; register it with mnmt_jax.seqio_tasks.add_task"
+        )
+    return _DIRECTIONS[task.name]
 
 
 def _task_pairs(task: seqio.Task, split: str) -> Iterator[tuple[Any, Any]]:

@@ -79,20 +79,29 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
     import tempfile
 
-    from mnmt_jax.data.corpus_arguments import corpus_and_directions
-    from mnmt_jax.data.mixtures import cache_sources, check_training_text, language_text
+    from mnmt_jax.data.corpus_arguments import corpus_and_directions, validation_hint
+    from mnmt_jax.data.mixtures import (
+        cache_sources,
+        check_lines,
+        check_training_text,
+        language_text,
+    )
     from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
     check_training_text(corpus, directions)
+    if hint := validation_hint(arguments, corpus):
+        print(hint, file=sys.stderr)
     if arguments.vocabulary:
         refuse_flags(arguments, ["vocab_size"], "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
         size = {} if arguments.vocab_size is None else {"vocab_size": arguments.vocab_size}
         options = SentencePieceOptions(**size)
+        if not arguments.mixture:
+            check_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
         text = language_text(corpus, directions, options.sentences)
         with tempfile.TemporaryDirectory() as directory:

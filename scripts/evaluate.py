@@ -118,12 +118,20 @@ def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
     if flags.parallel or flags.tsv:
         corpus = file_corpus(flags, flags.task, only=("test",))
         return corpus, corpus.languages
-    from mnmt_jax.evaluation.benchmark import find_corpus
+    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
 
-    corpus, wanted = find_corpus(flags.task)
-    languages = split_list(flags.languages)
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
-    refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    if flags.module_import and not is_built_in(flags.task):
+        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
+        import_modules(["mnmt_jax.seqio_tasks"])
+        from mnmt_jax.seqio_tasks import RegisteredText
+
+        corpus = RegisteredText(flags.task)
+        wanted = corpus.languages
+    else:
+        corpus, wanted = find_corpus(flags.task)
+        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    languages = split_list(flags.languages)
     if unknown := [code for code in languages if code not in wanted]:
         raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
     return corpus, tuple(code for code in wanted if not languages or code in languages)

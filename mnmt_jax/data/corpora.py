@@ -121,6 +121,10 @@ class PatternFiles(FileCorpus):
         ]
         return tuple(file for file in files if find_place(file) is None)
 
+    def files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the two files."""
+        return tuple(place.path for place in self._places(split)[direction])
+
     def _places(self, split: str) -> Mapping[Direction, tuple[Place, Place]]:
         """Returns the places of each direction's two sides; looks at the disk once."""
         if split not in self._found:
@@ -179,9 +183,9 @@ class ParallelFiles(PatternFiles):
 
     Args:
         name: name of the corpus.
-        pattern: path with `{split}` and `{language}`, e.g. "data/{split}.{language}"; also `{pair}`
-            for one set of files per pair ("de-en"; either order is found). A file may be gzip, its
-            name then ends in ".gz".
+        pattern: path with `{split}`, unless there is but one, and `{language}`, e.g.
+            "data/{split}.{language}"; also `{pair}` for one set of files per pair ("de-en"; either
+            order is found). A file may be gzip, its name then ends in ".gz".
         languages: codes.
         splits: the files' word for each split, e.g. {"train": "train", "validation": "val"}.
         cleaning: what makes a line bad and what becomes of it.
@@ -196,7 +200,8 @@ class ParallelFiles(PatternFiles):
         splits: Mapping[str, str] = _STANDARD_SPLITS,
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
-        _check_pattern(pattern, {"split", "language"}, {"split", "language", "pair"})
+        needed = {"language"} if len(splits) == 1 else {"split", "language"}
+        _check_pattern(pattern, needed, {"split", "language", "pair"})
         patterns = {split: (pattern.replace("{split}", word),) for split, word in splits.items()}
         super().__init__(name, patterns, languages, cleaning=cleaning)
 
@@ -206,7 +211,8 @@ class TsvFile(FileCorpus):
 
     Args:
         name: name of the corpus.
-        pattern: path with `{split}`, e.g. "data/{split}.tsv"; a file may be gzip (".gz" is added).
+        pattern: path with `{split}`, unless there is but one, e.g. "data/{split}.tsv"; a file may
+            be gzip (".gz" is added).
         languages: codes of the columns to use, or None for all that the first file's header names.
         columns: codes of all columns in order, for files without a header.
         splits: the files' word for each split.
@@ -223,7 +229,7 @@ class TsvFile(FileCorpus):
         splits: Mapping[str, str] = _STANDARD_SPLITS,
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
-        _check_pattern(pattern, {"split"}, {"split"})
+        _check_pattern(pattern, set() if len(splits) == 1 else {"split"}, {"split"})
         self._paths = {
             split: path
             for split, word in splits.items()
@@ -232,7 +238,7 @@ class TsvFile(FileCorpus):
         if not self._paths:
             raise NoFilesError(
                 f"corpus {name!r}: no files match {pattern!r} for splits "
-                f"{' '.join(splits.values())}"
+                f"{' '.join(splits.values())}".rstrip()
             )
         self._header = columns is None
         self._columns = {
@@ -245,6 +251,10 @@ class TsvFile(FileCorpus):
         """Lists all ordered pairs of the languages the split's file has."""
         here = [code for code in self.languages if code in self._columns.get(split, ())]
         return tuple(itertools.permutations(here, 2))
+
+    def files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the split's file."""
+        return (self._paths[split],)
 
     def _read_header(self, path: str) -> tuple[str, ...]:
         """Reads the language codes in a file's first line."""

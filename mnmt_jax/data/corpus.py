@@ -74,6 +74,10 @@ class Corpus(abc.ABC):
         """Lists the files that a split and direction would need; empty if they are not known."""
         return ()
 
+    def files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the files that a split and direction has; empty if they are not known."""
+        return ()
+
     @abc.abstractmethod
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields (source, target) sentences, always in the same order.

@@ -6,8 +6,9 @@ import argparse
 import itertools
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def add_file_arguments(
     which.add_argument(
         "--parallel",
         metavar="PATTERN",
-        help="parallel files, e.g. 'data/{split}.{language}' ('{pair}' too, for files per pair), "
-        "or a directory of files SPLIT.LANGUAGE; .gz is found by itself",
+        help="parallel files, e.g. 'data/{split}.{language}' ('{pair}' too, for files per pair; "
+        "without '{split}' if there is one split), or a directory of files SPLIT.LANGUAGE; .gz is "
+        "found by itself",
     )
     which.add_argument(
         "--tsv",
@@ -128,31 +130,64 @@ def file_corpus(
     Raises:
         UserError: if a flag is malformed or files are missing.
     """
-    from mnmt_jax.data.corpora import ParallelFiles, TsvFile
+    from mnmt_jax.data.corpora import NoFilesError, ParallelFiles, TsvFile
     from mnmt_jax.data.text_lines import Cleaning
 
     languages = split_list(arguments.languages)
-    cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
-    splits = _splits(arguments.splits or _STANDARD_SPLITS)
-    if only is not None:
-        if missing := sorted(set(only) - splits.keys()):
-            raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
-        splits = {split: splits[split] for split in only}
-    if arguments.tsv:
-        table = TsvFile(name, arguments.tsv, languages or None, splits=splits, cleaning=cleaning)
-        return _with_all_languages(table, arguments.tsv)
-    if not languages:
+    if not (arguments.tsv or languages):
         raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
-    pattern = arguments.parallel
-    if "{" not in pattern:
-        if not Path(pattern).is_dir():
-            raise UserError(
-                f"--parallel={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or "
-                "a pattern such as 'data/{split}.{language}'"
+    cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
+    pattern, splits = _pattern(arguments), _wanted_splits(arguments, only)
+    options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
+    try:
+        if arguments.tsv:
+            return _with_all_languages(
+                TsvFile(name, pattern, languages or None, **options), pattern
             )
-        pattern = str(Path(pattern) / "{split}.{language}")
-    files = ParallelFiles(name, pattern, languages, splits=splits, cleaning=cleaning)
-    return _with_all_languages(files, pattern)
+        return _with_all_languages(ParallelFiles(name, pattern, languages, **options), pattern)
+    except NoFilesError as error:
+        words = {s: likely_word(pattern, languages, s) for s in splits if "{split}" in pattern}
+        found = ",".join(f"{split}={word}" for split, word in words.items() if word)
+        raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
+
+
+def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
+    """Returns how files of one's own would be validated on that have another word for it.
+
+    Returns:
+        A line; empty if there is validation text, or no file of such a name.
+    """
+    if arguments.mixture or corpus.directions("validation"):
+        return ""
+    pattern = _pattern(arguments)
+    word = likely_word(pattern, corpus.languages, "validation") if "{split}" in pattern else ""
+    splits = _wanted_splits(arguments, None) | {"validation": word}
+    flag = ",".join(f"{split}={name}" for split, name in splits.items())
+    return f"no validation text is read; for your files '{word}': --splits {flag}" if word else ""
+
+
+def _pattern(arguments: argparse.Namespace) -> str:
+    """Returns the pattern that `--parallel` or `--tsv` gives."""
+    pattern: str = arguments.tsv or arguments.parallel
+    if arguments.tsv or "{" in pattern:
+        return pattern
+    if not Path(pattern).is_dir():
+        raise UserError(
+            f"--parallel={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
+            "pattern such as 'data/{split}.{language}'"
+        )
+    return str(Path(pattern) / "{split}.{language}")
+
+
+def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) -> dict[str, str]:
+    """Returns the files' word for each split to look for; a pattern without words has one split."""
+    splits = _splits(arguments.splits or _STANDARD_SPLITS)
+    if missing := sorted(set(only or ()) - splits.keys()):
+        raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
+    if "{split}" not in _pattern(arguments):
+        refuse_flags(arguments, ["splits"], "files without {split} in their names")
+        return dict.fromkeys(only or ("train",), "")
+    return splits if only is None else {split: splits[split] for split in only}
 
 
 def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:

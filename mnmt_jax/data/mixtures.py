@@ -85,6 +85,25 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
         )
 
 
+def check_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
+    """Reads once what `cache_sources` will read, so that a bad line is known before any work.
+
+    Raises:
+        UserError: with the first line that is bad, or the first files without a sentence pair.
+    """
+    zero_shot = zero_shot_directions(corpus, supervised)
+    for split, directions in (("train", supervised), ("validation", (*supervised, *zero_shot))):
+        present = set(corpus.directions(split)).intersection(directions)
+        for pair in sorted(present):
+            opposite = pair[::-1] in present and pair > pair[::-1]  # the same lines
+            if not opposite and not corpus.size(split, pair):
+                files = listed(corpus.files(split, pair)) or f"{split} {'-'.join(pair)}"
+                raise UserError(
+                    f"corpus '{corpus.name}': {files}: no sentence pair; give text, or leave the "
+                    "files out"
+                )
+
+
 def cache_sources(
     corpus: Corpus, supervised: Sequence[Direction], vocabulary: Vocabulary
 ) -> Iterator[TaskSource]:

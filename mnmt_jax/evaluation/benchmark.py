@@ -109,6 +109,11 @@ class Benchmark:
         return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
 
 
+def is_built_in(task: str) -> bool:
+    """Returns whether `find_corpus` knows the name."""
+    return task in MIXTURES or task in CORPORA
+
+
 def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
     """Makes the corpus that a task's name stands for.
 
@@ -131,7 +136,7 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
     names = ", ".join(dict.fromkeys((*CORPORA, *MIXTURES)))
     raise UserError(
         f"--task={task}: no such corpus or mixture; one of {names}; or name files of your own with "
-        "--parallel or --tsv"
+        "--parallel or --tsv, or a seqio mixture's module with --module_import"
     )
 
 

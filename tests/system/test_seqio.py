@@ -14,8 +14,10 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.corpora import CldrText, ParallelFiles, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
 from mnmt_jax.seqio_tasks import (
+    RegisteredText,
     add_corpus,
     add_mixture,
     add_task,
@@ -25,6 +27,7 @@ from mnmt_jax.seqio_tasks import (
 from mnmt_jax.seqio_vocabulary import PieceVocabulary
 from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
 from scripts import cache_tasks
+from tests.run_commands import command
 from tests.unit import made_text
 
 
@@ -51,7 +54,7 @@ def cldr(tmp_path_factory):
 def files(tmp_path_factory):
     """Parallel files of the made text, and the same registered with seqio as `made_tiny`."""
     folder = tmp_path_factory.mktemp("files")
-    for split, start, count in (("train", 1, 40), ("validation", 100, 9)):
+    for split, start, count in (("train", 1, 40), ("validation", 100, 9), ("test", 200, 5)):
         for code in made_text.LANGUAGES:
             lines = made_text.sentences(code, count, start)
             (folder / f"{split}.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -163,6 +166,24 @@ def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
         for split, facts in task.splits.items():
             everything = np.arange(facts.examples)
             assert seqio_cache.read(name, split, everything) == cache.read(name, split, everything)
+
+
+def test_a_seqio_mixture_is_evaluated_on_the_text_of_the_files(files, tmp_path):
+    corpus = ParallelFiles("made", str(files / "{split}.{language}"), made_text.LANGUAGES)
+    plain, registered = Benchmark("x", corpus), Benchmark("x", RegisteredText("made_tiny"))
+    assert set(plain.directions) == set(registered.directions) and len(plain.directions) == 6
+    for direction in plain.directions:
+        assert registered.texts(direction) == plain.texts(direction)
+        assert len(plain.texts(direction).sources) == 5
+    module = "--module_import", "tests.system.test_seqio", "--output", tmp_path / "out"
+    for arguments, message in (
+        (["--task=made_tiny"], "nowhere/config.gin: no such file"),  # all of the flags are good
+        (["--task=no_such_mixture"], "'no_such_mixture' is no built-in mixture and not registered"),
+        (["--task=made_tiny", "--splits=test=x"], "--splits does not apply to a seqio mixture"),
+        (["--task=made_tiny", "--languages=en,cs"], "--languages: cs is not in made_tiny"),
+    ):
+        with pytest.raises(UserError, match=message):
+            command("evaluate", "--run=nowhere", *module, *arguments)
 
 
 @pytest.mark.parametrize(

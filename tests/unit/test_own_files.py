@@ -1,0 +1,134 @@
+"""Files of one's own: what is wrong with them is said before any work, with the remedy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mnmt_jax import vocabulary as vocabulary_module
+from mnmt_jax.data.split_words import likely_word
+from mnmt_jax.errors import UserError
+from tests.run_commands import command
+from tests.unit import made_text
+
+FLAGS = "--languages=en,de", "--name=mine", "--vocab_size=40"
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    _write(folder, "train", 40)
+    return folder
+
+
+def _write(folder, split: str, count: int) -> None:
+    for code in ("en", "de"):
+        lines = made_text.sentences(code, count)
+        (folder / f"{split}.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """Ends the command where a vocabulary would be trained."""
+
+    def train(*arguments, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(vocabulary_module, "train_sentencepiece", train)
+
+
+def _cache(folder, pattern="", *flags: object) -> None:
+    command(
+        "cache_tasks", f"--parallel={folder}{pattern}", *FLAGS, *flags, "--output", folder / "cache"
+    )
+
+
+@pytest.mark.parametrize("word", ["val", "dev", "valid", "validation_2020"])
+def test_validation_files_by_another_word_are_hinted_at_before(data, no_training, capsys, word):
+    _write(data, word, 5)
+    with pytest.raises(ZeroDivisionError):
+        _cache(data)
+    error = capsys.readouterr().err
+    flag = f"train=train,validation={word},test=test"
+    assert error.startswith(f"no validation text is read; for your files '{word}': --splits {flag}")
+    with pytest.raises(ZeroDivisionError):
+        _cache(data, "", f"--splits={flag}")
+    assert "no validation text" not in capsys.readouterr().err
+
+
+def test_no_hint_where_nothing_is_missing_or_alike(data, no_training, capsys):
+    for split in ("devotion.md", "validation"):
+        with pytest.raises(ZeroDivisionError):
+            _cache(data)
+        assert "splits" not in capsys.readouterr().err
+        _write(data, split, 5)
+
+
+def test_test_files_by_another_word_are_hinted_at(data, tmp_path):
+    arguments = "--run=nowhere", "--task=mine", "--languages=en,de", "--output", tmp_path / "out"
+    with pytest.raises(UserError, match=r"no files match .*test.\{language\} for languages en de$"):
+        command("evaluate", *arguments, "--parallel", data)
+    _write(data, "test2016", 5)
+    with pytest.raises(UserError, match="; perhaps --splits test=test2016$"):
+        command("evaluate", *arguments, "--parallel", data)
+    with pytest.raises(UserError, match="nowhere/config.gin"):
+        command("evaluate", *arguments, "--parallel", data, "--splits=test=test2016")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "file", "split", "word"),
+    [
+        ("{split}.{language}", "dev.en.gz", "validation", "dev"),
+        ("{split}/{split}.{pair}.{language}", "val/val.de-en.de", "validation", "val"),
+        ("{split}/{split}.{language}", "val/dev.de", "validation", ""),
+        ("[x]/{split}.tsv", "[x]/newstest2014.tsv", "test", "newstest2014"),
+        ("{split}.{language}", "dev.fr", "validation", ""),
+        ("{split}.{language}", "text.en", "test", ""),
+    ],
+)
+def test_a_likely_word(tmp_path, pattern, file, split, word):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    assert likely_word(str(tmp_path / pattern), ("en", "de"), split) == word
+
+
+def test_a_corpus_of_one_split_needs_no_word_for_it(tmp_path, capsys):
+    for code in ("en", "de"):
+        (tmp_path / f"{code}.txt").write_text("\n".join(made_text.sentences(code, 40)) + "\n")
+    _cache(tmp_path, "/{language}.txt")
+    assert json.loads(capsys.readouterr().out)["examples"] == {"train": 80, "validation": 0}
+    files = "--parallel", tmp_path / "{language}.txt", "--languages=en,de"
+    evaluate = "evaluate", "--run=nowhere", "--task=mine", "--output", tmp_path / "out"
+    with pytest.raises(UserError, match="nowhere/config.gin"):  # the files were found
+        command(*evaluate, *files)
+    with pytest.raises(UserError, match="--splits does not apply to files without {split}"):
+        command(*evaluate, *files, "--splits=test=x")
+    (tmp_path / "all.tsv").write_text("en\tde\n" + "one\teins\n" * 3)
+    with pytest.raises(UserError, match="nowhere/config.gin"):
+        command(*evaluate, "--tsv", tmp_path / "all.tsv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("validation.de", "eins\n\ndrei\n", r"validation.de:2: blank line"),
+        ("validation.de", "eins\nzwei\n", r"validation.en:3: .*validation.de has 2 lines only"),
+        ("validation.en", "", r"validation.de:1: .*validation.en has 0 lines only"),
+        ("train.en", "one\n \nthree\n", r"train.en:2: blank line"),
+    ],
+)
+def test_bad_lines_are_named_before_a_vocabulary_is_trained(data, no_training, name, text, message):
+    _write(data, "validation", 3)
+    (data / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        _cache(data)
+
+
+def test_empty_files_are_named_before_a_vocabulary_is_trained(data, no_training):
+    for split in ("validation", "train"):
+        for code in ("en", "de"):
+            (data / f"{split}.{code}").write_text("")
+        with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; give"):
+            _cache(data)
