@@ -6,6 +6,7 @@ OUTPUT.unfinished   {"made_by": {...}}, then one record per line (`files.make_re
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
@@ -115,7 +116,7 @@ class Unfinished:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with naming(str(self.path)):
+        with contextlib.suppress(OSError):  # of a write that was refused, and has been reported
             self._file.close()
         if self._complete:
             return

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from mnmt_jax.model import build_model
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train_state import TrainState, Window
 from mnmt_jax.translator import Translator
+from tests.full_disk import files_up_to
 from tests.unit.made_text import sentence, vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
@@ -350,16 +352,23 @@ def test_every_line_that_is_done_is_on_the_disk_at_once(folder):
 
 
 def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
-    def full(*arguments):
+    """Full after some lines, and full when the whole is written at the end."""
+
+    def full(self):
         raise OSError(28, "No space left on device")
 
+    kept = folder / "out.unfinished"
+    with files_up_to(3000):
+        status, _, error = infer(*_languages(run), *_files(folder))
+    assert status == 2 and re.search(r"^\d translated lines are kept", error, re.MULTILINE)
+    assert f"error: {kept}: File too large; make room" in error.splitlines()[-1]
     with monkeypatch.context() as patch:
         patch.setattr(Unfinished, "records", full)
         status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 2 and "20 translated lines are kept" in error
     assert f"error: {folder / 'out'}: No space left on device; make room" in error.splitlines()[-1]
     status, _, error = infer(*_languages(run), *_files(folder))
-    assert status == 0 and "0 lines in" in error and not (folder / "out.unfinished").exists()
+    assert status == 0 and "0 lines in" in error and not kept.exists()
 
 
 def test_two_processes_do_not_write_one_output(run, infer, folder):

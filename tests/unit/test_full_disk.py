@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import resource
 import sys
 
 import pytest
@@ -15,21 +13,11 @@ from mnmt_jax.errors import UserError, run_command
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.partial import new_folder, write_text
+from tests.full_disk import files_up_to
 from tests.made_run import random_pairs
 from tests.run_commands import command
 from tests.unit.made_results import made_result
 from tests.unit.made_text import vocabulary
-
-
-@contextlib.contextmanager
-def files_up_to(size: int):
-    """Lets the system refuse every file of more bytes, as a full disk would."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _ended(main, capsys) -> tuple[int, str]:
