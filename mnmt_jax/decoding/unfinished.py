@@ -31,12 +31,12 @@ class Unfinished:
 
     Args:
         output: name of the file to be, which `check_output_file` has passed.
-        made_by: whatever translations depend on besides their sources. What was made by something
-            else is not used.
+        made_by: whatever translations depend on besides their sources.
         window: lines that are in memory together.
 
     Raises:
-        UserError: if another process writes there.
+        UserError: if another process writes there, or something is kept that was made by something
+            else: a slip in the command must not cost what is done.
     """
 
     def __init__(self, output: str, made_by: Mapping[str, Any], window: int) -> None:
@@ -46,20 +46,26 @@ class Unfinished:
         self._kept = self._end = 0
         self._complete = False
         self._file = self.path.open("a+b")
-        if not lock(self._file):
+        try:
+            if not lock(self._file):
+                raise UserError(
+                    f"--output={output}: another process is writing it; wait for its end"
+                )
+            self._begin()
+        except BaseException:
             self._file.close()
-            raise UserError(f"--output={output}: another process is writing it; wait for its end")
-        self._begin()
+            raise
 
     def _begin(self) -> None:
-        """Reads what earlier translations were made by; starts anew if it was something else."""
+        """Reads what earlier translations were made by."""
         self._file.seek(0)
         found = self._file.readline()
         if found != self._header:
-            if found.endswith(b"\n"):
-                _say(
-                    f"{self.path}: made with other settings ({_changes(found, self._header)}), "
-                    "so everything is translated anew"
+            if self._file.readline():
+                raise UserError(
+                    f"{self.path}: keeps translations made with other settings "
+                    f"({_changes(found, self._header)}); give the same ones, or remove it to "
+                    "translate anew"
                 )
             self._cut()
             self._write(self._header)

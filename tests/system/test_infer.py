@@ -326,13 +326,18 @@ def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, mo
             assert f"goes on after {going_on} lines" in error
 
 
-def test_other_settings_start_anew(run, infer, folder, monkeypatch):
+def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, monkeypatch):
     with monkeypatch.context() as patch:
         _stop_after(9, KeyboardInterrupt(), patch)
         infer(*_languages(run), *_files(folder))
+    kept = folder / "out.unfinished"
+    content = kept.read_bytes()
     status, _, error = infer(*_languages(run), *_files(folder), "--beam_size=1")
-    assert status == 0 and "20 lines in" in error
-    assert "out.unfinished: made with other settings (beam_size, method), so everything" in error
+    assert status == 2 and error.count("\n") == 1
+    assert "out.unfinished: keeps translations made with other settings (beam_size, met" in error
+    assert kept.read_bytes() == content and not (folder / "out").exists()
+    kept.write_bytes(content.splitlines(keepends=True)[0])  # killed before the first line was done
+    assert infer(*_languages(run), *_files(folder), "--beam_size=1")[0] == 0
     expected = Translator.load(run).translate(TEXTS, source="en", target="de", beam_size=1)
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
 
