@@ -1,20 +1,69 @@
 """Values of the project's configuration where t5x wants them: one fact, bound once, read by both.
 
 The gin files of `gin_configs/t5x/` bind t5x's arguments to these functions, so `Data.rows`,
-`Train.steps` and so on mean there what they mean in `scripts/train.py`. Needs no t5x.
+`Train.steps` and so on mean there what they mean in `scripts/train.py`. Paths become absolute,
+which t5x's checkpoints need, and are looked at before anything is computed. Needs no t5x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config import Config, parsed_config
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.optimizer import make_schedule
 from mnmt_jax.sharding import RULES
 
 # Mesh axis -> axis of t5x's mesh. t5x has no axis of its own for parameters split like the batch.
 _MESH_AXES = {"data": "data", "fsdp": "data", "tensor": "model"}
+
+
+def output_folder(path: str) -> str:
+    """Returns the absolute path of a folder that t5x writes to, and makes it.
+
+    Args:
+        path: a folder, or the address of one in a bucket, which is returned as it is.
+
+    Raises:
+        UserError: if the folder cannot be made.
+    """
+    if "://" in path:
+        return path
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; choose another folder") from error
+    return str(Path(path).absolute())
+
+
+def checkpoint(path: str) -> str:
+    """Returns the absolute path of a checkpoint that t5x reads.
+
+    Args:
+        path: `MODEL_DIR/checkpoint_N`, or the address of one in a bucket, which is returned as it
+            is.
+
+    Raises:
+        UserError: if there is none.
+    """
+    folder = Path(path)
+    # `state` is a folder of Orbax; a file `checkpoint` is the form that t5x wrote before.
+    if "://" in path or (folder / "state").is_dir() or (folder / "checkpoint").is_file():
+        return path if "://" in path else str(folder.absolute())
+    there = [found for near in (folder, folder.parent) for found in near.glob("checkpoint_*")]
+    remedy = f"give {listed(sorted(map(str, there)))}" if there else "train one first"
+    raise UserError(f"{path}: no checkpoint of t5x there; {remedy}")
+
+
+def not_restored() -> tuple[tuple[str, None], ...]:
+    """Returns t5x's `assignment_map` of a start from parameters alone.
+
+    Step and optimizer start anew, as does LoRA; t5x refuses a pattern that matches nothing.
+    """
+    drawn = ("state/.*", ".*/lora_[ab]") if parsed_config().model.lora_rank else ("state/.*",)
+    return tuple((pattern, None) for pattern in drawn)
 
 
 def steps() -> int:

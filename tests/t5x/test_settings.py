@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gin
 import pytest
 
-from mnmt_jax import t5x_settings
+from mnmt_jax import t5x_errors, t5x_settings
 from mnmt_jax.config import load_config, parsed_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.sharding import RULES
@@ -83,3 +85,46 @@ def test_a_file_that_registers_names_like_t5x_s_own_reaches_them(parse, tmp_path
     )
     gin.parse_config_file(str(tmp_path / "train.gin"))
     assert parsed_config() == load_config([MODEL], ["Data.rows = 6"])
+
+
+def test_paths_reach_t5x_absolute(tmp_path, monkeypatch):
+    """Orbax refuses relative ones, from a thread and at the first save."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model" / "checkpoint_2" / "state").mkdir(parents=True)
+    assert t5x_settings.output_folder("runs/new") == str(tmp_path / "runs" / "new")
+    assert Path("runs/new").is_dir()
+    assert t5x_settings.checkpoint("model/checkpoint_2") == str(tmp_path / "model/checkpoint_2")
+    for path in ("gs://bucket/model", str(tmp_path / "model" / "checkpoint_2")):
+        assert t5x_settings.output_folder(path) == path == t5x_settings.checkpoint(path)
+
+
+def test_paths_that_do_not_serve_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model" / "checkpoint_2" / "state").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="^file/x: Not a directory; choose another folder"):
+        t5x_settings.output_folder("file/x")
+    for path in ("model", "model/checkpoint_3"):
+        with pytest.raises(UserError, match=f"^{path}: no checkpoint.*; give model/checkpoint_2$"):
+            t5x_settings.checkpoint(path)
+    with pytest.raises(UserError, match="train one first"):
+        t5x_settings.checkpoint("elsewhere/checkpoint_3")
+
+
+@pytest.mark.parametrize(("rank", "lora"), [(0, []), (4, [".*/lora_[ab]"])])
+def test_a_start_leaves_out_only_what_is_there(parse, rank, lora):
+    """t5x refuses a pattern that matches nothing."""
+    parse(f"Model.lora_rank = {rank}")
+    assert t5x_settings.not_restored() == tuple((name, None) for name in ["state/.*", *lora])
+
+
+def test_a_mistake_ends_t5x_in_one_line(capsys, monkeypatch):
+    """Also after gin has added lines to it; a bug keeps its traceback."""
+    others = []
+    monkeypatch.setattr(t5x_errors, "_DEFAULT", lambda *error: others.append(error))
+    mistake, bug = UserError("a: no b; give c\n  In call to configurable 'train'"), ValueError("d")
+    with pytest.raises(SystemExit) as stop:
+        t5x_errors.end(UserError, mistake, None)
+    assert stop.value.code == 2 and capsys.readouterr().err == "error: a: no b; give c\n"
+    t5x_errors.end(ValueError, bug, None)
+    assert others == [(ValueError, bug, None)]
