@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from mnmt_jax.cli import CommandParser
 from mnmt_jax.errors import run_command
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.table import comparison_table, markdown_table
@@ -20,10 +20,12 @@ from mnmt_jax.evaluation.table import comparison_table, markdown_table
 Curve = dict[int, tuple[float, float]]  # step -> supervised and zero-shot validation loss
 
 
-def main(folders: Sequence[str]) -> None:
+def main() -> None:
     """Reads the runs and prints three tables."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="{model}_{seed}")
     runs: dict[str, list[Path]] = {}
-    for folder in map(Path, folders):
+    for folder in parser.parse_args().folders:
         runs.setdefault(folder.name.rsplit("_", 1)[0], []).append(folder)
     results = [read_result(run / "report") for group in runs.values() for run in sorted(group)]
     print(comparison_table(results), "\n")
@@ -92,4 +94,4 @@ def _spread(values: Iterable[float], form: str = "{:.3f}") -> str:
 
 
 if __name__ == "__main__":
-    run_command(lambda: main(sys.argv[1:]))
+    run_command(main)

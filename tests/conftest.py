@@ -74,8 +74,8 @@ def pytest_terminal_summary(terminalreporter):
     """Says in the last lines which tests this environment cannot run: none is skipped silently."""
     if importlib.util.find_spec("t5x") is None:
         terminalreporter.write_line(
-            "t5x is not installed: tests/t5x/test_model.py and test_commands.py did not run; its "
-            "adapters' own logic was tested (docs/t5x.md)"
+            "t5x is not installed: test_model.py, test_commands.py and test_page.py in tests/t5x "
+            "did not run; its adapters' own logic was tested (docs/t5x.md)"
         )
     if importlib.util.find_spec("libtpu") is None:
         terminalreporter.write_line(

@@ -16,7 +16,7 @@ import sentencepiece
 from mnmt_jax.config import Model
 from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, Dialect, entries
 from mnmt_jax.interchange.safetensors import write_safetensors
-from mnmt_jax.interchange.tags import M2M100_LANGUAGES
+from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS
 from mnmt_jax.interchange.torch_files import write_torch
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.lazy_array import LazyArray
@@ -92,6 +92,23 @@ def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
     tags = [f"__{code}__" for code in M2M100_LANGUAGES]
     write_json(folder / "special_tokens_map.json", {"additional_special_tokens": tags})
     return tensors
+
+
+def nllb_directory(folder: Path) -> None:
+    """Writes a directory as `transformers` has NLLB: no list of tokens, one feed-forward width."""
+    folder.mkdir(parents=True)
+    size = len(SPECIALS) + len(spm_pieces()) + len(NLLB_TAGS) + 1
+    model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
+    write_tensors(folder, random_tensors(model, M2M100, size))
+    sides = {
+        f"{side}_{field}": value
+        for side in ("encoder", "decoder")
+        for field, value in (("layers", 1), ("ffn_dim", 24), ("attention_heads", 2))
+    }
+    values = {"model_type": "m2m_100", "d_model": 16, "vocab_size": size, "scale_embedding": True}
+    values |= {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    write_json(folder / "config.json", values | sides)
+    (folder / "sentencepiece.bpe.model").write_bytes(spm_model())
 
 
 def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:

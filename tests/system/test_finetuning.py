@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from pathlib import Path
 
 import jax
@@ -21,18 +22,17 @@ from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.initialization import Origin
-from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
 from mnmt_jax.lora import split_lora
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
-from tests import made_foreign
+from tests import made_foreign, made_pages
+from tests.documents import make_root, run_page
 from tests.made_params import assert_same
 from tests.made_run import LEARNS, LEARNS_FAST, assert_same_training, records
-from tests.run_commands import blocks, command, run_block
-from tests.unit.made_text import sentences
+from tests.run_commands import command
 
 BASE = (("en", "de"), ("de", "en"), ("en", "fr"))
 NEW = (("fr", "en"), ("de", "fr"), ("fr", "de"))
@@ -155,43 +155,27 @@ def test_loaded_or_merged_it_translates_alike(runs, corpus, tmp_path):
     assert len(set(expected)) > LINES
 
 
-ROOT = Path(__file__).resolve().parents[2]
-TINY = (
-    "--gin.Train.steps=2",
-    "--gin.Train.log_every=1",
-    "--gin.Data.rows=8",
-    "--gin.Data.source_length=64",
-    "--gin.Data.target_length=64",
-)
-SHORT = ("--gin.Decode.buckets=(64,)", "--gin.Decode.max_length=4", "--gin.Decode.batch=2")
-
-
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes):
     """As written, on a made MITRE and a made Flores."""
-    made_foreign.mitre_directory(tmp_path / "mitre_466m")
-    for split, first in (("dev", 1), ("devtest", 50)):
-        for code in MITRE_LANGUAGES:
-            path = tmp_path / "data" / "flores" / split / f"{LANGUAGES[code].flores}.{split}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("\n".join(sentences("en", 6, first)) + "\n", encoding="utf-8")
-    (tmp_path / "text.de").write_text("one two\n\nthree\n", encoding="utf-8")
-    (tmp_path / "gin_configs").symlink_to(ROOT / "gin_configs")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MNMT_JAX_DATA", raising=False)
-    page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
-    tuning, keeping = blocks(page, "MITRE on five directions with LoRA")
-    more = {"train": TINY, "infer": SHORT, "evaluate": (*SHORT, "--limit", "1")}
-    assert len(run_block(tuning, more)) == len(run_block(keeping, more)) + 1 == 5
-    translated = (tmp_path / "text.tl").read_text(encoding="utf-8").split("\n")
+    root = make_root(tmp_path)
+    made_foreign.mitre_directory(root / "mitre_466m")
+    made_pages.flores(root)
+    made_pages.write_lines(root / "text.de", ("one two", "", "three"))
+    made_pages.gin_file(root, "MODEL", "models/prefix_ted19.gin")
+    made_pages.gin_file(root, "RUN_FILE", "runs/mitre_finetune_5_lora.gin")
+    printed = run_page("docs/finetuning.md", root)
+    *_, described = printed
+    assert len(printed) == 10
+    assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
+    translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
-    result = read_result(tmp_path / "runs" / "mitre_lora" / "report")
+    result = read_result(root / "runs" / "mitre_lora" / "report")
     assert len(result.directions) == 5 and result.step == 2
-    again, tuned = (
-        load_params(tmp_path / "runs" / run)[0] for run in ("mitre_again", "mitre_lora")
-    )
+    again, tuned = (load_params(root / "runs" / run)[0] for run in ("mitre_again", "mitre_lora"))
     assert_same(again, tuned)
-    assert not RunDirectory(tmp_path / "runs" / "mitre_merged").config().model.lora_rank
-    assert (tmp_path / "mitre_466m_merged" / "model.safetensors").is_file()
+    assert not RunDirectory(root / "runs" / "mitre_merged").config().model.lora_rank
+    assert (root / "mitre_466m_merged" / "model.safetensors").is_file()
     said = capsys.readouterr().err
     count = 2 * 2 * (16 * 8 + 8 * 16)
     assert f"trains {count:,} of" in said

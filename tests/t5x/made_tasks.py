@@ -14,7 +14,7 @@ from tests.unit import made_text
 SPLITS = {"train": (1, 60), "validation": (100, 9), "test": (200, 9)}
 
 
-def _source(source: str, target: str) -> seqio.FunctionDataSource:
+def source(source: str, target: str) -> seqio.FunctionDataSource:
     def text(split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
         start, count = SPLITS[split]
         sides = [made_text.sentences(code, count, start) for code in (source, target)]
@@ -25,14 +25,14 @@ def _source(source: str, target: str) -> seqio.FunctionDataSource:
     return seqio.FunctionDataSource(text, splits=list(SPLITS), num_input_examples=sizes)
 
 
-_VOCABULARY = PieceVocabulary(made_text.vocabulary)
-_NAMES = [
+VOCABULARY = PieceVocabulary(made_text.vocabulary)
+NAMES = [
     add_task(
-        f"t5x_made_{source}_{target}",
-        _source(source, target),
-        direction=(source, target),
-        vocabulary=_VOCABULARY,
+        f"t5x_made_{one}_{other}",
+        source(one, other),
+        direction=(one, other),
+        vocabulary=VOCABULARY,
     ).name
-    for source, target in itertools.permutations(("en", "de"))
+    for one, other in itertools.permutations(("en", "de"))
 ]
-add_mixture("t5x_made", _NAMES, temperature=1.0)
+add_mixture("t5x_made", NAMES, temperature=1.0)

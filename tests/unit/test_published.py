@@ -18,6 +18,7 @@ from mnmt_jax.languages import (
     fine_tuning_directions,
     mitre_directions,
 )
+from tests.made_pages import TED_HEADER, talk
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +38,6 @@ def write(folder, **files):
 
 def lines(*texts):
     return "".join(f"{text}\n" for text in texts)
-
-
-# The columns of the talks' tables as they come, in their order.
-TED_HEADER = (
-    "talk_name en es pt-br fr ru he ar ko zh-cn it ja zh-tw nl ro tr de vi pl pt bg el fa sr hu "
-    "hr uk cs id th sv sk sq lt da calv my sl mk fr-ca fi hy hi nb ka mn et ku gl mr zh ur eo ms "
-    "az ta bn kk be eu bs"
-).split()
-
-
-def talk(**cells):
-    """One row: languages not given have no sentence."""
-    words = {"zh": "zh-cn"}
-    given = {words.get(code, code): text for code, text in cells.items()}
-    row = [given.get(word, "_ _ NULL _ _") for word in TED_HEADER[1:]]
-    return "\t".join(["kelly_mcgonigal_how_to_make_stress_your_friend", *row])
 
 
 def test_ted19(data):

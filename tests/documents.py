@@ -1,0 +1,311 @@
+"""Runs the commands of README and docs/ as they stand there, on models too small to learn.
+
+Every code block without a language is shell, every `python` block is Python, and a code span that
+starts like a command is one; what is neither stands in a `text` block. A page's commands run one
+after the other in a folder that looks like the repository. Three tables say all that differs from
+the page: `SHORTENED`, `REPLACED`, and `LISTED` for what no test machine can run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import io
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import jax
+import pytest
+
+from mnmt_jax.config import Mesh, load_config
+from mnmt_jax.sharding import make_mesh
+from tests.run_commands import ROOT, call
+
+PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+
+_WIDTH = ("--gin.Model.embed=16", "--gin.Model.mlp=24", "--gin.Model.heads=2")
+_UPDATES = (
+    "--gin.Train.steps=2",
+    "--gin.Train.log_every=1",
+    "--gin.Optimizer.warmup_steps=1",
+    "--gin.Optimizer.accumulate=1",
+)
+_ROWS = ("--gin.Data.rows=8", "--gin.Data.source_length=64", "--gin.Data.target_length=64")
+_SEARCH = ("--gin.Decode.buckets=(64,)", "--gin.Decode.batch=8", "--gin.Decode.max_length=4")
+_T5X = (
+    "--gin.MIXTURE_OR_TASK_MODULE='tests.t5x.made_tasks'",
+    "--gin.MIXTURE_OR_TASK_NAME='t5x_made_de_en'",
+    "--gin.Data.validation_examples=4",
+    "--gin.Data.rows=4",
+    "--gin.Train.save_every=2",
+    "--gin.Train.eval_every=2",
+)
+# What is added to a command whose arguments match the pattern; a later flag overrides an earlier.
+SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # Small models, few updates, short rows, hypotheses of a few tokens.
+    ("scripts/train.py *gin_configs/models/*", _WIDTH),
+    ("scripts/train.py *_tiny.gin*", ("--gin.Model.stage_layers=(1,)",)),
+    ("scripts/train.py *gin_configs/models/two_stage*", ("--gin.Model.stage_layers=(1, 1)",)),
+    # A published model's vocabulary is its own; a made cache has another.
+    ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
+    ("scripts/train.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
+    ("scripts/infer.py *", _SEARCH),
+    ("scripts/evaluate.py *--task?cldr_quickstart *", ("--limit=1",)),
+    ("scripts/evaluate.py *--task=flores *", ("--limit=1", *_SEARCH)),
+    ("scripts/evaluate.py *--task=ted19 *", ("--limit=1", *_SEARCH)),
+    # One or three of the six directions, and as few pieces as made text has.
+    ("scripts/cache_tasks.py --mixture cldr_quickstart *", ("--directions=en-de,en-fr,en-cs",)),
+    ("scripts/cache_tasks.py --mixture cldr_quickstart --vocabulary *", ("--directions=en-cs",)),
+    ("scripts/cache_tasks.py --parallel * --vocab_size *", ("--vocab_size=60",)),
+    ("scripts/train_vocabulary.py --mixture *", ("--sentences=8000", "--vocab_size=1000")),
+    ("scripts/train_vocabulary.py --parallel *", ("--vocab_size=60",)),
+    ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
+    ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
+    ("benchmarks/saves.py *", ("--saves=1", "--updates=1", *_UPDATES, *_ROWS)),
+    ("benchmarks/saves.py *", (*_WIDTH, "--gin.Model.stage_layers=(1,)")),
+    ("-m t5x.*", (*_WIDTH, "--gin.Model.stage_layers=(1,)", *_UPDATES, *_ROWS, *_SEARCH, *_T5X)),
+)
+# What is replaced in a page's text.
+REPLACED: Mapping[str, str | Callable[[], str]] = {
+    "--mixture MIXTURE ": "--mixture flores_finetune_5 ",
+    "localhost:12355": lambda: f"localhost:{_free_port()}",
+    "checkpoint_300": "checkpoint_2",  # the last of as many updates as `SHORTENED` says
+}
+# The test that runs a page's commands.
+RUN_BY: Mapping[str, str] = {
+    "README.md": "tests/system/test_readme.py",
+    "docs/checkpoints.md": "tests/system/test_documents.py",
+    "docs/configurations.md": "tests/system/test_documents.py",
+    "docs/data.md": "tests/system/test_documents.py",
+    "docs/distributed.md": "tests/system/test_documents.py",
+    "docs/evaluation.md": "tests/system/test_documents.py",
+    "docs/finetuning.md": "tests/system/test_finetuning.py",
+    "docs/t5x.md": "tests/t5x/test_page.py",
+}
+# What no test machine can run, by how it starts, and why not. The flags of the project's own
+# commands among them are checked all the same.
+LISTED: Mapping[str, str] = {
+    ". .venv/bin/activate": "the suite has an environment of its own",
+    "bash benchmarks/seeds.sh": "six trainings and evaluations",
+    "bash scripts/test.sh": "it is this suite",
+    "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
+    "gcloud ": "needs an account of Google Cloud",
+    "pip install ": "installs packages",
+    "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
+    "python scripts/make_configuration_table.py": "tests/unit/test_configurations.py runs it",
+    "python scripts/compile_ahead.py": "needs libtpu: tests/tpu/test_topologies.py runs it",
+    "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
+}
+# For `check_flags`: the arguments are written to the file CALLS, and nothing is run.
+_WRITE_CALLS = """if [ -n "${CALLS:-}" ]; then printf '%s\\0' "$@" '' >> "$CALLS"; exit; fi"""
+# Commands of the pages that write to one folder by turns: what the first makes is kept.
+_ALTERNATIVES = ("import_checkpoint", "export_checkpoint", "train_vocabulary", "cache_tasks")
+_STARTS = re.compile(r"(\w+=\S+ )*(bash|gcloud|pip|python|taskset|\.) ")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`]+)`")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What a page tells its reader to run."""
+
+    text: str
+    language: str = "shell"
+
+    @property
+    def listed(self) -> str:
+        """The beginning under which it stands in `LISTED`; empty if it is run."""
+        return next((start for start in LISTED if self.text.startswith(start)), "")
+
+
+def commands(page: str) -> list[Command]:
+    """Returns the commands of a page in their order."""
+    text, found = (ROOT / page).read_text(encoding="utf-8"), []
+    for match in re.finditer(rf"{_FENCE.pattern}|{_SPAN.pattern}", text, _FENCE.flags):
+        language, block, span = match.groups()
+        if span is not None:
+            found += [Command(joined)] if _STARTS.match(joined := " ".join(span.split())) else []
+        elif language == "python":
+            found.append(Command(block, language))
+        elif not language:
+            found += map(Command, _split(block))
+    return found
+
+
+def _split(block: str) -> Iterator[str]:
+    """Yields the commands of a block: a line with those that continue it, or a whole loop."""
+    lines: list[str] = []
+    for line in block.splitlines():
+        lines.append(line)
+        if not line.endswith("\\") and (lines[0][:4] != "for " or line.startswith("done")):
+            yield "\n".join(lines)
+            lines = []
+    assert not lines, f"the block ends within a command: {lines}"
+
+
+def make_root(folder: Path) -> Path:
+    """Makes a folder that looks like the repository, and whose `python` adds what shortens."""
+    for name in ("benchmarks", "gin_configs", "scripts"):
+        (folder / name).mkdir(parents=True)
+        for path in (ROOT / name).iterdir():
+            (folder / name / path.name).symlink_to(path)
+    (folder / "docs").mkdir()
+    (folder / "bin").mkdir()
+    python = folder / "bin" / "python"
+    cases = (
+        f'case "$given" in {_pattern(pattern)}) set -- "$@" {shlex.join(flags)};; esac'
+        for pattern, flags in SHORTENED
+    )
+    python.write_text("\n".join(("#!/bin/sh", _WRITE_CALLS, "given=$*", *cases, start_python())))
+    python.chmod(0o755)
+    environment = folder / "scripts" / "environment.sh"
+    environment.unlink()  # it would install everything
+    environment.write_text(f"prepare_environment() {{ python={python}; }}\n")
+    return folder
+
+
+def start_python() -> str:
+    """Returns the line of a shell script that becomes Python with the script's arguments."""
+    return f'exec {sys.executable} "$@"'
+
+
+def _pattern(pattern: str) -> str:
+    """Returns a pattern of `fnmatch` as the shell writes it."""
+    return "".join(p if p in "*?" else shlex.quote(p) for p in re.split(r"([*?])", pattern) if p)
+
+
+def shell(root: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Runs shell commands in a folder of `make_root`."""
+    environment = os.environ | {
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=environment,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stderr[-5000:]}"
+    return done
+
+
+def run_page(page: str, root: Path) -> dict[str, str]:
+    """Runs a page's commands in a folder of `make_root`; checks the flags of those in `LISTED`.
+
+    Returns:
+        What each printed, by its text.
+    """
+    printed = {}
+    with contextlib.chdir(root):
+        for one in commands(page):
+            if one.listed:
+                check_flags(one, root)
+            else:
+                printed[one.text] = _run(one, root)
+    assert printed or not commands(page)
+    return printed
+
+
+def _run(one: Command, root: Path) -> str:
+    text = one.text
+    for word, given in REPLACED.items():
+        text = text.replace(word, given if isinstance(given, str) else given())
+    if one.language == "python":
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(text, "page", "exec"), {"__name__": "page"})
+        return printed.getvalue()
+    arguments = _plain(text)
+    with _first_kept(arguments or []):
+        return _in_this_process(arguments) if arguments else shell(root, text).stdout
+
+
+def _plain(text: str) -> list[str]:
+    """Returns script and arguments if the shell has nothing to do but to start Python."""
+    tokens = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    tokens.whitespace_split = True
+    words = list(tokens)
+    operators = any(set(word) <= set("();<>|&") for word in words) or "$" in text
+    return words[1:] if words[0] == "python" and words[1][:1] != "-" and not operators else []
+
+
+def _in_this_process(arguments: list[str]) -> str:
+    given = " ".join(arguments)
+    more = [f for pattern, fs in SHORTENED if fnmatch.fnmatchcase(given, pattern) for f in fs]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        # One device, as a CPU is; the suite's eight virtual ones compile longer.
+        patch.setattr("mnmt_jax.train.make_mesh", _mesh_of_one)
+        call(arguments[0], [*arguments[1:], *more])
+    return printed.getvalue()
+
+
+@contextlib.contextmanager
+def _first_kept(arguments: list[str]) -> Iterator[None]:
+    """Puts aside what an alternative above has made in the same place, and puts it back after."""
+    named = re.search(r"--output[= ](\S+)", " ".join(arguments))
+    output = Path(named[1]) if named else Path()
+    if not named or Path(arguments[0]).stem not in _ALTERNATIVES or not output.exists():
+        yield
+        return
+    aside = output.rename(output.with_name(f"{output.name}.first"))
+    yield
+    assert any(output.iterdir())
+    shutil.rmtree(output)
+    aside.rename(output)
+
+
+def _mesh_of_one(mesh: Mesh) -> jax.sharding.Mesh:
+    return make_mesh(mesh, devices=jax.devices()[:1])
+
+
+class _Accepted(Exception):
+    """What a parser made of the arguments."""
+
+
+def check_flags(one: Command, root: Path) -> None:
+    """Asserts that every command of the project that a listed command starts takes its flags."""
+    if not one.text.startswith(("python ", "bash benchmarks/")):
+        return
+    calls = root / "calls"
+    shell(root, f"export CALLS={calls}\n{one.text}")
+    found = [call.split("\0") for call in calls.read_text(encoding="utf-8").split("\0\0")[:-1]]
+    calls.unlink()
+    assert found, one.text
+    for script, *arguments in found:
+        _parse(script, arguments)
+
+
+def _parse(script: str, arguments: list[str]) -> None:
+    """Parses flags as a script does, and loads the gin files that they name."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def accept(*given: object) -> None:
+        raise _Accepted(parse(*given))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Accepted) as accepted:
+        patch.setattr(argparse.ArgumentParser, "parse_args", accept)
+        call(script, arguments)
+    (flags,) = accepted.value.args
+    if files := getattr(flags, "gin_file", None):
+        bindings = [a.removeprefix("--gin.") for a in arguments if a.startswith("--gin.")]
+        load_config(files, bindings)
+
+
+def _free_port() -> int:
+    with socket.socket() as given:
+        given.bind(("localhost", 0))
+        return given.getsockname()[1]

@@ -1,0 +1,118 @@
+"""The commands of docs/ as written, and the tables that say which are shortened or not run."""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import json
+import re
+
+import pytest
+
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.vocabulary import Vocabulary
+from tests import made_pages
+from tests.documents import (
+    LISTED,
+    PAGES,
+    REPLACED,
+    ROOT,
+    RUN_BY,
+    SHORTENED,
+    check_flags,
+    commands,
+    make_root,
+    run_page,
+)
+from tests.made_run import steps_of
+from tests.unit import made_text
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch, relaxed_dtypes):
+    monkeypatch.delenv("MNMT_JAX_DATA", raising=False)
+    return make_root(tmp_path)
+
+
+def test_the_tables_hold_what_the_pages_do():
+    found = {page: commands(page) for page in PAGES}
+    everything = [one for page in PAGES for one in found[page]]
+    assert {one.listed for one in everything} == {*LISTED, ""}
+    text = "\n".join(one.text for one in everything)
+    assert all(word in text for word in REPLACED)
+    quickstart = (ROOT / "scripts" / "quickstart.sh").read_text(encoding="utf-8")
+    joined = (text + quickstart).replace("\\\n", " ")
+    calls = [" ".join(call.split()) for call in re.findall(r'python"? (.*)', joined)]
+    assert all(fnmatch.filter(calls, pattern) for pattern, _ in SHORTENED)
+    assert RUN_BY.keys() == {p for p in PAGES if not all(one.listed for one in found[p])}
+    for page, test in RUN_BY.items():
+        assert f'run_page("{page}", ' in (ROOT / test).read_text(encoding="utf-8"), page
+
+
+def test_the_extras_that_pip_installs_exist():
+    metadata = configparser.ConfigParser(interpolation=None)
+    metadata.read(ROOT / "setup.cfg", encoding="utf-8")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"`(?:pip install (?:-e )?\")?\.\[([\w-]+)\]", text))
+    named |= set(re.findall(r"pip install (?:-e )?\"\.\[([\w-]+)\]", text))
+    assert len(named) > 4
+    assert named <= set(metadata["options.extras_require"])
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - RUN_BY.keys()))
+def test_what_is_not_run_takes_its_flags(page, root, monkeypatch):
+    monkeypatch.chdir(root)
+    for one in commands(page):
+        check_flags(one, root)
+
+
+def test_checkpoints(root):
+    made_pages.foreign_checkpoints(root)
+    made_pages.flores(root)
+    made_pages.gin_file(root, "F", "runs/own_text.gin")
+    run_page("docs/checkpoints.md", root)
+    assert (root / "DIR" / "model.safetensors").is_file()
+    assert steps_of(root / "NEW") == [2]
+    assert RunDirectory(root / "NEW").config().model.layout == "encoder_decoder"
+    origin = json.loads((root / "NEW" / "origin.json").read_text(encoding="utf-8"))
+    assert origin["origin"] == "RUN" and "73 arrays" in origin["report"]
+
+
+def test_configurations(root):
+    made_pages.gin_file(root, "FILE", "models/prefix_ted19.gin")
+    made_pages.cache(root, "CACHE")
+    _, described = (printed := run_page("docs/configurations.md", root))
+    assert json.loads(printed[described])["parameters"]["total"] == 63_438_848
+    assert steps_of(root / "RUN") == [2]
+
+
+def test_data(root):
+    made_pages.own_text(root)
+    made_pages.spm_model(root)
+    made_pages.seqio_module(root)
+    printed = run_page("docs/data.md", root)
+    assert Vocabulary.load(root / "VOCABULARY").languages == ("en", "de", "fr", "cs")
+    assert TokenCache.open(root / "CACHE").tasks_with("train") == ("cldr_quickstart_en_cs",)
+    figures = json.loads(next(text for one, text in printed.items() if "cldr_rendering" in one))
+    assert figures["drawn_and_rendered_lines_per_second"] > 0
+
+
+def test_distributed(root):
+    for run in ("mine", "quickstart"):
+        made_pages.cache(root, f"runs/{run}/cache")
+    printed = run_page("docs/distributed.md", root)
+    for run in ("split", "two"):
+        assert steps_of(root / "runs" / run) == [2]
+    figures = json.loads(next(text for one, text in printed.items() if "saves.py" in one))
+    assert figures["state_bytes"] > 0 and figures["on_disk"] > 0
+
+
+def test_evaluation(root):
+    made_pages.run(root, "RUN")
+    made_pages.flores(root, made_text.LANGUAGES)
+    made_pages.ted19(root)
+    run_page("docs/evaluation.md", root)
+    result = read_result(root / "OUT")
+    assert result.task == "ted19" and len(result.directions) == 2
