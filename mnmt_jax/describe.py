@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,8 +29,9 @@ _COMPONENTS = {
 _EVERYTHING_TRAINS = Optimizer()
 
 
+@functools.cache  # seconds for a deep model
 def parameter_shapes(config: Model, vocab_size: int) -> Any:
-    """Returns the parameter tree as shapes, without making an array."""
+    """Returns the parameter tree as shapes, without making an array; do not change the tree."""
     model = build_model(config, vocab_size)
     batch = {
         f"{role}_{kind}": jax.ShapeDtypeStruct((1, 2), np.int32)
