@@ -22,7 +22,6 @@ _CONSTANT = re.compile(r"%?(?P<name>[\w.\-]+) = s32\[\]\S* constant\((?P<value>\
 _BOUND = re.compile(r"ROOT .* compare\(.*, %?(?P<name>[\w.\-]+)\), direction=LT")
 _CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
     r"|mesh\[[^\]]*\](?:, device_ids=\([^{]*\))? \{.*?\})"
@@ -59,13 +58,13 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
     Returns:
         Sorted by bytes, most first.
     """
-    rounds = _rounds(program)
+    often = rounds(program)
     totals: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for computation, line in _instructions(program):
+    for computation, line in instructions(program):
         found = _COLLECTIVE.search(line)
         if not found:
             continue
-        times = rounds.get(computation, 1)
+        times = often.get(computation, 1)
         axes = _axes(_group(found["rest"], math.prod(mesh_shape.values())), mesh_shape)
         if not axes:
             continue  # a group of one device: nothing travels
@@ -76,35 +75,7 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
     return tuple(sorted(listed, key=lambda one: (-one.bytes, one.kind, one.axes)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Cycles:
-    """The compiler's estimate of a program's cycles, instructions one after the other.
-
-    Attributes:
-        once: every instruction once, as XLA's own totals count.
-        executed: those inside loops as often as they run; 0 where the text states none.
-    """
-
-    once: int
-    executed: int
-
-
-def estimated_cycles(program: str) -> Cycles:
-    """Adds up the cycles that TPU programs state of each instruction; exchanges state none.
-
-    Args:
-        program: as in `collectives`.
-    """
-    rounds = _rounds(program)
-    once = total = 0
-    for computation, line in _instructions(program):
-        if cycles := _CYCLES.search(line):
-            once += int(cycles[1])
-            total += int(cycles[1]) * rounds.get(computation, 1)
-    return Cycles(once, total)
-
-
-def _instructions(program: str) -> Iterator[tuple[str, str]]:
+def instructions(program: str) -> Iterator[tuple[str, str]]:
     """Yields (name of the computation, line)."""
     computation = ""
     for line in program.splitlines():
@@ -115,15 +86,15 @@ def _instructions(program: str) -> Iterator[tuple[str, str]]:
             yield computation, line
 
 
-def _rounds(program: str) -> dict[str, int]:
+def rounds(program: str) -> dict[str, int]:
     """Returns how often each computation inside a loop runs; the others run once."""
     inside: dict[str, tuple[str, int]] = {}
     bounds = _bounds(program)
-    for computation, line in _instructions(program):
+    for computation, line in instructions(program):
         if loop := _LOOP.search(line):
             known = _ROUNDS.search(line)
             count = int(known[1]) if known else bounds.get(loop["condition"], 1)
-            inside[loop["body"]] = (computation, count)
+            inside[loop["body"]] = inside[loop["condition"]] = (computation, count)
         else:
             for called in _CALL.findall(line):
                 inside.setdefault(called, (computation, 1))
@@ -141,7 +112,7 @@ def _bounds(program: str) -> dict[str, int]:
     """Returns what the counter of a loop, which starts at 0, is compared to, by its condition."""
     constants: dict[tuple[str, str], int] = {}
     bounds = {}
-    for computation, line in _instructions(program):
+    for computation, line in instructions(program):
         if constant := _CONSTANT.search(line):
             constants[computation, constant["name"]] = int(constant["value"])
         elif bound := _BOUND.search(line):

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.chips import Chip, chip_of
-from mnmt_jax.collectives import collectives, estimated_cycles
+from mnmt_jax.collectives import collectives
 from mnmt_jax.config import Config
 from mnmt_jax.data.converter import (
     PER_SEGMENT,
@@ -32,6 +32,7 @@ from mnmt_jax.data.converter import (
 )
 from mnmt_jax.decoding.translate import length_limit
 from mnmt_jax.errors import UserError
+from mnmt_jax.estimates import estimates
 from mnmt_jax.flops import Sentence
 from mnmt_jax.learner import Batch, Learner
 from mnmt_jax.sharding import batch_sharding, make_mesh, replicated
@@ -274,7 +275,7 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
         "program": memory.generated_code_size_in_bytes,
     }
     # XLA's totals count a loop's body once.
-    cycles = estimated_cycles(text)
+    cycles = estimates(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
     return {
         "fits": True,
@@ -282,6 +283,8 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
         "flops": costs["flops"] * share,
         "bytes_accessed": costs["bytes accessed"] * share,
         "cycles": cycles.executed or None,
+        "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
+        "without_estimate": cycles.absent,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
 

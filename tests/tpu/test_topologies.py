@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import commands, make_root, shell
+
 pytest.importorskip("libtpu", reason="libtpu is not installed: run scripts/test_tpu.sh")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +32,10 @@ def compile_ahead(topology: str, model: str, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_data_parallel_sums_the_gradient_once():
-    found = compile_ahead("v5e:2x2", "register_tiny")
+def test_data_parallel_sums_the_gradient_once(tmp_path):
+    """The page's own command, and the figure below it."""
+    [text] = (c.text for c in commands("docs/tpu.md") if "models/register_tiny.gin" in c.text)
+    found = json.loads(shell(make_root(tmp_path), text).stdout)
     assert (found["chips"], found["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
     assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
     for program in found["programs"].values():
@@ -45,6 +49,9 @@ def test_data_parallel_sums_the_gradient_once():
     (sums,) = step["collectives"]
     assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
     assert 0 <= sums["bytes"] - 4 * 985_856 < 1000  # every parameter, and the sums to report
+    page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+    assert f"the sum of the gradient, {sums['bytes']:,} bytes" in " ".join(page.split())
+    assert step["without_estimate"]["all-reduce"] == 1 and step["random_bits_share"] == 0
     assert 0.5 < step["model_flops"] / step["flops"] < 1.1
     assert found["programs"]["prefill"]["collectives"] == []
 
@@ -72,6 +79,13 @@ def test_a_loop_of_layers_collects_each_parameter_once_for_all_roles():
     gathered = sum(one["bytes"] for one in exchanged if one["kind"] == "all-gather")
     kernels = 12 * 4 * (4 * 128 * 128 + 2 * 128 * 512)
     assert gathered < 4.5 * kernels  # and the embedding; 6.1 if each role collects them
+
+
+def test_dropout_spends_cycles_on_random_bits():
+    more = "--programs=train_step", "--gin.Model.dropout=0.1", "--gin.Model.stage_layers=(1,)"
+    step = compile_ahead("v5e:2x2", "register_tiny", *more)["programs"]["train_step"]
+    assert 0.1 < step["random_bits_share"] < 1
+    assert step["without_estimate"]["random bits"] > 0  # of the keys, folded in
 
 
 def test_what_does_not_fit_is_told_with_a_remedy():

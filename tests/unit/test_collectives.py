@@ -2,7 +2,8 @@
 
 import pytest
 
-from mnmt_jax.collectives import Collective, Cycles, collectives, estimated_cycles
+from mnmt_jax.collectives import Collective, collectives
+from mnmt_jax.estimates import estimates
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 PROGRAM = """\
@@ -99,7 +100,9 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 def test_rounds_are_read_from_the_conditions_of_nested_loops():
     (found,) = collectives(NESTED, MESH)
     assert (found.count, found.bytes) == (48, 48 * 32)
-    assert estimated_cycles(NESTED) == Cycles(1110, 48 * 10 + 16 * 100 + 1000)
+    found = estimates(NESTED)
+    assert (found.once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
+    assert found.absent == {"all-reduce": 48, "scalar": 16 + 48}
 
 
 def test_a_program_without_exchange_has_none():
