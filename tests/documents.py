@@ -101,7 +101,7 @@ LISTED: Mapping[str, str] = {
     "gcloud ": "needs an account of Google Cloud",
     "pip install ": "installs packages",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
-    "python scripts/make_configuration_table.py": "tests/unit/test_configurations.py runs it",
+    "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",
     "python scripts/compile_ahead.py": "needs libtpu: tests/tpu runs the small one",
     "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
 }
