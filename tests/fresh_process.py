@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -143,7 +142,6 @@ def _run_script(
     os.environ.update(environment)
     _read_variables_of_jax(environment)
     os.chdir(cwd)
-    time.tzset()
     sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")
 
