@@ -226,7 +226,9 @@ class Translator(nn.Module):
         passed = self._loop(stage, first, looped, spans, rest) if looped else []
         for number in range(first + looped, first + stage.layers):
             spans = passed[-1].spans if passed else spans
-            passed.append(self._one_layer(number, stage, spans, *rest, False))
+            # Drawing parameters asks for no states: joined there is less to trace.
+            joined = self.is_initializing()
+            passed.append(self._one_layer(number, stage, spans, *rest, joined))
         return passed
 
     def _can_loop(self, stage: Stage, first: int) -> bool:

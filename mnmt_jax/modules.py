@@ -55,17 +55,24 @@ def sinusoid(
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
+# Flax asks for the shape of every parameter's first value each time a model is traced. One compiled
+# function for all parameters of a kind is traced once for each shape.
+_draws = functools.partial(jax.jit, static_argnums=(1, 2))
+
+
+@functools.cache
 def _uniform_fan_in(fan_in: int) -> Callable[..., Array]:
     bound = 1.0 / math.sqrt(fan_in)
 
     def init(rng: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jax.random.uniform(rng, shape, dtype, -bound, bound)
 
-    return init
+    return _draws(init)
 
 
+@functools.cache
 def _xavier_uniform(gain: float) -> Callable[..., Array]:
-    return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform")
+    return _draws(nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"))
 
 
 class Projection(nn.DenseGeneral, kw_only=True):

@@ -1,5 +1,6 @@
 """What every test runs under: 8 virtual CPU devices, strict ranks and dtypes, typed arrays."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -22,6 +23,9 @@ _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_spli
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
+
+# Tracing makes many objects that stay; the default looks through all of them again and again.
+gc.set_threshold(100_000, 10, 10)
 
 # One cache of compiled programs for all processes of the suite: the first makes it, the others
 # inherit its name. A folder that you name yourself stays for the next time.
@@ -55,6 +59,15 @@ def freed_programs():
     """Frees the programs of a file's tests at its end: those of all files are gigabytes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """For tests that train, and not for the sake of a mesh."""
+    from tests import made_run  # after the hook
+
+    with made_run.one_device():
+        yield
 
 
 @pytest.fixture

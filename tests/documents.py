@@ -23,11 +23,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import jax
 import pytest
 
-from mnmt_jax.config import Mesh, load_config
-from mnmt_jax.sharding import make_mesh
+from mnmt_jax.config import load_config
+from tests.fresh_process import serve_starts
+from tests.made_run import one_device
 from tests.run_commands import ROOT, call
 
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
@@ -174,8 +174,13 @@ def make_root(folder: Path) -> Path:
 
 
 def start_python() -> str:
-    """Returns the line of a shell script that becomes Python with the script's arguments."""
-    return f'exec {sys.executable} "$@"'
+    """Returns the lines of a shell script that become Python with the script's arguments.
+
+    A script of the project need not import again what `fresh_process` has imported.
+    """
+    asking = shlex.join([sys.executable, "-S", str(ROOT / "tests" / "start_script.py")])
+    return f"""case $1 in *.py) exec {asking} {serve_starts()} "$@";; esac
+exec {sys.executable} "$@\""""
 
 
 def _pattern(pattern: str) -> str:
@@ -243,12 +248,7 @@ def _plain(text: str) -> list[str]:
 def _in_this_process(arguments: list[str]) -> str:
     given = " ".join(arguments)
     more = [f for pattern, fs in SHORTENED if fnmatch.fnmatchcase(given, pattern) for f in fs]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(io.StringIO()) as printed,
-    ):
-        # One device, as a CPU is; the suite's eight virtual ones compile longer.
-        patch.setattr("mnmt_jax.train.make_mesh", _mesh_of_one)
+    with one_device(), contextlib.redirect_stdout(io.StringIO()) as printed:
         call(arguments[0], [*arguments[1:], *more])
     return printed.getvalue()
 
@@ -266,10 +266,6 @@ def _first_kept(arguments: list[str]) -> Iterator[None]:
     assert any(output.iterdir())
     shutil.rmtree(output)
     aside.rename(output)
-
-
-def _mesh_of_one(mesh: Mesh) -> jax.sharding.Mesh:
-    return make_mesh(mesh, devices=jax.devices()[:1])
 
 
 class _Accepted(Exception):

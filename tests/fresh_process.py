@@ -8,15 +8,23 @@ looked for devices, so the fork can have its own. Tests of starting itself take 
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
+import functools
+import gc
+import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import runpy
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +123,8 @@ def start(
     for stream in streams:
         stream.write_text(text if stream.name == "in" else "", encoding="utf-8")
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **(variables or {})}
-    path = str(ROOT / "scripts" / script)
-    process = _SERVER.Process(
-        target=_run_script,
-        args=([path, *map(str, arguments)], os.fspath(cwd), environment, streams),
-        daemon=True,  # ends with the test's process
-    )
-    process.start()
-    return Child(process, folder)
+    argv = [str(ROOT / "scripts" / script), *map(str, arguments)]
+    return Child(_fork(argv, os.fspath(cwd), environment, streams), folder)
 
 
 def run(script: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -132,12 +134,64 @@ def run(script: str, *arguments: object, **options: Any) -> subprocess.Completed
     return subprocess.CompletedProcess([script, *arguments], child.wait(), printed, said)
 
 
+@functools.cache
+def serve_starts() -> Path:
+    """Serves `tests/start_script.py`, as long as this process lives.
+
+    Returns:
+        The socket to give it.
+    """
+    place = Path(tempfile.mkdtemp(prefix="starts-")) / "socket"  # short, as sockets' names must be
+    atexit.register(shutil.rmtree, place.parent, ignore_errors=True)
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(os.fspath(place))
+    door.listen()
+
+    def serve() -> None:
+        while True:
+            line, _ = door.accept()
+            threading.Thread(target=_start_for, args=(line,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return place
+
+
+def _start_for(line: socket.socket) -> None:
+    """Runs the script that one process asks for on its streams; kills it if that process ends."""
+    with line:
+        number, argv, cwd, environment = json.loads(line.makefile().readline())
+        process = _fork(argv, cwd, environment, [Path(f"/proc/{number}/fd/{n}") for n in range(3)])
+        if line in multiprocessing.connection.wait([line, process.sentinel]):
+            process.kill()
+        process.join()
+        status = process.exitcode
+        with contextlib.suppress(BrokenPipeError):
+            line.sendall(f"{status if status >= 0 else 128 - status}\n".encode())
+
+
+def _fork(
+    argv: list[str], cwd: str, environment: Mapping[str, str], streams: Sequence[Path]
+) -> Any:
+    """Starts a script, given its file and arguments, and what its three streams are."""
+    process = _SERVER.Process(
+        target=_run_script,
+        args=(argv, cwd, environment, streams),
+        daemon=True,  # ends with the test's process
+    )
+    process.start()
+    return process
+
+
 def _run_script(
-    argv: list[str], cwd: str, environment: dict[str, str], streams: tuple[Path, ...]
+    argv: list[str], cwd: str, environment: Mapping[str, str], streams: Sequence[Path]
 ) -> None:
     """Becomes the script: in a fork of the server."""
+    gc.freeze()  # looking through what was imported would copy its pages
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND), number)
+    # The server's own remember whether one can seek in them.
+    sys.stdin = open(0, closefd=False)
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
     os.environ.clear()
     os.environ.update(environment)
     _read_variables_of_jax(environment)

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.sharding import make_mesh
 from tests.unit import made_text
 
 SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
 ZERO_SHOT = (("de", "fr"), ("fr", "de"))
 # A model and an optimizer that learn the phrases of a test from scratch in a few hundred updates.
 LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, position_base=100.0)
-LEARNS_FAST = Optimizer(learning_rate=4e-3, schedule="cosine", warmup_steps=20, label_smoothing=0.0)
+LEARNS_FAST = Optimizer(learning_rate=8e-3, schedule="cosine", warmup_steps=40, label_smoothing=0.0)
 # For commands started again and again: programs that are quicker to compile than to keep, kept too.
 KEEP_ALL_PROGRAMS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
+
+
+@contextlib.contextmanager
+def one_device() -> Iterator[None]:
+    """Trains on one virtual device: eight copies of a small state cost more than its updates."""
+    alone = functools.partial(make_mesh, devices=jax.devices()[:1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mnmt_jax.train.make_mesh", alone)
+        yield
 
 
 def random_pairs(count: int, seed: int):

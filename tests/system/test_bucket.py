@@ -34,6 +34,8 @@ from tests.made_run import (
 )
 from tests.unit.test_checkpoint import make_state, shapes_of
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 RUN = "gs://bucket/runs/one"
 STEPS = 8  # saved and validated every 4
 
@@ -155,7 +157,6 @@ def test_killed_and_continued(objects, straight, tmp_path):
         "train.py",
         f"--gin_file={tmp_path / 'run.gin'}",
         "--workdir=gs://bucket/runs/killed",
-        variables={"JAX_NUM_CPU_DEVICES": "8"},  # as here: sums in the same order
     )
     while "runs/killed/checkpoints/5/commit_success.txt" not in objects:
         assert child.poll() is None, child.said()

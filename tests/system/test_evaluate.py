@@ -17,6 +17,8 @@ from mnmt_jax.translator import Translator
 from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "evaluate.py"
 SENTENCES = 6

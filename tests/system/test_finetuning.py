@@ -7,7 +7,6 @@ other three of its languages. It is saved, loaded onto the model again, and merg
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.initialization import Origin
 from mnmt_jax.lora import split_lora
 from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
@@ -91,16 +89,13 @@ def with_lora(config: Config, steps: int = 150) -> Config:
 
 
 @pytest.fixture(scope="module")
-def runs(base_config, tmp_path_factory):
+def runs(base_config, one_device, tmp_path_factory):
     """The base and its fine-tuning; every training of this module compiles its programs once."""
     folder = tmp_path_factory.mktemp("runs")
-    one_device = functools.partial(make_mesh, devices=jax.devices()[:1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mnmt_jax.train.make_mesh", one_device)
-        assert train(base_config, folder / "base") is None
-        config = with_lora(base_config)
-        assert train(config, folder / "tuned", Origin(folder / "base")) is None
-        yield folder
+    assert train(base_config, folder / "base") is None
+    config = with_lora(base_config)
+    assert train(config, folder / "tuned", Origin(folder / "base")) is None
+    return folder
 
 
 def losses(run: Path) -> dict[str, float]:

@@ -5,9 +5,7 @@ out must be the reference, and it must depend on the language asked for.
 """
 
 import dataclasses
-import functools
 
-import jax
 import pytest
 
 from mnmt_jax.config import Config, Data, Decode, Mesh, Train
@@ -15,7 +13,6 @@ from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
@@ -24,7 +21,6 @@ from tests.made_run import LEARNS, LEARNS_FAST, records
 DIRECTIONS = (("en", "de"), ("en", "fr"))
 PHRASES = 16
 EXACT = 0.9
-CONTRAST = {"contrastive_layer": 2, "steps": 300, "eval_every": 300, "save_every": 300}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +56,7 @@ def configure(cache, layout: str, instruction: str) -> Config:
             LEARNS, layout=layout, stage_layers=(2,) if stages == 1 else (1, 2)
         ),
         optimizer=LEARNS_FAST,
-        train=Train(steps=400, eval_every=400, save_every=400, log_every=100),
+        train=Train(steps=300, eval_every=300, save_every=300, log_every=100),
         decode=Decode(beam_size=1, max_length=60, buckets=(48,), batch=PHRASES),
         mesh=Mesh(),
     )
@@ -74,13 +70,6 @@ def exact_share(run, corpus) -> dict[str, float]:
         found = translator.translate(sources, source=source, target=target)
         shares[target] = sum(map(str.__eq__, found, references)) / len(references)
     return shares
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    """Trains on one of the virtual devices."""
-    alone = functools.partial(make_mesh, devices=jax.devices()[:1])
-    monkeypatch.setattr("mnmt_jax.train.make_mesh", alone)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +86,7 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
 
 def test_learns_with_the_contrastive_term(cache, corpus, tmp_path, one_device):
     config = configure(cache, "two_stage_trigger", "1")
-    changed = dataclasses.replace(config.train, **CONTRAST, log_every=20)
+    changed = dataclasses.replace(config.train, contrastive_layer=2, log_every=20)
     train(dataclasses.replace(config, train=changed), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares

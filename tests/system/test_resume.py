@@ -20,6 +20,8 @@ from tests.made_run import (
     steps_of,
 )
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STEPS = 24
 PATIENCE = 120  # seconds until a child must have done what is waited for
 

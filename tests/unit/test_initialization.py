@@ -27,6 +27,8 @@ from tests.made_params import assert_same, read_all
 from tests.made_run import make_cache, make_config
 from tests.unit.made_text import vocabulary as made_vocabulary
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 ENCODER_DECODER = Model(layout="encoder_decoder", stage_layers=(2, 4), **SIZES)
 
 

@@ -34,6 +34,8 @@ from tests.made_run import (
 )
 from tests.sample_batches import VOCAB, random_pairs, unpacked
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 GRADIENT_ATOL = 1e-6
 STEP = jax.jit(train_step, static_argnums=0)
 
