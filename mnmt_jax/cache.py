@@ -44,10 +44,12 @@ class Cache:
     Attributes:
         layers: one `LayerCache` per layer that holds the generated role.
         index: int32 scalar, the number of steps taken.
+        languages: as in `mnmt_jax.context.Context`, of one sentence per row.
     """
 
     layers: tuple[LayerCache, ...]
     index: Int[Array, ""]
+    languages: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 def reorder(cache: Cache, beam_indices: Int[Array, "batch beam"]) -> Cache:

@@ -24,7 +24,7 @@ from mnmt_jax.chips import Chip, chip_of
 from mnmt_jax.collectives import collectives
 from mnmt_jax.config import Config
 from mnmt_jax.data.converter import (
-    PER_SEGMENT,
+    TASK,
     Converter,
     Lengths,
     segments_from_rows,
@@ -231,7 +231,7 @@ class Ahead:
         return {
             name: jax.ShapeDtypeStruct((*leading, *array.shape), array.dtype, sharding=placed)
             for name, array in batch.items()
-            if name not in PER_SEGMENT
+            if name != TASK
         }
 
     @functools.cached_property

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from mnmt_jax.config import Config, Model, load_config
 from mnmt_jax.describe import count_parameters, parameter_shapes
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.sublayers import make_plan
 from mnmt_jax.trainable import Trainable
 
 GIN_CONFIGS = Path(__file__).resolve().parent.parent / "gin_configs"
@@ -79,7 +81,8 @@ def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
 @functools.cache
 def parameter_counts(model: Model) -> dict[str, int]:
     """Counts a model's parameters by component and in `total`, with the vocabulary it expects."""
-    return count_parameters(parameter_shapes(model, model.vocab_size))
+    plan = make_plan(model, get_layout(model.layout, model.stage_layers))
+    return count_parameters(parameter_shapes(model, model.vocab_size), plan)
 
 
 @functools.cache

@@ -12,20 +12,16 @@ import numpy as np
 from mnmt_jax.checkpoint_files import array_types, check_arrays
 from mnmt_jax.config import Model, Optimizer
 from mnmt_jax.flops import Sentence, cache_bytes, forward_flops, train_flops
+from mnmt_jax.layouts import LANGUAGES
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.model import build_model
+from mnmt_jax.plan import Plan
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.trainable import Trainable
 
-_COMPONENTS = {
-    "lora": (LORA_A, LORA_B),
-    "embedding": ("embedding",),
-    "attention": ("attention",),
-    "memory_attention": ("memory_attention",),
-    "mlp": ("mlp",),
-    "norms": ("attention_norm", "memory_attention_norm", "mlp_norm"),
-    "adaption": ("adaption_input", "adaption_output"),
-}
+_LORA, _EMBEDDING, _NORMS = "lora", "embedding", "norms"
+# Listed even where a model has none.
+_COMPONENTS = (_LORA, _EMBEDDING, "attention", "memory_attention", "mlp", _NORMS, "adaption")
 _EVERYTHING_TRAINS = Optimizer()
 
 
@@ -37,7 +33,7 @@ def parameter_shapes(config: Model, vocab_size: int) -> Any:
         f"{role}_{kind}": jax.ShapeDtypeStruct((1, 2), np.int32)
         for role in model.layout.embedded_roles()
         for kind in ("tokens", "positions", "segment_ids")
-    }
+    } | dict.fromkeys(LANGUAGES, jax.ShapeDtypeStruct((1, 1), np.int32))
     return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
 
@@ -57,18 +53,22 @@ def check_parameters(run: RunDirectory, config: Model, vocab_size: int, params: 
     check_arrays(run.checkpoints, array_types(params), array_types(shapes))
 
 
-def count_parameters(shapes: Any) -> dict[str, int]:
+def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     """Counts parameters per component and in `total`.
 
     Args:
         shapes: a parameter tree of arrays or shapes.
+        plan: of the model.
     """
-    counts = dict.fromkeys((*_COMPONENTS, "total"), 0)
+    components = {_EMBEDDING: _EMBEDDING} | {LORA_A: _LORA, LORA_B: _LORA}
+    for each in (*(s for _, layer in plan.layers() for s in layer), *plan.around()):
+        components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
+    counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        size = int(np.prod(leaf.shape))
-        counts[_component([entry.key for entry in path])] += size
-        counts["total"] += size
-    return counts
+        names = [entry.key for entry in path]
+        named = [components[name] for name in reversed(names) if name in components]
+        counts[named[0]] += int(np.prod(leaf.shape))
+    return counts | {"total": sum(counts.values())}
 
 
 def describe(
@@ -93,7 +93,8 @@ def describe(
     Returns:
         JSON-ready figures; FLOPs count a multiply-add as two.
     """
-    layout = build_model(config, vocab_size).layout
+    plan = build_model(config, vocab_size).plan
+    layout = plan.layout
     sentence = Sentence(source_length, target_length)
     sizes = config, layout, vocab_size, sentence
     trainable = Trainable.from_config(config, optimizer)
@@ -105,7 +106,7 @@ def describe(
             for stage in layout.stages
         ],
         "vocabulary": vocab_size,
-        "parameters": count_parameters(shapes) | {"learnable": trainable.count(shapes)},
+        "parameters": count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)},
         "lengths": {"source": source_length, "target": target_length, "beam": beam},
         "flops_per_target_token": {
             "forward": round(forward_flops(*sizes) / target_length),
@@ -113,10 +114,3 @@ def describe(
         },
         "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
     }
-
-
-def _component(names: list[str]) -> str:
-    for component, members in _COMPONENTS.items():
-        if any(name in members for name in names):
-            return component
-    return "norms"

@@ -1,4 +1,4 @@
-"""Counts a model's arithmetic and memory from its layout alone: no array is made, nothing compiled.
+"""Counts a model's arithmetic and memory from its plan alone: no array is made, nothing compiled.
 
 A multiply-add counts as two FLOPs; only matrix products are counted. Work that no output needs (see
 `Layout.live_roles`) is left out, as the compiler leaves it out.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from mnmt_jax.layout import Layout, Stage, live_roles
 from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.patterns import matches
+from mnmt_jax.plan import Layer, StagePlan
+from mnmt_jax.sublayers import make_plan
 from mnmt_jax.trainable import EVERYTHING, Trainable
 
 
@@ -117,59 +119,53 @@ def _products(
     lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
     yield "embedding", 2 * lengths[layout.generated] * config.embed * vocab_size
     live = layout.live_roles(source_layer, SOURCE)
-    yield from _stages_products(config, layout.stages, live, lengths)
-    if config.adaption_mlp:
-        for place, role in (("input", SOURCE), ("output", layout.generated)):
-            path = f"adaption_{place}"
-            yield from _mlp_products(config, path, lengths[role], config.adaption_mlp)
+    plan = make_plan(config, layout)
+    yield from _stages_products(config, plan.stages, live, lengths)
+    last = plan.stages[-1]
+    yield from _layer_products(config, "", last.leave, (last.stage, {layout.generated}), lengths)
 
 
 def _source_products(config: Model, layout: Layout, layer: int, source: float) -> Iterator[Product]:
-    stages = layout.static_stages(layer)
+    parts = make_plan(config, layout).static(layer)
     lengths = {role: Sentence(source, 0).of(role, config) for role in layout.static_roles()}
+    stages = tuple(part.stage for part in parts)
     live = live_roles(stages, {layer: frozenset([SOURCE])})
-    yield from _stages_products(config, stages, live, lengths)
-    if config.adaption_mlp and len(stages) == len(layout.stages):
-        yield from _mlp_products(config, "adaption_input", source, config.adaption_mlp)
+    yield from _stages_products(config, parts, live, lengths)
 
 
 def _stages_products(
     config: Model,
-    stages: tuple[Stage, ...],
+    parts: tuple[StagePlan, ...],
     live: tuple[frozenset[str], ...],
     lengths: Mapping[str, float],
 ) -> Iterator[Product]:
-    layers = [stage for stage in stages for _ in range(stage.layers)]
-    for number, (stage, roles) in enumerate(zip(layers, live, strict=True)):
-        yield from _layer_products(config, f"layer_{number}", stage, roles, lengths)
+    """Yields the products of the stages, without what the last one's roles pass at its end."""
+    number = 0
+    for part in parts:
+        everything = part.stage, part.stage.roles
+        yield from _layer_products(config, "", part.enter, everything, lengths)
+        for layer in part.layers:
+            asked = part.stage, live[number]
+            yield from _layer_products(config, f"layer_{number}/", layer, asked, lengths)
+            number += 1
+        if part is not parts[-1]:
+            yield from _layer_products(config, "", part.leave, everything, lengths)
 
 
 def _layer_products(
-    config: Model, path: str, stage: Stage, live: frozenset[str], lengths: Mapping[str, float]
+    config: Model,
+    path: str,
+    layer: Layer,
+    asked: tuple[Stage, Collection[str]],
+    lengths: Mapping[str, float],
 ) -> Iterator[Product]:
-    queries = [role for role in stage.roles if role in live]
-    keys = {key for role in queries for key in stage.key_roles(role)}
-    asked, read = sum(lengths[role] for role in queries), sum(lengths[role] for role in keys)
-    yield from _attention_products(config, f"{path}/attention", asked, read)
-    for role in queries:
-        seen = sum(lengths[key] for key in stage.key_roles(role))
-        yield "", 4 * lengths[role] * seen * config.embed
-        memory = stage.memory_role(role)
-        if memory:
-            pair = lengths[role], lengths[memory]
-            yield from _attention_products(config, f"{path}/memory_attention", *pair)
-            yield "", 4 * math.prod(pair) * config.embed
-    yield from _mlp_products(config, f"{path}/mlp", asked, config.mlp)
-
-
-def _attention_products(config: Model, path: str, asked: float, read: float) -> Iterator[Product]:
-    for name, positions in (("query", asked), ("key", read), ("value", read), ("out", asked)):
-        yield from _projection(config, f"{path}/{name}", positions, (config.embed, config.embed))
-
-
-def _mlp_products(config: Model, path: str, positions: float, hidden: int) -> Iterator[Product]:
-    yield from _projection(config, f"{path}/wi", positions, (config.embed, hidden))
-    yield from _projection(config, f"{path}/wo", positions, (hidden, config.embed))
+    """Yields the products of sublayers, of those of a stage's roles that are asked for."""
+    stage, live = asked
+    for each in layer:
+        roles = [role for role in stage.roles if role in live and each.passes(role)]
+        for name, positions, widths in each.kind.maps(config, stage, roles, lengths):
+            yield from _projection(config, f"{path}{each.name}/{name}", positions, widths)
+        yield "", 4 * each.kind.pairs(stage, roles, lengths) * config.embed
 
 
 def _projection(

@@ -15,6 +15,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Stage
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
+LANGUAGES = ("source_lang", "target_lang")  # arrays of a batch: of each sentence pair of a row
 
 _ROWS = (
     # Plain decoder-only, lower triangle over source and target (Gao et al. 2022; TDO paper, App.

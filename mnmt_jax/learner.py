@@ -18,7 +18,7 @@ from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
 from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.layout import Layout
-from mnmt_jax.layouts import SOURCE, TARGET
+from mnmt_jax.layouts import LANGUAGES, SOURCE, TARGET
 from mnmt_jax.losses import ContrastiveSums, LossSums, Sums, chunked_token_loss
 from mnmt_jax.model import Translator, build_model
 from mnmt_jax.optimizer import Schedule, make_optimizer, make_schedule
@@ -163,6 +163,7 @@ def batch_loss(
     # The second pass has dropout of its own, and gradients flow through both.
     second_rng = None if rng is None else jax.random.fold_in(rng, _SECOND_PASS)
     pairs = {k.removeprefix(IDENTITY): v for k, v in batch.items() if k.startswith(IDENTITY)}
+    pairs |= dict.fromkeys(LANGUAGES, batch["target_lang"])
     identity = _apply(learner, params, second_rng, "source_states", pairs, layer)
     term = _contrastive_term(learner, batch, states, identity)
     return sums.smoothed + term, ContrastiveSums(*sums, term)

@@ -17,14 +17,18 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.attention.core import pair_mask
+from mnmt_jax.block import Block, Passing
 from mnmt_jax.cache import Cache, KeyValue, LayerCache, Shared
 from mnmt_jax.config import Model
+from mnmt_jax.context import Context, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
-from mnmt_jax.modules import Adaption, Block, Memory, Spans, layer_norm, map_spans, sinusoid
+from mnmt_jax.modules import sinusoid
+from mnmt_jax.plan import Layer, Plan, StagePlan
 from mnmt_jax.sharding import split_rows, whole_width
 from mnmt_jax.special_ids import PAD_ID
+from mnmt_jax.sublayers import make_plan, recalling
 
 Batch = Mapping[str, Array]
 
@@ -40,15 +44,16 @@ def build_model(config: Model, vocab_size: int) -> Translator:
         vocab_size: rows of the embedding, from the vocabulary.
 
     Raises:
-        UserError: if the layout is unknown or its stages do not fit `config.stage_layers`, or the
-            configuration expects another vocabulary size.
+        UserError: if the layout is unknown or does not fit the configuration, or this expects
+            another vocabulary size.
     """
     if config.vocab_size not in (0, vocab_size):
         raise UserError(
             f"Model.vocab_size={config.vocab_size} but the vocabulary has {vocab_size} entries; "
             "use the vocabulary the model was made for, or Model.vocab_size=0"
         )
-    return Translator(config, get_layout(config.layout, config.stage_layers), vocab_size)
+    layout = get_layout(config.layout, config.stage_layers)
+    return Translator(config, make_plan(config, layout), vocab_size)
 
 
 class _Passed(NamedTuple):
@@ -58,22 +63,26 @@ class _Passed(NamedTuple):
     keys_values: dict[str, KeyValue]
 
 
-class Translator(nn.Module):
-    """A transformer whose attention follows a layout.
+class Translator(nn.Module, Passing):
+    """A transformer whose attention follows a layout, and whose layers follow a plan.
 
     Attributes:
         config: sizes.
-        layout: structure, with layer counts.
+        plan: what its stages consist of.
         vocab_size: rows of the one embedding shared by all spans and the output projection.
 
-    Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; `stage_{i}_norm`
-    at the end of each stage when norms come first; `adaption_input`, `adaption_output` if
-    configured.
+    Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; what the plan
+    has before and after the layers of a stage (`stage_{i}_norm`, adaption modules) by its name.
     """
 
     config: Model
-    layout: Layout
+    plan: Plan
     vocab_size: int
+
+    @property
+    def layout(self) -> Layout:
+        """Structure, with layer counts."""
+        return self.plan.layout
 
     def setup(self) -> None:
         """Creates the parameters."""
@@ -81,23 +90,9 @@ class Translator(nn.Module):
         self.embedding = self.param(
             "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
         )
-        block = nn.remat(Block, static_argnums=(1, 5, 6)) if config.remat else Block
-        self.layer = [
-            block(config, has_memory=bool(stage.memory))
-            for stage in self.layout.stages
-            for _ in range(stage.layers)
-        ]
-        if config.norm == "pre":
-            for number in range(len(self.layout.stages)):
-                setattr(self, f"stage_{number}_norm", layer_norm(config))
-        if config.adaption_mlp:
-            if SOURCE not in self.layout.stages[-1].roles:
-                raise UserError(
-                    f"Model.adaption_mlp={config.adaption_mlp}: layout '{self.layout.name}' has no "
-                    "source beside the target; set Model.adaption_mlp=0"
-                )
-            adaption = (config, config.adaption_mlp, config.adaption_dropout)
-            self.adaption_input, self.adaption_output = Adaption(*adaption), Adaption(*adaption)
+        block = nn.remat(Block) if config.remat else Block
+        self.layer = [block(config, layer) for _, layer in self.plan.layers()]
+        self.create(self.plan.around())
         self.drop = nn.Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
@@ -114,15 +109,15 @@ class Translator(nn.Module):
                 for every role of the layout.
             deterministic: no dropout; otherwise the rng stream "dropout" is used.
         """
-        spans, _, _ = self._run(batch, self.layout.stages, deterministic)
-        return self._finish(spans[self.layout.generated], deterministic)
+        spans, _, _ = self._run(batch, self.plan.stages, deterministic)
+        return self._finish(spans, self._context(batch, deterministic))
 
     def features_and_states(
         self, batch: Batch, layer: int, deterministic: bool = True
     ) -> tuple[Float[Array, "batch target embed"], Float[Array, "batch source embed"]]:
         """Computes `features` and, in the same pass, the `source_states` of a layer."""
-        spans, _, layers = self._run(batch, self.layout.stages, deterministic)
-        features = self._finish(spans[self.layout.generated], deterministic)
+        spans, _, layers = self._run(batch, self.plan.stages, deterministic)
+        features = self._finish(spans, self._context(batch, deterministic))
         return features, layers[layer - 1].spans[SOURCE]
 
     def source_states(
@@ -138,7 +133,7 @@ class Translator(nn.Module):
             layer: counted from 1 through all stages; one of `Layout.layers_with("source")`.
             deterministic: as for `features`.
         """
-        _, _, layers = self._run(batch, self.layout.static_stages(layer), deterministic)
+        _, _, layers = self._run(batch, self.plan.static(layer), deterministic)
         return layers[-1].spans[SOURCE]
 
     def logits(
@@ -155,17 +150,17 @@ class Translator(nn.Module):
             beam: hypotheses per sentence.
             max_steps: steps that may be taken.
         """
-        _, memory, passed = self._run(batch, self.layout.static_stages(), True)
+        _, memory, passed = self._run(batch, self.plan.static(), True)
         rows, config = batch[f"{SOURCE}_tokens"].shape[0], self.config
         shape = (rows, beam, max_steps, config.heads, config.head_dim)
         zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
         layers = []
-        for stage, block, layer in zip(self._stage_of_layer(), self.layer, passed, strict=True):
+        for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
             if self.layout.generated in stage.roles:
-                fixed = self._static(stage, layer.keys_values, batch)
-                remembered = self._memory(stage, block, memory, batch)
+                fixed = self._static(stage, one.keys_values, batch)
+                remembered = self._memory(stage, layer, block, memory, batch)
                 layers.append(LayerCache(fixed, remembered, KeyValue(zeros, zeros)))
-        return Cache(tuple(layers), jnp.zeros((), jnp.int32))
+        return Cache(tuple(layers), jnp.zeros((), jnp.int32), self._languages(batch))
 
     def step(
         self, tokens: Int[Array, "batch beam"], cache: Cache
@@ -179,67 +174,84 @@ class Translator(nn.Module):
         Returns:
             float32 logits of the next token, and the cache after this step.
         """
-        states = self._embed(tokens, cache.index[None, None])
+        role, positions = self.layout.generated, cache.index[None, None]
+        spans = {role: self._embed(tokens, positions)}
+        context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
         first = len(self.layer) - len(cache.layers)
         layers = []
         for block, layer in zip(self.layer[first:], cache.layers, strict=True):
-            states, growing = block.step(states, layer, cache.index)
+            reader = StepReader(layer, cache.index)
+            spans, growing = block(spans, dataclasses.replace(context, reader=reader))
             layers.append(dataclasses.replace(layer, growing_kv=growing))
-        logits = self._project(self._finish(states, True))
-        return logits, Cache(tuple(layers), cache.index + 1)
+        logits = self._project(self._finish(spans, context))
+        return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _run(
-        self, batch: Batch, stages: tuple[Stage, ...], deterministic: bool
+        self, batch: Batch, parts: tuple[StagePlan, ...], deterministic: bool
     ) -> tuple[Spans, Spans, list[_Passed]]:
         """Returns the last spans, those that ended before, and what each layer made."""
-        segment_ids = _segment_ids(batch)
-        attention = IMPLEMENTATIONS[self.config.attention]
+        context = self._context(batch, deterministic)
         spans: Spans = {}
         memory: Spans = {}
         layers: list[_Passed] = []
-        vectors = self._embed_spans(batch, list(dict.fromkeys(r for s in stages for r in s.roles)))
-        for number, stage in enumerate(stages):
+        roles = list(dict.fromkeys(role for part in parts for role in part.stage.roles))
+        vectors = self._embed_spans(batch, roles)
+        for number, part in enumerate(parts):
+            stage = part.stage
             memory |= {role: states for role, states in spans.items() if role not in stage.roles}
             spans = {
                 r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
                 for r in stage.roles
             }
-            if self.config.adaption_mlp and number + 1 == len(self.layout.stages):
-                spans[SOURCE] = self.adaption_input.adapt(spans[SOURCE], deterministic)
-            masks = attention.make_masks(stage, segment_ids) if stage.roles else None
-            edges: dict[str, Memory] = {}
-            for reader, read in stage.memory:
-                mask = pair_mask(Sees.FULL, segment_ids[reader], segment_ids[read])
-                edges[reader] = (memory[read], mask)
-            passed = self._pass(stage, len(layers), spans, (masks, edges, deterministic))
+            spans, _ = self.pass_through(part.enter, spans, context)
+            reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
+            within = dataclasses.replace(context, reader=reader)
+            passed = self._pass(part, len(layers), spans, within)
             spans = passed[-1].spans
             layers += passed
-            if number + 1 < len(stages):
-                spans = {role: self._stage_norm(number, states) for role, states in spans.items()}
+            if number + 1 < len(parts):
+                spans, _ = self.pass_through(part.leave, spans, context)
         return spans, memory, layers
 
-    def _pass(self, stage: Stage, first: int, spans: Spans, rest: tuple[Any, ...]) -> list[_Passed]:
+    def _context(self, batch: Batch, deterministic: bool) -> Context:
+        positions, segment_ids = (_by_role(batch, kind) for kind in ("positions", "segment_ids"))
+        languages = self._languages(batch)
+        return Context(positions, segment_ids, languages, deterministic=deterministic)
+
+    def _languages(self, batch: Batch) -> dict[str, Array]:
+        """Returns what the batch has of the languages that a sublayer asks for."""
+        return {name: jnp.asarray(batch[name]) for name in self.plan.languages() & batch.keys()}
+
+    def _reader(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanReader:
+        masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, segment_ids)
+        edges = {
+            reader: (memory[read], pair_mask(Sees.FULL, segment_ids[reader], segment_ids[read]))
+            for reader, read in stage.memory
+        }
+        return SpanReader(masks, edges, stage, self.config.attention)
+
+    def _pass(self, part: StagePlan, first: int, spans: Spans, context: Context) -> list[_Passed]:
         """Runs the layers of a stage, all but the last ones as a loop if they are many."""
-        if not stage.roles:
-            return [_Passed(spans, {})] * stage.layers
-        looped = max(stage.layers - _UNROLLED, 0) if self._can_loop(stage, first) else 0
-        passed = self._loop(stage, first, looped, spans, rest) if looped else []
-        for number in range(first + looped, first + stage.layers):
+        layers = part.stage.layers
+        if not part.stage.roles:
+            return [_Passed(spans, {})] * layers
+        looped = max(layers - _UNROLLED, 0) if self._can_loop(part, first) else 0
+        passed = self._loop(first, looped, spans, context) if looped else []
+        # Drawing parameters asks for no states: joined there is less to trace.
+        context = dataclasses.replace(context, joined=self.is_initializing())
+        for number in range(first + looped, first + layers):
             spans = passed[-1].spans if passed else spans
-            # Drawing parameters asks for no states: joined there is less to trace.
-            joined = self.is_initializing()
-            passed.append(self._one_layer(number, stage, spans, *rest, joined))
+            passed.append(self._one_layer(number, spans, context))
         return passed
 
-    def _can_loop(self, stage: Stage, first: int) -> bool:
-        if self.is_initializing() or stage.layers < _LOOPED_FROM:
+    def _can_loop(self, part: StagePlan, first: int) -> bool:
+        count = part.stage.layers
+        if self.is_initializing() or count < _LOOPED_FROM or len(set(part.layers)) > 1:
             return False
-        layers = (self._layer_params(first + number) for number in range(stage.layers))
+        layers = (self._layer_params(first + number) for number in range(count))
         return len({jax.tree.structure(layer) for layer in layers}) == 1
 
-    def _loop(
-        self, stage: Stage, first: int, count: int, spans: Spans, rest: tuple[Any, ...]
-    ) -> list[_Passed]:
+    def _loop(self, first: int, count: int, spans: Spans, context: Context) -> list[_Passed]:
         """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
 
         Each round puts a layer's parameters in the place of the first one's, whose name they then
@@ -248,15 +260,15 @@ class Translator(nn.Module):
         layers = [self._layer_params(number) for number in range(first, first + count)]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
         params, apply = self.variables["params"], self.clone(parent=None).apply
-        deterministic = rest[-1]
-        rng = None if deterministic else self.make_rng("dropout")
+        rng = None if context.deterministic else self.make_rng("dropout")
+        within = dataclasses.replace(context, joined=True)
 
         def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, _Passed]:
             own, number = layer
             rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
             passed: Any = apply(
                 {"params": {**params, f"layer_{first}": own}},
-                *(first, stage, spans, *rest, True),
+                *(first, spans, within),
                 rngs=rngs,
                 method="_one_layer",
             )
@@ -265,23 +277,16 @@ class Translator(nn.Module):
         _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))
         return [jax.tree.map(lambda a: a[number], every) for number in range(count)]  # noqa: B023
 
-    def _one_layer(self, number: int, stage: Stage, *inputs: Any) -> _Passed:
-        return _Passed(*self.layer[number](stage, *inputs))
+    def _one_layer(self, number: int, spans: Spans, context: Context) -> _Passed:
+        return _Passed(*self.layer[number](spans, context))
 
     def _layer_params(self, number: int) -> Any:
         return self.variables["params"][f"layer_{number}"]
 
-    def _finish(
-        self, states: Float[Array, "*b embed"], deterministic: bool
-    ) -> Float[Array, "*b embed"]:
-        if self.config.adaption_mlp:
-            states = self.adaption_output.adapt(states, deterministic)
-        return self._stage_norm(len(self.layout.stages) - 1, states)
-
-    def _stage_norm(self, number: int, states: Array) -> Array:
-        return (
-            getattr(self, f"stage_{number}_norm")(states) if self.config.norm == "pre" else states
-        )
+    def _finish(self, spans: Spans, context: Context) -> Float[Array, "*b embed"]:
+        """Returns the generated role's states after the end of the last stage."""
+        role = self.layout.generated
+        return self.pass_through(self.plan.stages[-1].leave, {role: spans[role]}, context)[0][role]
 
     def _project(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b vocab"]:
         table = self.embedding.astype(states.dtype)
@@ -302,35 +307,31 @@ class Translator(nn.Module):
         )
         return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
 
-    def _stage_of_layer(self) -> list[Stage]:
-        return [stage for stage in self.layout.stages for _ in range(stage.layers)]
-
     def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
         if not roles:
             return None
-        segment_ids = _segment_ids(batch)
+        segment_ids = _by_role(batch, "segment_ids")
         return (
             jnp.concatenate([read[role].keys for role in roles], axis=1),
             jnp.concatenate([read[role].values for role in roles], axis=1),
             jnp.concatenate([segment_ids[role] != 0 for role in roles], axis=1),
         )
 
-    def _memory(self, stage: Stage, block: Any, memory: Spans, batch: Batch) -> Shared | None:
-        read = stage.memory_role(self.layout.generated)
-        if read is None:
+    def _memory(
+        self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
+    ) -> Shared | None:
+        role, sublayer = stage.memory_role(self.layout.generated), recalling(layer)
+        if role is None or sublayer is None:
             return None
-        projected = block.memory_attention.project_keys_values(memory[read])
-        return projected.keys, projected.values, _segment_ids(batch)[read] != 0
+        projected = getattr(block, sublayer.name).project_keys_values(memory[role])
+        return projected.keys, projected.values, _by_role(batch, "segment_ids")[role] != 0
 
 
-def _segment_ids(batch: Batch) -> dict[str, Array]:
-    suffix = "_segment_ids"
-    return {
-        name.removesuffix(suffix): jnp.asarray(ids)
-        for name, ids in batch.items()
-        if name.endswith(suffix)
-    }
+def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
+    suffix = f"_{kind}"
+    found = {name: array for name, array in batch.items() if name.endswith(suffix)}
+    return {name.removesuffix(suffix): jnp.asarray(array) for name, array in found.items()}
 
 
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:

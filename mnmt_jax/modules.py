@@ -1,4 +1,4 @@
-"""Flax modules that own parameters: attention, feed-forward, adaption, and the block they form.
+"""Flax modules that own parameters: projections, attention, feed-forward.
 
 Structure, biases and initialisation are fairseq's (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
 with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import attend, attend_beams
-from mnmt_jax.cache import KeyValue, LayerCache
+from mnmt_jax.cache import KeyValue
 from mnmt_jax.config import Model
-from mnmt_jax.layout import Stage
+from mnmt_jax.context import Context, Spans
 from mnmt_jax.lora import LORA_A, LORA_B
 from mnmt_jax.patterns import matches
 from mnmt_jax.sharding import split_rows
-
-Spans = dict[str, Array]
-Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
 
 LAYER_NORM_EPS = 1e-5
 _FIRST_ROW = 2  # fairseq counts positions from padding_idx + 1
@@ -154,6 +148,29 @@ class Attention(nn.Module):
         return lambda weights: self.drop(weights, deterministic=deterministic)
 
 
+class SelfAttention(Attention):
+    """Attention of the positions of a stage to each other, as its table says."""
+
+    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
+        """Returns what each head read, and what the reader keeps of the keys and values."""
+        queries = context.map(self.project_queries, states)
+        keys_values = context.map(self.project_keys_values, states)
+        return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
+
+
+class MemoryAttention(Attention):
+    """Attention to the states of a role that has ended."""
+
+    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
+        """Returns what each head read; nothing is kept."""
+        dropout = self.dropout(context.deterministic)
+        heads = {
+            role: context.reader.recall(role, self, self.project_queries(own), dropout)
+            for role, own in states.items()
+        }
+        return heads, None
+
+
 class FeedForward(nn.Module):
     """wo(relu(wi(x))), with biases, PyTorch's Linear initialisation."""
 
@@ -168,159 +185,11 @@ class FeedForward(nn.Module):
         self.wo = _linear(config, config.embed, self.hidden)
         self.drop = nn.Dropout(self.dropout)
 
-    def __call__(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
-        """Applies the two layers at each position."""
-        return self.wo(nn.relu(self.wi(states)))
-
-
-class Adaption(FeedForward):
-    """Adaption module: h + dropout(W2 relu(W1 h + b1) + b2), no norm.
-
-    Source: TDO paper, section 4.1; the residual is in the authors' code only (spec 4.4).
-    """
-
-    def adapt(
+    def __call__(
         self, states: Float[Array, "*b embed"], deterministic: bool
     ) -> Float[Array, "*b embed"]:
-        """Applies the module at each position."""
-        return states + self.drop(self(states), deterministic=deterministic)
-
-
-def map_spans(function: Callable[..., Any], joined: bool, *spans: Spans) -> dict[str, Any]:
-    """Applies what works position by position to each role's arrays, or once to all of them.
-
-    Args:
-        function: takes one array [batch, length, ...] per item of `spans`; returns a tree of such.
-        joined: lay the arrays of all roles end to end before, and cut the results after.
-        spans: role -> array, the same roles in each.
-    """
-    roles = spans[0]
-    if not joined:
-        return {role: function(*(each[role] for each in spans)) for role in roles}
-    ends = np.cumsum([states.shape[1] for states in roles.values()])[:-1]
-    result = function(*(jnp.concatenate([each[r] for r in roles], axis=1) for each in spans))
-    parts = [jnp.split(leaf, ends, axis=1) for leaf in jax.tree.leaves(result)]
-    structure = jax.tree.structure(result)
-    return {r: jax.tree.unflatten(structure, own) for r, *own in zip(roles, *parts, strict=True)}
-
-
-class Block(nn.Module):
-    """One layer over all spans: self-attention, memory attention if any, feed-forward."""
-
-    config: Model
-    has_memory: bool = False
-
-    def setup(self) -> None:
-        """Creates the sub-layers and their norms."""
-        self.attention, self.attention_norm = Attention(self.config), self._norm()
-        if self.has_memory:
-            self.memory_attention, self.memory_attention_norm = Attention(self.config), self._norm()
-        self.mlp = FeedForward(self.config, self.config.mlp)
-        self.mlp_norm = self._norm()
-        self.drop = nn.Dropout(self.config.dropout)
-
-    def __call__(
-        self,
-        stage: Stage,
-        spans: Spans,
-        masks: Any,
-        memory: Mapping[str, Memory],
-        deterministic: bool,
-        joined: bool,
-    ) -> tuple[Spans, dict[str, KeyValue]]:
-        """Applies the layer to every span.
-
-        Args:
-            stage: roles and visibility; static.
-            spans: role -> [batch, length, embed].
-            masks: from `make_masks` of the attention implementation.
-            memory: reader role -> what it cross-attends to.
-            deterministic: no dropout.
-            joined: apply projections to all spans laid end to end; `fsdp` then collects each
-                parameter once instead of once a role, but no role's work can be left out.
-
-        Returns:
-            The new spans, and role -> keys and values of the self-attention.
-        """
-        spans, keys_values = self._self_attention(stage, spans, masks, deterministic, joined)
-        for reader, (states, mask) in memory.items():
-            attention, norm = self.memory_attention, self.memory_attention_norm
-            queries = attention.project_queries(self._enter(norm, spans[reader]))
-            read = attention.project_keys_values(states)
-            dropout = attention.dropout(deterministic)
-            heads = attend(queries, read.keys, read.values, mask=mask, dropout=dropout)
-            change = attention.out(heads)
-            spans[reader] = self._leave(norm, spans[reader], change, deterministic)
-        feed_forward = functools.partial(self._feed_forward, deterministic=deterministic)
-        return map_spans(feed_forward, joined, spans), keys_values
-
-    def step(
-        self, states: Float[Array, "batch beam embed"], layer: LayerCache, index: Int[Array, ""]
-    ) -> tuple[Float[Array, "batch beam embed"], KeyValue]:
-        """Applies the layer to one new position of every beam.
-
-        Args:
-            states: the new position.
-            layer: what the layer remembers.
-            index: steps already taken.
-
-        Returns:
-            The new states and the layer's growing keys and values with this step written at
-            `index`.
-        """
-        new = self._enter(self.attention_norm, states)
-        queries, own = self.attention.project_queries(new), self.attention.project_keys_values(new)
-        growing = jax.tree.map(
-            lambda kept, one: jax.lax.dynamic_update_index_in_dim(kept, one, index, axis=2),
-            layer.growing_kv,
-            own,
-        )
-        taken = jnp.arange(growing.keys.shape[2]) <= index
-        heads = attend_beams(queries, layer.static, (growing.keys, growing.values, taken))
-        states = self._leave(self.attention_norm, states, self.attention.out(heads), True)
-        if layer.memory is not None:
-            attention, norm = self.memory_attention, self.memory_attention_norm
-            queries = attention.project_queries(self._enter(norm, states))
-            change = attention.out(attend_beams(queries, layer.memory, None))
-            states = self._leave(norm, states, change, True)
-        return self._feed_forward(states, True), growing
-
-    def _self_attention(
-        self, stage: Stage, spans: Spans, masks: Any, deterministic: bool, joined: bool
-    ) -> tuple[Spans, dict[str, KeyValue]]:
-        attention, norm = self.attention, self.attention_norm
-
-        def leave(states: Array, heads: Array) -> Array:
-            return self._leave(norm, states, attention.out(heads), deterministic)
-
-        entered = map_spans(functools.partial(self._enter, norm), joined, spans)
-        queries = map_spans(attention.project_queries, joined, entered)
-        read = map_spans(attention.project_keys_values, joined, entered)
-        heads = IMPLEMENTATIONS[self.config.attention].attend(
-            stage,
-            masks,
-            queries,
-            {role: kv.keys for role, kv in read.items()},
-            {role: kv.values for role, kv in read.items()},
-            dropout=attention.dropout(deterministic),
-        )
-        return map_spans(leave, joined, spans, heads), read
-
-    def _feed_forward(self, states: Array, deterministic: bool) -> Array:
-        change = self.mlp(self._enter(self.mlp_norm, states))
-        return self._leave(self.mlp_norm, states, change, deterministic)
-
-    def _norm(self) -> nn.LayerNorm:
-        return layer_norm(self.config)
-
-    def _enter(self, norm: nn.LayerNorm, states: Array) -> Array:
-        return norm(states) if self.config.norm == "pre" else states
-
-    def _leave(
-        self, norm: nn.LayerNorm, states: Array, change: Array, deterministic: bool
-    ) -> Array:
-        states = states + self.drop(change, deterministic=deterministic)
-        return states if self.config.norm == "pre" else norm(states)
+        """Applies the two layers, then the dropout of its own, at each position."""
+        return self.drop(self.wo(nn.relu(self.wi(states))), deterministic=deterministic)
 
 
 def layer_norm(config: Model) -> nn.LayerNorm:

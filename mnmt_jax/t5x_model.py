@@ -25,6 +25,7 @@ from mnmt_jax.config import Config, parsed_config
 from mnmt_jax.data.converter import training_converter
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.translate import length_limit
+from mnmt_jax.layouts import LANGUAGES
 from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.losses import reported
 from mnmt_jax.seqio_tasks import registered_vocabulary
@@ -232,7 +233,7 @@ class TranslationModel(models.BaseTransformerModel):
         beam = num_decodes or self._config.decode.beam_size
         limits, steps = self._limits(ours["source_segment_ids"])
         names = [f"{role}_{kind}" for role in self.module.layout.static_roles() for kind in KINDS]
-        static = {name: ours[name] for name in names}
+        static = {name: ours[name] for name in (*names, *LANGUAGES)}
         cache = self.module.apply(
             {"params": params},
             static,

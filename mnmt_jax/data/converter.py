@@ -23,11 +23,12 @@ import numpy as np
 from mnmt_jax.config import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
-PER_SEGMENT = ("source_lang", "target_lang", "task")
+TASK = "task"
+PER_SEGMENT = (*LANGUAGES, TASK)
 IDENTITY = "identity_"  # begins the names of the identity pairs' arrays
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mnmt_jax.config import Decode
 from mnmt_jax.data.converter import (
-    PER_SEGMENT,
+    TASK,
     Batch,
     Converter,
     Example,
@@ -299,7 +299,7 @@ def _hypotheses(system: System, found: Hypotheses, row: int) -> tuple[Hypothesis
 
 
 def _spans(batch: Batch) -> Batch:
-    return {name: array for name, array in batch.items() if name not in PER_SEGMENT}
+    return {name: array for name, array in batch.items() if name != TASK}
 
 
 def _chunks(items: list[int], size: int) -> Iterator[list[int]]:

@@ -19,6 +19,8 @@ from mnmt_jax.config import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.plan import Sublayer
+from mnmt_jax.sublayers import FeedForward, MemoryAttention, SelfAttention, StageNorm, make_plan
 
 Path = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]
@@ -208,6 +210,13 @@ def _same_values(one: LazyArray, other: LazyArray) -> bool:
     return np.array_equal(one.read(), other.read())
 
 
+# Adaption modules, in PhasedDecoder.
+_MLPS = {
+    f"adaption_{place}": (f"decoder.fc1_{place}", f"decoder.fc2_{place}")
+    for place in ("input", "output")
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Table:
     config: Model
@@ -216,20 +225,17 @@ class _Table:
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
         yield self._embedding(rows)
-        number, last = 0, len(self.layout.stages) - 1
-        for index, stage in enumerate(self.layout.stages):
-            side = self.dialect.decoder if index == last else self.dialect.encoder
+        number, parts = 0, make_plan(self.config, self.layout).stages
+        for part in parts:
+            side = self.dialect.decoder if part is parts[-1] else self.dialect.encoder
             side = f"{side}." if side else ""
-            for layer in range(stage.layers):
-                names = f"layer_{number}", f"{side}layers.{layer}"
-                yield from self._layer(*names, bool(stage.memory))
+            for layer, sublayers in enumerate(part.layers):
+                ours, theirs = (f"layer_{number}",), f"{side}layers.{layer}."
+                for each in sublayers:
+                    yield from self._sublayer(each, ours, theirs)
                 number += 1
-            if self.config.norm == "pre":
-                yield from self._norm((f"stage_{index}_norm",), f"{side}layer_norm")
-        if self.config.adaption_mlp:
-            for place in ("input", "output"):
-                pair = f"decoder.fc1_{place}", f"decoder.fc2_{place}"
-                yield from self._mlp((f"adaption_{place}",), pair, self.config.adaption_mlp)
+            for each in (*part.enter, *part.leave):
+                yield from self._sublayer(each, (), side)
 
     def _embedding(self, rows: np.ndarray) -> Entry:
         def write(table: np.ndarray) -> np.ndarray:
@@ -242,16 +248,22 @@ class _Table:
         names = self.dialect.embedding
         return Entry(("embedding",), shape, names, written, shape, lambda table: table[rows], write)
 
-    def _layer(self, ours: str, theirs: str, has_memory: bool) -> Iterator[Entry]:
-        yield from self._attention((ours, "attention"), f"{theirs}.self_attn")
-        yield from self._norm((ours, "attention_norm"), f"{theirs}.self_attn_layer_norm")
-        if has_memory:
-            yield from self._attention((ours, "memory_attention"), f"{theirs}.encoder_attn")
-            yield from self._norm(
-                (ours, "memory_attention_norm"), f"{theirs}.encoder_attn_layer_norm"
-            )
-        yield from self._mlp((ours, "mlp"), (f"{theirs}.fc1", f"{theirs}.fc2"), self.config.mlp)
-        yield from self._norm((ours, "mlp_norm"), f"{theirs}.final_layer_norm")
+    def _sublayer(self, each: Sublayer, ours: Path, theirs: str) -> Iterator[Entry]:
+        """Yields the entries of a sublayer and its norm; `ours` and `theirs` come before them."""
+        path = (*ours, each.name)
+        match each.kind:
+            case SelfAttention() | MemoryAttention():
+                attention = "self_attn" if isinstance(each.kind, SelfAttention) else "encoder_attn"
+                yield from self._attention(path, theirs + attention)
+                norm = f"{attention}_layer_norm"
+            case FeedForward(hidden=hidden):
+                names = _MLPS.get(each.name, (f"{theirs}fc1", f"{theirs}fc2"))
+                yield from self._mlp(path, names, hidden)
+                norm = "final_layer_norm"
+            case StageNorm():
+                yield from self._norm(path, f"{theirs}layer_norm")
+        if each.norm != "none":
+            yield from self._norm((*ours, f"{each.name}_norm"), theirs + norm)
 
     def _attention(self, path: Path, name: str) -> Iterator[Entry]:
         embed, heads, width = self.config.embed, self.config.heads, self.config.head_dim

@@ -134,7 +134,7 @@ def last_states_of_shifted(model, batch, shifts):
         return {r: states + shifts[r] for r, states in embed_spans(batch, roles).items()}
 
     object.__setattr__(model, "_embed_spans", shifted)
-    spans, ended, _ = model._run(batch, model.layout.stages, True)
+    spans, ended, _ = model._run(batch, model.plan.stages, True)
     return ended | spans
 
 
