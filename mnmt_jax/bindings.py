@@ -78,11 +78,11 @@ class Bindings:
             full = ".".join(filter(None, (f"{scope}/{title}", field)))
             raise UserError(f"{told}gin binding '{full}' is never read; check its name")
         if title not in self._known:
-            raise UserError(f"{told}{_no_such_name(title, list(self._known))}")
+            raise UserError(f"{told}{no_such_name(title, list(self._known))}")
         if field is None:
             return
         if field not in self._known[title]:
-            raise UserError(f"{told}{_no_such_name(field, self._known[title], f'{title}.')}")
+            raise UserError(f"{told}{no_such_name(field, self._known[title], f'{title}.')}")
         self._fields[title][field] = self._taken(statement.value, told, place)
 
     def section(self, section: type) -> Any:
@@ -154,7 +154,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
+def no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
     """Says of an unknown name which one was perhaps meant."""
     near = [place + other for other in difflib.get_close_matches(name, known, n=2)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"

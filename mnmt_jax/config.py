@@ -20,7 +20,7 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from mnmt_jax.bindings import Bindings, Macro, Reference
+from mnmt_jax.bindings import Bindings, Macro, Reference, no_such_name
 from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
 from mnmt_jax.partial import write_text
@@ -312,6 +312,19 @@ def load_config(
     for binding in bindings:
         _read_binding(found, binding)
     return Config(**{name: found.section(section) for name, section in _SECTIONS.items()})
+
+
+def no_such_field(title: str, field: str) -> str:
+    """Returns what to say of a field that a section does not have; nothing if neither is ours.
+
+    Args:
+        title: of the section, such as `Model`.
+        field: its name.
+    """
+    known = {section.__name__: section for section in _SECTIONS.values()}
+    if title not in known:
+        return ""
+    return no_such_name(field, [f.name for f in dataclasses.fields(known[title])], f"{title}.")
 
 
 def _find(path: str) -> Path | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from mnmt_jax.storage import STORAGE
 
@@ -14,6 +17,7 @@ from mnmt_jax.storage import STORAGE
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
+_SOON = 0.1  # seconds
 
 
 class UserError(ValueError):
@@ -36,6 +40,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
     exception is a bug of ours and keeps its traceback.
     """
+    sys.unraisablehook = _interrupt_again
     try:
         status = main() or 0
         flush_output()
@@ -43,8 +48,9 @@ def run_command(main: Callable[[], int | None]) -> None:
         status = 2
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        status = 130
         print("interrupted", file=sys.stderr)
+        _drop_output()
+        leave_now(130)
     except BrokenPipeError:
         status = 141
     except OSError as error:
@@ -57,6 +63,27 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+def leave_now(status: int) -> NoReturn:
+    """Ends the process without the interpreter's own end.
+
+    Compilers and devices may still be at work in threads, for which that end is a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
+
+
+def _interrupt_again(ignored: Any) -> None:
+    """Repeats a Ctrl-C that came in a hook that cannot raise, such as JAX's at collections."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        later = threading.Timer(_SOON, _thread.interrupt_main)  # this is such a hook itself
+        later.daemon = True
+        later.start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def flush_output() -> None:

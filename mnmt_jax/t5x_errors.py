@@ -6,12 +6,16 @@ as the gin files of `gin_configs/t5x/` do, is what changes the end. Needs no t5x
 
 from __future__ import annotations
 
+import re
 import sys
 from types import TracebackType
 
+from mnmt_jax.config import no_such_field
 from mnmt_jax.errors import UserError, run_command
 
 _DEFAULT = sys.excepthook
+# What gin says of a misspelt key.
+_GINS = re.compile(r"Configurable '(\w+)' doesn't have a parameter named '(\w+)'")
 
 
 def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -21,6 +25,9 @@ def end(kind: type[BaseException], error: BaseException, trace: TracebackType | 
         # gin adds lines about who called.
         raise UserError(str(error).splitlines()[0])
 
+    unknown = _GINS.match(str(error))
+    if unknown and (told := no_such_field(*unknown.groups())):
+        error = UserError(told)
     if isinstance(error, UserError):
         run_command(fail)
     _DEFAULT(kind, error, trace)

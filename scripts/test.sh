@@ -11,6 +11,5 @@ $bin/ruff check "${code[@]}"
 $bin/mypy
 # Not the tests: they hold phrases in many languages.
 $bin/codespell mnmt_jax tasks scripts benchmarks docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
-# In the order of the folders: long files of one test must not come last. Three workers on two cores:
-# some tests wait for processes of their own.
-exec $bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@"
+# In the order of the folders: long files of one test must not come last.
+exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

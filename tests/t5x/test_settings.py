@@ -128,3 +128,16 @@ def test_a_mistake_ends_t5x_in_one_line(capsys, monkeypatch):
     assert stop.value.code == 2 and capsys.readouterr().err == "error: a: no b; give c\n"
     t5x_errors.end(ValueError, bug, None)
     assert others == [(ValueError, bug, None)]
+
+
+def test_a_misspelt_key_ends_t5x_in_one_line(capsys):
+    """gin itself finds it, before anything of ours runs."""
+    with pytest.raises(ValueError) as found:
+        gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
+    with pytest.raises(SystemExit) as stop:
+        t5x_errors.end(ValueError, found.value, None)
+    said = capsys.readouterr().err
+    assert (
+        stop.value.code == 2
+        and said == "error: Model.embd: no such name; did you mean Model.embed?\n"
+    )

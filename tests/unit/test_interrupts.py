@@ -1,0 +1,41 @@
+"""Ctrl-C ends a command with 130, whatever runs when it comes; in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.run_commands import ROOT
+
+_HEAD = "import atexit, gc, os, signal, sys, time\nfrom mnmt_jax.errors import run_command\n"
+
+
+def run(main: str) -> subprocess.CompletedProcess[str]:
+    """Runs the body of a `main` as a command."""
+    body = "\n".join(f"    {line}" for line in main.splitlines())
+    program = f"{_HEAD}def main():\n{body}\nrun_command(main)\n"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_what_is_printed_stays_and_nothing_runs_after():
+    """At Python's own end, threads that compile crash: there is none."""
+    done = run("atexit.register(print, 'end')\nprint('done')\nraise KeyboardInterrupt")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "done\n", "interrupted\n")
+
+
+def test_one_that_a_hook_swallows_comes_again():
+    """As JAX's does, which runs at each garbage collection."""
+    interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
+    done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "interrupted\n"
+
+
+def test_other_errors_of_hooks_are_shown_as_ever():
+    done = run("gc.callbacks.append(lambda *_: 1 / 0)\ngc.collect()\ngc.callbacks.clear()")
+    assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
