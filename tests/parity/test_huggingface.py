@@ -84,7 +84,7 @@ def case(request):
 
 def test_encoder_output(case, batch):
     def encode(module, batch):
-        return module._run(batch, module.layout.stages, True)[1][SOURCE]
+        return module._run(batch, module.plan.stages, True)[1][SOURCE]
 
     apply = functools.partial(case.model.apply, method=encode)
     found = np.asarray(jax.jit(apply)({"params": case.params}, batch))
