@@ -78,12 +78,18 @@ class Bindings:
             full = ".".join(filter(None, (f"{scope}/{title}", field)))
             raise UserError(f"{told}gin binding '{full}' is never read; check its name")
         if title not in self._known:
-            raise UserError(f"{told}{no_such_name(title, list(self._known))}")
+            raise UserError(f"{told}{_no_such_name(title, list(self._known))}")
         if field is None:
             return
         if field not in self._known[title]:
-            raise UserError(f"{told}{no_such_name(field, self._known[title], f'{title}.')}")
+            raise UserError(f"{told}{self.no_such_field(title, field)}")
         self._fields[title][field] = self._taken(statement.value, told, place)
+
+    def no_such_field(self, title: str, field: str) -> str:
+        """Says which field of a section was perhaps meant; nothing if there is no such section."""
+        if title not in self._known:
+            return ""
+        return _no_such_name(field, self._known[title], f"{title}.")
 
     def section(self, section: type) -> Any:
         """Makes a section.
@@ -154,7 +160,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield value
 
 
-def no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
+def _no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
     """Says of an unknown name which one was perhaps meant."""
     near = [place + other for other in difflib.get_close_matches(name, known, n=2)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"

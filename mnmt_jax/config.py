@@ -20,7 +20,7 @@ from typing import Any
 import gin
 from gin import config_parser
 
-from mnmt_jax.bindings import Bindings, Macro, Reference, no_such_name
+from mnmt_jax.bindings import Bindings, Macro, Reference
 from mnmt_jax.config_checks import Checked
 from mnmt_jax.errors import UserError
 from mnmt_jax.partial import write_text
@@ -321,10 +321,7 @@ def no_such_field(title: str, field: str) -> str:
         title: of the section, such as `Model`.
         field: its name.
     """
-    known = {section.__name__: section for section in _SECTIONS.values()}
-    if title not in known:
-        return ""
-    return no_such_name(field, [f.name for f in dataclasses.fields(known[title])], f"{title}.")
+    return Bindings(_SECTIONS.values()).no_such_field(title, field)
 
 
 def _find(path: str) -> Path | None:

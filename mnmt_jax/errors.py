@@ -40,16 +40,15 @@ def run_command(main: Callable[[], int | None]) -> None:
     (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
     exception is a bug of ours and keeps its traceback.
     """
-    sys.unraisablehook = _interrupt_again
     try:
-        status = main() or 0
+        with _no_interrupt_lost():
+            status = main() or 0
         flush_output()
     except UserError as error:
         status = 2
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        _drop_output()
         leave_now(130)
     except BrokenPipeError:
         status = 141
@@ -76,14 +75,24 @@ def leave_now(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _interrupt_again(ignored: Any) -> None:
+@contextlib.contextmanager
+def _no_interrupt_lost() -> Iterator[None]:
     """Repeats a Ctrl-C that came in a hook that cannot raise, such as JAX's at collections."""
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
+    before = sys.unraisablehook
+
+    def repeat(ignored: Any) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            before(ignored)
+            return
         later = threading.Timer(_SOON, _thread.interrupt_main)  # this is such a hook itself
         later.daemon = True
         later.start()
-    else:
-        sys.__unraisablehook__(ignored)
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def flush_output() -> None:

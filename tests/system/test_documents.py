@@ -29,8 +29,6 @@ from tests.documents import (
 from tests.made_run import steps_of
 from tests.unit import made_text
 
-pytestmark = pytest.mark.usefixtures("one_device")
-
 
 @pytest.fixture
 def root(tmp_path, monkeypatch, relaxed_dtypes):

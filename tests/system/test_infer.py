@@ -69,7 +69,6 @@ def infer(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["infer.py", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         monkeypatch.setattr("mnmt_jax.errors.leave_now", sys.exit)  # this process has more to do
-        monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
         with pytest.raises(SystemExit) as exit_info:
             run_command(module.main)
         sys.stdout.flush()

@@ -136,8 +136,5 @@ def test_a_misspelt_key_ends_t5x_in_one_line(capsys):
         gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
     with pytest.raises(SystemExit) as stop:
         t5x_errors.end(ValueError, found.value, None)
-    said = capsys.readouterr().err
-    assert (
-        stop.value.code == 2
-        and said == "error: Model.embd: no such name; did you mean Model.embed?\n"
-    )
+    said = "error: Model.embd: no such name; did you mean Model.embed?\n"
+    assert (stop.value.code, capsys.readouterr().err) == (2, said)

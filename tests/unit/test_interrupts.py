@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -38,4 +37,4 @@ def test_one_that_a_hook_swallows_comes_again():
 def test_other_errors_of_hooks_are_shown_as_ever():
     done = run("gc.callbacks.append(lambda *_: 1 / 0)\ngc.collect()\ngc.callbacks.clear()")
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert done.stderr.startswith("Exception ignored in: <function")
