@@ -22,7 +22,7 @@ import numpy as np
 from flax import traverse_util
 
 from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config, Model
+from mnmt_jax.config import Config, Model, as_facts
 from mnmt_jax.describe import check_parameters, parameter_shapes
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
@@ -45,9 +45,12 @@ _STRUCTURE = (
     "heads",
     "norm",
     "register_factor",
-    "adaption_mlp",
+    "methods",
     "position_base",
 )
+
+# What adapters of an earlier version say besides.
+_WITHOUT_ADAPTION = ("adaption_mlp", 0)
 
 Step = int | str | None
 
@@ -161,7 +164,8 @@ def _with_lora(run_dir: str | Path) -> tuple[RunDirectory, Config]:
 
 
 def _structure(model: Model) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in _STRUCTURE}
+    facts = as_facts(model)
+    return {name: facts[name] for name in _STRUCTURE}
 
 
 def _origin(run: RunDirectory) -> str:
@@ -192,7 +196,7 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
     differing = [
         f"Model.{name} is {here[name]!r}, the adapter's {value!r}"
         for name, value in facts["model"].items()
-        if here.get(name) != value
+        if here.get(name) != value and (name, value) != _WITHOUT_ADAPTION
     ]
     if differing:
         raise UserError(f"{run.place}: another model: {'; '.join(differing)}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.earlier import told as told_earlier
 from mnmt_jax.errors import UserError
 
 
@@ -43,17 +44,22 @@ class _Bound:
 class Bindings:
     """Bindings of the sections' fields, and macros."""
 
-    def __init__(self, sections: Iterable[type]) -> None:
+    def __init__(
+        self,
+        sections: Iterable[type],
+        further: Callable[[str], type | None],
+        titles: Callable[[], Sequence[str]],
+    ) -> None:
         """Starts without any.
 
         Args:
-            sections: the dataclasses.
+            sections: the dataclasses that every configuration has.
+            further: returns the dataclass of another section by its name; None if there is none.
+            titles: returns the names of the sections that `further` knows.
         """
-        self._known = {
-            section.__name__: [field.name for field in dataclasses.fields(section)]
-            for section in sections
-        }
-        self._fields: dict[str, dict[str, _Bound]] = {title: {} for title in self._known}
+        self._known = {section.__name__: _field_names(section) for section in sections}
+        self._further, self._titles = further, titles
+        self._fields: dict[str, dict[str, _Bound]] = {}
         self._macros: dict[str, _Bound] = {}
         self._used: set[str] = set()  # macros that some value mentions
 
@@ -77,40 +83,81 @@ class Bindings:
         if scope:
             full = ".".join(filter(None, (f"{scope}/{title}", field)))
             raise UserError(f"{told}gin binding '{full}' is never read; check its name")
-        if title not in self._known:
-            raise UserError(f"{told}{_no_such_name(title, list(self._known))}")
+        known = self._field_names(title)
+        if known is None:
+            raise UserError(f"{told}{_no_such_name(title, [*self._known, *self._titles()])}")
         if field is None:
             return
-        if field not in self._known[title]:
+        if field not in known:
             raise UserError(f"{told}{self.no_such_field(title, field)}")
-        self._fields[title][field] = self._taken(statement.value, told, place)
+        of_section = self._fields.setdefault(title, {})
+        of_section[field] = self._taken(statement.value, told, place)
 
-    def no_such_field(self, title: str, field: str) -> str:
-        """Says which field of a section was perhaps meant; nothing if there is no such section."""
-        if title not in self._known:
-            return ""
-        return _no_such_name(field, self._known[title], f"{title}.")
+    def value(self, title: str, field: str, default: Any) -> Any:
+        """Returns a value without macros, unchecked; the default if nothing is bound."""
+        bound = self._fields.get(title, {}).get(field)
+        return default if bound is None else self._value(bound)
 
-    def section(self, section: type) -> Any:
+    def place(self, title: str, field: str = "") -> str:
+        """Returns `FILE:LINE: ` of a binding, or of a section's first, if it came from a file."""
+        bound = self._fields.get(title, {})
+        return next((each.place for name, each in bound.items() if field in ("", name)), "")
+
+    def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
         """Makes a section.
 
+        Args:
+            section: the dataclass.
+            further: fields whose values are not those of the bindings.
+
         Raises:
-            UserError: if a value is not what it must be, or a macro has no value or is not used.
+            UserError: if a value is not what it must be, or a macro has no value.
         """
-        bound = self._fields[section.__name__]
+        bound = self._fields.get(section.__name__, {})
         values = {name: self._value(item) for name, item in bound.items()}
         try:
-            made = section(**values)
+            return section(**values | dict(further or {}))
         except UserError as error:
             named = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
-            place = next((bound[name].place for name in named if name in bound), "")
+            place = next((self.place(section.__name__, name) for name in named), "")
             raise UserError(f"{place}{error}") from error
+
+    def check_read(self, sections: Iterable[str]) -> None:
+        """Checks that everything bound is of some use.
+
+        Args:
+            sections: names of those that were made.
+
+        Raises:
+            UserError: if a macro is not used, or a section was not made.
+        """
         for name in self._macros.keys() - self._used:
             raise UserError(
                 f"{self._macros[name].place}gin macro '{name}' is never used; remove it or use "
                 f"%{name}"
             )
-        return made
+        for title in self._fields.keys() - set(sections):
+            method = getattr(self._further(title), "name", title)
+            raise UserError(
+                f"{self.place(title)}{title}.{next(iter(self._fields[title]))}: nothing reads it; "
+                f"name '{method}' in Model.methods or Train.methods"
+            )
+
+    def _field_names(self, title: str) -> list[str] | None:
+        if title not in self._known:
+            section = self._further(title)
+            if section is None:
+                return None
+            self._known[title] = _field_names(section)
+        return self._known[title]
+
+    def no_such_field(self, title: str, field: str) -> str:
+        """Says which field of a section was perhaps meant; nothing if there is no such section."""
+        known = self._field_names(title)
+        if known is None:
+            return ""
+        earlier = told_earlier(f"{title}.{field}")
+        return earlier or _no_such_name(field, known, f"{title}.")
 
     def _taken(self, value: Any, told: str, place: str) -> _Bound:
         for part in _parts(value):
@@ -147,6 +194,10 @@ class Bindings:
             names = (*names, value.name)
             value = self._macros[value.name].value
         return value, names
+
+
+def _field_names(section: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(section)]
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from mnmt_jax.data.converter import (
     Lengths,
     segments_from_rows,
     training_converter,
+    views_of,
 )
 from mnmt_jax.decoding.translate import length_limit
 from mnmt_jax.errors import UserError
@@ -165,7 +166,8 @@ class Ahead:
         """Counts an update's operations, rows full of sentence pairs of one length."""
         data = self.config.data
         pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
-        return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), _TOKENS)
+        views = dict.fromkeys(views_of(self.config), float(_TOKENS))
+        return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), views)
 
     def _lower_train_step(self) -> Any:
         learner, mesh = self.learner, self.mesh

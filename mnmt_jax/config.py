@@ -1,4 +1,4 @@
-"""Configuration: six frozen dataclasses that gin files fill. The only module that imports gin.
+"""Configuration: six frozen dataclasses, and one per method, that gin files fill.
 
 The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
 properties or are computed where they are used, never keys. Of gin this module takes the grammar
@@ -13,16 +13,29 @@ import importlib.util  # noqa: F401  gin reads this attribute without importing 
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import gin
 from gin import config_parser
 
 from mnmt_jax.bindings import Bindings, Macro, Reference
-from mnmt_jax.config_checks import Checked
+from mnmt_jax.config_checks import (
+    Amount,
+    Checked,
+    Count,
+    Number,
+    Positive,
+    Range,
+    Rate,
+    Seed,
+    Weight,
+)
+from mnmt_jax.earlier import renewed
 from mnmt_jax.errors import UserError
+from mnmt_jax.method import Method
+from mnmt_jax.methods import all_methods, get_method, get_section, section_titles
 from mnmt_jax.partial import write_text
 
 _QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
@@ -48,14 +61,14 @@ class Data(Checked):
 
     cache: str = ""
     tasks: tuple[str, ...] = ()
-    temperature: float = 5.0
+    temperature: Positive = 5.0
     instruction: str = "1"
-    rows: int = 64
-    source_length: int = 128
-    target_length: int = 128
-    max_segments: int = 8
-    chunk_examples: int = 16384
-    validation_examples: int = 200
+    rows: Count = 64
+    source_length: Count = 128
+    target_length: Count = 128
+    max_segments: Count = 8
+    chunk_examples: Count = 16384
+    validation_examples: Amount = 200
 
 
 @gin.register
@@ -72,11 +85,11 @@ class Model(Checked):
         vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
         register_factor: source tokens per register; r = ceil(n / register_factor).
-        adaption_mlp: hidden width of the adaption modules; 0 leaves them out.
-        adaption_dropout: dropout rate inside the adaption modules.
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
         position_base: base of the sinusoids' wavelengths; 10000 as published.
+        methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
+            the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
         lora_rank: rank of the trained change (LoRA, `mnmt_jax.lora`) that projections carry beside
             their weights; 0 is without.
         lora: patterns (`mnmt_jax.patterns`) of the projections that carry it.
@@ -86,22 +99,21 @@ class Model(Checked):
     """
 
     layout: str = "register"
-    stage_layers: tuple[int, ...] = (12,)
-    embed: int = 1024
-    mlp: int = 4096
-    heads: int = 16
-    vocab_size: int = 0
-    norm: str = "pre"
-    register_factor: float = 1.0
-    adaption_mlp: int = 0
-    adaption_dropout: float = 0.1
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    position_base: float = 10000.0
-    lora_rank: int = 0
+    stage_layers: tuple[Count, ...] = (12,)
+    embed: Annotated[int, Range(low=2)] = 1024
+    mlp: Count = 4096
+    heads: Count = 16
+    vocab_size: Amount = 0
+    norm: Literal["pre", "post"] = "pre"
+    register_factor: Positive = 1.0
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    position_base: Positive = 10000.0
+    methods: tuple[Method, ...] = ()
+    lora_rank: Amount = 0
     lora: tuple[str, ...] = ("query", "value")
-    dtype: str = "float32"
-    attention: str = "split"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: Literal["split", "dense"] = "split"
     remat: bool = False
 
     def __post_init__(self) -> None:
@@ -146,15 +158,15 @@ class Optimizer(Checked):
             do; with `Model.lora_rank` and no pattern they alone do.
     """
 
-    learning_rate: float = 5e-4
-    schedule: str = "inverse_sqrt"
-    warmup_steps: int = 4000
-    initial_learning_rate: float = 0.0
-    eps: float = 1e-6
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    label_smoothing: float = 0.1
-    accumulate: int = 1
+    learning_rate: Weight = 5e-4
+    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    warmup_steps: Amount = 4000
+    initial_learning_rate: Weight = 0.0
+    eps: Weight = 1e-6
+    weight_decay: Weight = 0.0
+    clip_norm: Weight = 0.0
+    label_smoothing: Rate = 0.1
+    accumulate: Count = 1
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -182,26 +194,28 @@ class Train(Checked):
         keep_best: checkpoints kept besides, the best by supervised validation loss among those
             validated at their step; 0 keeps none.
         loss_chunk: tokens whose logits exist at one time, per shard of the batch.
-        contrastive_layer: layer, counted from 1 through all stages, after which the contrastive
-            term (InstruCL) compares the states of the source's language tags; 0 is without.
-        contrastive_form: `code` (as the authors train), `unweighted` (the same without the weights
-            of the languages) or `paper` (the plain sum of its equations 8 and 9).
+        methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
+            changes the model stands in `Model.methods`.
     """
 
-    steps: int = 100_000
-    seed: int = 1
-    log_every: int = 100
-    eval_every: int = 1000
-    save_every: int = 1000
-    keep_last: int = 5
-    keep_best: int = 1
-    loss_chunk: int = 4096
-    contrastive_layer: int = 0
-    contrastive_form: str = "code"
+    steps: Amount = 100_000
+    seed: Seed = 1
+    log_every: Count = 100
+    eval_every: Count = 1000
+    save_every: Count = 1000
+    keep_last: Count = 5
+    keep_best: Amount = 1
+    loss_chunk: Count = 4096
+    methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every field, and that the best checkpoint can be known."""
         super().__post_init__()
+        for method in self.methods:
+            if method.edits():
+                raise UserError(
+                    f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
+                )
         unaligned = self.save_every % self.eval_every and self.eval_every % self.save_every
         if self.keep_best and unaligned:
             raise UserError(
@@ -230,16 +244,16 @@ class Decode(Checked):
         seed: of sampling.
     """
 
-    beam_size: int = 5
-    length_penalty: float = 1.0
-    max_length: int = 200
-    max_length_per_source: float = 0.0
-    batch: int = 32
-    buckets: tuple[int, ...] = (16, 32, 64, 128, 256)
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    beam_size: Count = 5
+    length_penalty: Number = 1.0
+    max_length: Count = 200
+    max_length_per_source: Weight = 0.0
+    batch: Count = 32
+    buckets: tuple[Count, ...] = (16, 32, 64, 128, 256)
+    temperature: Weight = 0.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Checks every field, and that there is a bucket."""
@@ -263,8 +277,8 @@ class Mesh(Checked):
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 
-    fsdp: int = 1
-    tensor: int = 1
+    fsdp: Annotated[int, Range(low=-1)] = 1
+    tensor: Count = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,6 +291,26 @@ class Config:
     train: Train
     decode: Decode
     mesh: Mesh
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """Those of the model and of training."""
+        return (*self.model.methods, *self.train.methods)
+
+
+def as_facts(section: Any) -> dict[str, Any]:
+    """Returns a section, or a configuration, as what JSON holds; methods stand under their names.
+
+    Args:
+        section: a dataclass of this module.
+    """
+    facts = {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if field.name == "methods":
+            value = {method.name: dataclasses.asdict(method) for method in value}
+        facts[field.name] = as_facts(value) if dataclasses.is_dataclass(value) else value
+    return facts
 
 
 _MARK = "# Written by mnmt-jax.\n"
@@ -302,7 +336,7 @@ def load_config(
         UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
             something that nothing reads.
     """
-    found = Bindings(_SECTIONS.values())
+    found = _bindings()
     if run is not None:
         _read_file(found, run, str(run), values_alone=True)
     for path in gin_files:
@@ -311,7 +345,34 @@ def load_config(
         _read_file(found, file, path)
     for binding in bindings:
         _read_binding(found, binding)
-    return Config(**{name: found.section(section) for name, section in _SECTIONS.items()})
+    config = _assembled(found)
+    read = (*_SECTIONS.values(), *map(type, config.methods))
+    found.check_read([section.__name__ for section in read])
+    return config
+
+
+def _assembled(source: Bindings | _Gin) -> Config:
+    """Makes all sections, those of the methods that `Model` and `Train` name first."""
+    made = {}
+    for name, section in _SECTIONS.items():
+        further = {}
+        if section in (Model, Train):
+            title = section.__name__
+            names = source.value(title, "methods", ())
+            try:
+                further["methods"] = [source.section(each) for each in _chosen(title, names)]
+            except UserError as error:
+                raise UserError(f"{source.place(title, 'methods')}{error}") from error
+        made[name] = source.section(section, further)
+    return Config(**made)
+
+
+def _chosen(title: str, names: Any) -> list[type[Method]]:
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{title}.methods={names!r} must be a tuple, such as ('adaption',)")
+    if len(set(names)) < len(names):
+        raise UserError(f"{title}.methods={names!r} names a method twice")
+    return [get_method(name, f"{title}.methods") for name in names]
 
 
 def no_such_field(title: str, field: str) -> str:
@@ -321,7 +382,11 @@ def no_such_field(title: str, field: str) -> str:
         title: of the section, such as `Model`.
         field: its name.
     """
-    return Bindings(_SECTIONS.values()).no_such_field(title, field)
+    return _bindings().no_such_field(title, field)
+
+
+def _bindings() -> Bindings:
+    return Bindings(_SECTIONS.values(), get_section, section_titles)
 
 
 def _find(path: str) -> Path | None:
@@ -383,7 +448,8 @@ def _read_file(
     except UnicodeDecodeError as error:
         raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())
-    for statement in _statements(text, named):
+    statements = _statements(text, named)
+    for statement in renewed(statements) if values_alone else statements:
         place = f"{named}:{statement.location.line_num}: "
         includes = isinstance(statement, config_parser.IncludeStatement)
         if not includes and not isinstance(statement, config_parser.ImportStatement):
@@ -432,10 +498,11 @@ def _read_binding(found: Bindings, text: str) -> None:
 def save_config(config: Config, path: str | Path) -> None:
     """Writes every field, defaults included, as a gin file that `load_config` reads back."""
     lines = [_MARK]
-    for name, section in _SECTIONS.items():
-        values = getattr(config, name)
+    for section in (*(getattr(config, name) for name in _SECTIONS), *config.methods):
         for field in dataclasses.fields(section):
-            lines.append(f"{section.__name__}.{field.name} = {getattr(values, field.name)!r}")
+            value = getattr(section, field.name)
+            value = tuple(each.name for each in value) if field.name == "methods" else value
+            lines.append(f"{type(section).__name__}.{field.name} = {value!r}")
         lines.append("")
     write_text(Path(path), "\n".join(lines))
 
@@ -450,26 +517,53 @@ def is_saved_config(text: str) -> bool:
     return len(sections) == len(lines) and list(dict.fromkeys(sections)) == wanted
 
 
+class _Gin:
+    """What gin itself has parsed, as `Bindings` gives what this module has."""
+
+    def value(self, title: str, field: str, default: Any) -> Any:
+        try:
+            return gin.query_parameter(f"{title}.{field}")
+        except ValueError:
+            return default
+
+    def place(self, title: str, field: str) -> str:
+        del title, field
+        return ""
+
+    def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
+        return gin.get_configurable(section)(**dict(further or {}))
+
+
+def register_methods() -> None:
+    """Makes the methods' sections known to gin, which refuses what it does not know; for t5x."""
+    for name in all_methods():
+        method = get_method(name)
+        if f"{method.__module__}.{method.__name__}" not in gin.config._REGISTRY:
+            gin.register(method)
+
+
 def parsed_config() -> Config:
-    """Returns what gin files that somebody else has parsed, as t5x does, bind of the six sections.
+    """Returns what gin files that somebody else has parsed, as t5x does, bind of our sections.
 
     Raises:
         UserError: if a value is out of range, or something of ours is bound that nothing reads.
     """
-    sections = {name: gin.get_configurable(section)() for name, section in _SECTIONS.items()}
+    config = _assembled(_Gin())
     _check_all_consumed()
-    return Config(**sections)
+    return config
 
 
 def _check_all_consumed() -> None:
     """Refuses what gin accepts in silence: our fields under a scope, and macros nobody reads."""
     operative = gin.operative_config_str()
+    ours = {f"{each.__module__}.{each.__name__}" for each in _SECTIONS.values()}
+    ours |= {f"{each.__module__}.{each.__name__}" for each in map(get_method, all_methods())}
     for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
         short = name.rsplit(".", 1)[-1]
         if short == "macro":
             if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
-        elif name == f"{__name__}.{short}" and (scope or (fields and f"{short}." not in operative)):
+        elif name in ours and (scope or (fields and f"{short}." not in operative)):
             full = f"{scope}/{short}" if scope else short
             raise UserError(
                 f"gin binding '{full}.{next(iter(fields))}' is never read; check its name"

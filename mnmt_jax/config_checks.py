@@ -1,4 +1,4 @@
-"""What a value of the configuration may be: types from the dataclasses, ranges from one table."""
+"""What a value of the configuration may be: its field's type says it, ranges and choices too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from mnmt_jax.errors import UserError
 
@@ -41,72 +41,14 @@ class Range:
         return " and ".join(parts) or "finite"
 
 
-COUNT = Range(low=1)
-AMOUNT = Range(low=0)
-POSITIVE = Range(low=0, above=True)
-RATE = Range(low=0, high=1, below=True)  # a dropout rate, a decay, a label's share
-SEED = Range(low=0, high=2**32 - 1)
-ANY = Range()
-
-# Every number of the configuration has a row; a test checks that none is missing.
-RANGES: Mapping[str, Range] = {
-    "Data.temperature": POSITIVE,
-    "Data.rows": COUNT,
-    "Data.source_length": COUNT,
-    "Data.target_length": COUNT,
-    "Data.max_segments": COUNT,
-    "Data.chunk_examples": COUNT,
-    "Data.validation_examples": AMOUNT,
-    "Model.stage_layers": COUNT,
-    "Model.embed": Range(low=2),
-    "Model.mlp": COUNT,
-    "Model.heads": COUNT,
-    "Model.vocab_size": AMOUNT,
-    "Model.register_factor": POSITIVE,
-    "Model.adaption_mlp": AMOUNT,
-    "Model.adaption_dropout": RATE,
-    "Model.dropout": RATE,
-    "Model.attention_dropout": RATE,
-    "Model.position_base": POSITIVE,
-    "Model.lora_rank": AMOUNT,
-    "Optimizer.learning_rate": AMOUNT,
-    "Optimizer.warmup_steps": AMOUNT,
-    "Optimizer.initial_learning_rate": AMOUNT,
-    "Optimizer.eps": AMOUNT,
-    "Optimizer.weight_decay": AMOUNT,
-    "Optimizer.clip_norm": AMOUNT,
-    "Optimizer.label_smoothing": RATE,
-    "Optimizer.accumulate": COUNT,
-    "Train.steps": AMOUNT,
-    "Train.seed": SEED,
-    "Train.log_every": COUNT,
-    "Train.eval_every": COUNT,
-    "Train.save_every": COUNT,
-    "Train.keep_last": COUNT,
-    "Train.keep_best": AMOUNT,
-    "Train.loss_chunk": COUNT,
-    "Train.contrastive_layer": AMOUNT,
-    "Decode.beam_size": COUNT,
-    "Decode.length_penalty": ANY,
-    "Decode.max_length": COUNT,
-    "Decode.max_length_per_source": AMOUNT,
-    "Decode.batch": COUNT,
-    "Decode.buckets": COUNT,
-    "Decode.temperature": AMOUNT,
-    "Decode.top_k": AMOUNT,
-    "Decode.top_p": Range(low=0, high=1, above=True),
-    "Decode.seed": SEED,
-    "Mesh.fsdp": Range(low=-1),
-    "Mesh.tensor": COUNT,
-}
-
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "Model.norm": ("pre", "post"),
-    "Model.dtype": ("float32", "bfloat16"),
-    "Model.attention": ("split", "dense"),
-    "Optimizer.schedule": ("inverse_sqrt", "cosine", "constant"),
-    "Train.contrastive_form": ("code", "unweighted", "paper"),
-}
+# What a field may hold is its type: every number of the configuration has one of these.
+Count = Annotated[int, Range(low=1)]
+Amount = Annotated[int, Range(low=0)]
+Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
+Number = Annotated[float, Range()]
+Weight = Annotated[float, Range(low=0)]
+Positive = Annotated[float, Range(low=0, above=True)]
+Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout, a label's share
 
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}
 
@@ -120,33 +62,50 @@ class Checked:
         Raises:
             UserError: if a value has the wrong type or is out of its range.
         """
-        for name, kind in typing.get_type_hints(type(self)).items():
+        for name, kind in field_types(type(self)).items():
             field = f"{type(self).__name__}.{name}"
-            value = _typed(field, getattr(self, name), kind)
-            object.__setattr__(self, name, value)
-            for part in value if isinstance(value, tuple) else (value,):
-                _check_value(field, value, part)
+            object.__setattr__(self, name, _checked(field, getattr(self, name), kind))
 
 
-def _typed(field: str, value: Any, kind: Any) -> Any:
-    """Returns the value as its declared type: lists become tuples, integers become floats."""
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, tuple | list):
-            raise UserError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
-        element = typing.get_args(kind)[0]
-        return tuple(_typed(field, part, element) for part in value)
+def field_types(section: type) -> Mapping[str, Any]:
+    """Returns the declared type of each field, with what it may hold."""
+    types = typing.get_type_hints(section, include_extras=True)
+    return {field.name: types[field.name] for field in dataclasses.fields(section)}
+
+
+def _checked(field: str, value: Any, kind: Any) -> Any:
+    """Returns a value of its declared type: lists become tuples, integers become floats."""
+    if typing.get_origin(kind) is not tuple:
+        return _part(field, value, value, kind)
+    if not isinstance(value, tuple | list):
+        raise UserError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
+    return tuple(_part(field, value, part, typing.get_args(kind)[0]) for part in value)
+
+
+def _part(field: str, whole: Any, value: Any, kind: Any) -> Any:
+    """Returns a value, or an entry of a tuple, as what it must be."""
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise UserError(f"{field}={whole!r} must be one of {', '.join(choices)}")
+        return value
+    allowed = next(iter(getattr(kind, "__metadata__", ())), None)
+    typed = _typed(field, value, typing.get_args(kind)[0] if allowed else kind)
+    if allowed and typed not in allowed:
+        raise UserError(f"{field}={typed if whole is value else whole!r} must be {allowed}")
+    return typed
+
+
+def _typed(field: str, value: Any, kind: type) -> Any:
     if kind is bool:
         if not isinstance(value, bool):
             raise UserError(f"{field}={value!r} must be True or False")
+        return value
+    if kind not in _KINDS:
+        if not isinstance(value, kind):
+            raise UserError(f"{field}={value!r} must be a {kind.__name__}")
         return value
     accepted = (int, float) if kind is float else kind
     if isinstance(value, bool) or not isinstance(value, accepted):
         raise UserError(f"{field}={value!r} must be {_KINDS[kind]}")
     return kind(value)
-
-
-def _check_value(field: str, value: Any, part: Any) -> None:
-    if field in CHOICES and part not in CHOICES[field]:
-        raise UserError(f"{field}={value!r} must be one of {', '.join(CHOICES[field])}")
-    if field in RANGES and part not in RANGES[field]:
-        raise UserError(f"{field}={value!r} must be {RANGES[field]}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from mnmt_jax.config import Config, Model, load_config
 from mnmt_jax.describe import count_parameters, parameter_shapes
 from mnmt_jax.layouts import get_layout
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.sublayers import make_plan
 from mnmt_jax.trainable import Trainable
 
@@ -56,7 +57,7 @@ A third file adds the two-stage paper's contrastive term to a model and a run:
 `--gin_file=gin_configs/runs/settings/instructcl_9.gin`. The paper's main results have it after
 layer 1.5N of decoder-only and two-stage models, counted through both stages; its Table 3 adds
 layer N, the only one for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and
-NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.Train.contrastive_layer=K` names any layer.
+NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.InstruCL.layer=K` names any layer.
 """
 
 
@@ -75,7 +76,15 @@ def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
 def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
     """Lists the files that add the contrastive term after a layer, by layer."""
     files = (folder / "runs" / "settings").glob("instructcl_*.gin")
-    return tuple(sorted(files, key=lambda path: load_config([str(path)]).train.contrastive_layer))
+    return tuple(sorted(files, key=lambda path: instructcl(path).layer))
+
+
+def instructcl(path: Path) -> InstruCL:
+    """Returns the contrastive term that a file adds."""
+    (method,) = load_config([str(path)]).train.methods
+    if not isinstance(method, InstruCL):
+        raise TypeError(f"{path}: {method}")
+    return method
 
 
 @functools.cache
@@ -119,11 +128,8 @@ def _runs() -> str:
 
 def _contrastive() -> str:
     header = ["file", "after layer", "form"]
-    runs = [(path.stem, load_config([str(path)]).train) for path in contrastive_files()]
-    rows = (
-        [f"`{name}`", str(run.contrastive_layer), f"`{run.contrastive_form}`"] for name, run in runs
-    )
-    return _table(header, rows)
+    terms = [(path.stem, instructcl(path)) for path in contrastive_files()]
+    return _table(header, ([f"`{n}`", str(term.layer), f"`{term.form}`"] for n, term in terms))
 
 
 def _model_row(name: str, config: Config) -> list[str]:

@@ -13,13 +13,17 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from mnmt_jax.config import Model
+from mnmt_jax.data.views import View
 from mnmt_jax.layout import Layout, Stage, live_roles
 from mnmt_jax.layouts import REGISTER, SOURCE, TRIGGER
 from mnmt_jax.lora import LORA_A, LORA_B
+from mnmt_jax.objective import States
 from mnmt_jax.patterns import matches
 from mnmt_jax.plan import Layer, StagePlan
 from mnmt_jax.sublayers import make_plan
 from mnmt_jax.trainable import EVERYTHING, Trainable
+
+_NO_VIEWS: Mapping[View, float] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +43,11 @@ class Sentence:
 
 
 def forward_flops(
-    config: Model, layout: Layout, vocab_size: int, sentence: Sentence, source_layer: int = 0
+    config: Model,
+    layout: Layout,
+    vocab_size: int,
+    sentence: Sentence,
+    reads: Collection[States] = (),
 ) -> float:
     """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing.
 
@@ -48,15 +56,15 @@ def forward_flops(
         layout: with its layers.
         vocab_size: entries of the vocabulary.
         sentence: lengths of the pair.
-        source_layer: layer, from 1, whose source states are an output besides; 0 is none.
+        reads: states that are outputs besides.
     """
-    products = _products(config, layout, vocab_size, sentence, source_layer)
+    products = _products(config, layout, vocab_size, sentence, reads)
     return sum(flops for _, flops in products)
 
 
-def source_states_flops(config: Model, layout: Layout, layer: int, source: float) -> float:
-    """Counts the FLOPs of `Translator.source_states` of one unpacked source of so many tokens."""
-    return sum(flops for _, flops in _source_products(config, layout, layer, source))
+def states_flops(config: Model, layout: Layout, reads: Collection[States], source: float) -> float:
+    """Counts the FLOPs of `Translator.states` of one unpacked source of so many tokens."""
+    return sum(flops for _, flops in _states_products(config, layout, reads, source))
 
 
 def train_flops(
@@ -66,7 +74,8 @@ def train_flops(
     sentence: Sentence,
     *,
     trainable: Trainable = EVERYTHING,
-    contrastive: tuple[int, float] = (0, 0.0),
+    reads: Collection[States] = (),
+    views: Mapping[View, float] = _NO_VIEWS,
 ) -> float:
     """Counts forward and backward: a matrix product has two in its gradient, one by its weight.
 
@@ -79,13 +88,14 @@ def train_flops(
         vocab_size: entries of the vocabulary.
         sentence: lengths of the pair.
         trainable: which parameters train.
-        contrastive: the contrastive term's layer and the tokens of the identity pair's source; 0 is
-            without.
+        reads: states that objectives read, of the pair and of views.
+        views: tokens of each view's source.
     """
-    layer, identity = contrastive
-    products = [*_products(config, layout, vocab_size, sentence, layer)]
-    if layer:
-        products += _source_products(config, layout, layer, identity)
+    own = [each for each in reads if not each.view]
+    products = [*_products(config, layout, vocab_size, sentence, own)]
+    for view, tokens in views.items():
+        of_view = [each for each in reads if each.view == view]
+        products += _states_products(config, layout, of_view, tokens)
     return sum(flops * (3 if not name or trainable.trains(name) else 2) for name, flops in products)
 
 
@@ -112,24 +122,34 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
 Product = tuple[str, float]
 
 
+def _wanted(reads: Collection[States]) -> set[tuple[int, str]]:
+    return {(each.layer, each.role) for each in reads}
+
+
 def _products(
-    config: Model, layout: Layout, vocab_size: int, sentence: Sentence, source_layer: int = 0
+    config: Model,
+    layout: Layout,
+    vocab_size: int,
+    sentence: Sentence,
+    reads: Collection[States] = (),
 ) -> Iterator[Product]:
     """Yields the FLOPs of every product with the path of its weight; attention's own have none."""
     lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
     yield "embedding", 2 * lengths[layout.generated] * config.embed * vocab_size
-    live = layout.live_roles(source_layer, SOURCE)
+    live = layout.live_roles(_wanted(reads))
     plan = make_plan(config, layout)
     yield from _stages_products(config, plan.stages, live, lengths)
     last = plan.stages[-1]
     yield from _layer_products(config, "", last.leave, (last.stage, {layout.generated}), lengths)
 
 
-def _source_products(config: Model, layout: Layout, layer: int, source: float) -> Iterator[Product]:
-    parts = make_plan(config, layout).static(layer)
+def _states_products(
+    config: Model, layout: Layout, reads: Collection[States], source: float
+) -> Iterator[Product]:
+    parts = make_plan(config, layout).static(max(each.layer for each in reads))
     lengths = {role: Sentence(source, 0).of(role, config) for role in layout.static_roles()}
     stages = tuple(part.stage for part in parts)
-    live = live_roles(stages, {layer: frozenset([SOURCE])})
+    live = live_roles(stages, _wanted(reads))
     yield from _stages_products(config, parts, live, lengths)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from mnmt_jax.errors import UserError
 
@@ -138,17 +138,13 @@ class Layout:
         passed = [role in stage.roles for stage in self.stages for _ in range(stage.layers)]
         return tuple(number for number, present in enumerate(passed, start=1) if present)
 
-    def live_roles(self, layer: int = 0, role: str = "") -> tuple[frozenset[str], ...]:
+    def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
         """Returns `live_roles` of the stages; the output is the generated role's last states.
 
         Args:
-            layer: a layer, counted from 1, whose states are wanted besides; 0 is none.
-            role: whose states those are.
+            also: layers, counted from 1, and roles whose states after them are wanted besides.
         """
-        wanted = {self.layers: frozenset([self.generated])}
-        if layer:
-            wanted[layer] = wanted.get(layer, frozenset()) | {role}
-        return live_roles(self.stages, wanted)
+        return live_roles(self.stages, {(self.layers, self.generated), *also})
 
     def reachable(self, query_role: str) -> frozenset[str]:
         """Returns the roles whose input vectors can influence `query_role`'s final state.
@@ -165,7 +161,7 @@ class Layout:
 
 
 def live_roles(
-    stages: tuple[Stage, ...], wanted: Mapping[int, frozenset[str]]
+    stages: tuple[Stage, ...], wanted: Collection[tuple[int, str]]
 ) -> tuple[frozenset[str], ...]:
     """Returns, per layer over all stages, the roles whose states after it reach an output.
 
@@ -175,7 +171,7 @@ def live_roles(
 
     Args:
         stages: with their layers.
-        wanted: layer, counted from 1, to the roles whose states after it are outputs.
+        wanted: layers, counted from 1, each with a role whose states after it are an output.
     """
     live: list[frozenset[str]] = []
     needed: frozenset[str] = frozenset()
@@ -184,7 +180,7 @@ def live_roles(
     for stage in reversed(stages):
         needed = (needed | remembered).intersection(stage.roles)
         for _ in range(stage.layers):
-            needed |= wanted.get(layer, frozenset())
+            needed |= {role for after, role in wanted if after == layer}
             live.append(needed)
             needed = needed.union(*(stage.key_roles(role) for role in needed))
             layer -= 1

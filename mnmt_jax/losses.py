@@ -7,6 +7,7 @@ divides once by the global number of tokens (MITRE spec 6.1).
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -31,41 +32,25 @@ class LossSums(NamedTuple):
     tokens: Float[Array, ""]
 
 
-class ContrastiveSums(NamedTuple):
-    """`LossSums` of a batch, and the contrastive term that training minimises besides.
-
-    Attributes:
-        smoothed: as in `LossSums`.
-        nll: as in `LossSums`.
-        tokens: as in `LossSums`.
-        contrastive: sum over micro-batches of `mnmt_jax.contrastive.contrastive_loss`, in nats.
-    """
-
-    smoothed: Float[Array, ""]
-    nll: Float[Array, ""]
-    tokens: Float[Array, ""]
-    contrastive: Float[Array, ""]
-
-
-Sums = LossSums | ContrastiveSums
+# By name: those of `LossSums`, and each further objective's term in nats.
+Sums = Mapping[str, Array]
 
 
 def per_token(sums: Sums) -> dict[str, Array]:
     """Divides sums by their target tokens.
 
     Returns:
-        `loss` (label-smoothed), `nll` and, if there is one, `contrastive`, in nats per target
-        token; what training minimises is `loss` + `contrastive`.
+        `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token;
+        what training minimises is `loss` + the terms.
     """
-    tokens = jnp.maximum(sums.tokens, 1.0)
+    tokens = jnp.maximum(sums["tokens"], 1.0)
     return {name: total / tokens for name, total in reported(sums).items()}
 
 
 def reported(sums: Sums) -> dict[str, Any]:
     """Returns the sums that are divided by tokens, under the names they are reported by."""
     names = {"smoothed": "loss"}
-    totals = sums._asdict()
-    return {names.get(name, name): totals[name] for name in totals if name != "tokens"}
+    return {names.get(name, name): sums[name] for name in sums if name != "tokens"}
 
 
 def token_loss(

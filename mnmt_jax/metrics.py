@@ -97,6 +97,7 @@ class Reporter:
         total_steps: int,
         seconds: float = 0.0,
         *,
+        terms: Sequence[str] = (),
         silent: bool = False,
     ) -> None:
         """Opens the files.
@@ -106,9 +107,11 @@ class Reporter:
             first_step: updates done before; later lines of earlier starts are dropped.
             total_steps: updates of the whole run.
             seconds: spent in earlier starts.
+            terms: names of further objectives, shown beside the loss.
             silent: whether to say nothing at all, since another process does.
         """
         self._silent, self._folder = silent, run.path
+        self._shown = ("loss", "nll", *terms)
         self._files: tuple[MetricsFile | TensorBoard, ...] = ()
         if not silent:
             metrics = MetricsFile(run.metrics_file, after_step=first_step)
@@ -184,8 +187,7 @@ class Reporter:
         else:
             for file in self._files:
                 file.write(record)
-        shown = ("loss", "nll", "contrastive")
-        parts = [f"{name} {record[name]:.4f}" for name in shown if name in record]
+        parts = [f"{name} {record[name]:.4f}" for name in self._shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")
         parts += [f"{speed:,.0f} target tokens/s"] if speed else []
         for group in (SUPERVISED, ZERO_SHOT):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
 from mnmt_jax.modules import sinusoid
+from mnmt_jax.objective import TAPS, States
 from mnmt_jax.plan import Layer, Plan, StagePlan
 from mnmt_jax.sharding import split_rows, whole_width
 from mnmt_jax.special_ids import PAD_ID
@@ -113,28 +114,29 @@ class Translator(nn.Module, Passing):
         return self._finish(spans, self._context(batch, deterministic))
 
     def features_and_states(
-        self, batch: Batch, layer: int, deterministic: bool = True
-    ) -> tuple[Float[Array, "batch target embed"], Float[Array, "batch source embed"]]:
-        """Computes `features` and, in the same pass, the `source_states` of a layer."""
+        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+    ) -> tuple[Float[Array, "batch target embed"], tuple[Array, ...]]:
+        """Computes `features` and, in the same pass, states as those of `states`."""
         spans, _, layers = self._run(batch, self.plan.stages, deterministic)
         features = self._finish(spans, self._context(batch, deterministic))
-        return features, layers[layer - 1].spans[SOURCE]
+        return features, _picked(layers, reads)
 
-    def source_states(
-        self, batch: Batch, layer: int, deterministic: bool = True
-    ) -> Float[Array, "batch source embed"]:
-        """Computes the states of the source span after a layer, and no layer beyond it.
+    def states(
+        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+    ) -> tuple[Array, ...]:
+        """Computes states of static roles after layers, and no layer beyond the last of them.
 
         With norms first they are the residual stream, before any norm at the end of a stage;
         otherwise the output of the layer's last norm.
 
         Args:
             batch: as for `features`; the generated role's spans are not needed.
-            layer: counted from 1 through all stages; one of `Layout.layers_with("source")`.
+            reads: which states, at least one; [batch, length of the role, embed] each.
             deterministic: as for `features`.
         """
-        _, _, layers = self._run(batch, self.plan.static(layer), deterministic)
-        return layers[-1].spans[SOURCE]
+        parts = self.plan.static(max(each.layer for each in reads))
+        _, _, layers = self._run(batch, parts, deterministic)
+        return _picked(layers, reads)
 
     def logits(
         self, batch: Batch, deterministic: bool = True
@@ -248,6 +250,8 @@ class Translator(nn.Module, Passing):
         count = part.stage.layers
         if self.is_initializing() or count < _LOOPED_FROM or len(set(part.layers)) > 1:
             return False
+        if self.is_mutable_collection(TAPS):  # a loop hands nothing out
+            return False
         layers = (self._layer_params(first + number) for number in range(count))
         return len({jax.tree.structure(layer) for layer in layers}) == 1
 
@@ -326,6 +330,10 @@ class Translator(nn.Module, Passing):
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])
         return projected.keys, projected.values, _by_role(batch, "segment_ids")[role] != 0
+
+
+def _picked(layers: Sequence[_Passed], reads: Sequence[States]) -> tuple[Array, ...]:
+    return tuple(layers[each.layer - 1].spans[each.role] for each in reads)
 
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Stage
 
 Lengths = Mapping[str, float]  # role -> tokens
@@ -26,11 +27,13 @@ class Kind:
         drops: whether its module drops units of the change, in the place of the residual stream's
             dropout.
         languages: of `mnmt_jax.layouts.LANGUAGES`, those that it asks a place for.
+        other_norm: name of its norm in fairseq and Hugging Face.
     """
 
     reads = False
     drops = False
     languages: tuple[str, ...] = ()
+    other_norm = ""
 
     @property
     def component(self) -> str:
@@ -58,6 +61,19 @@ class Kind:
             place: where they stand, a `mnmt_jax.context.Place`.
         """
         raise NotImplementedError
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how its parameters are stored in fairseq and Hugging Face.
+
+        Args:
+            names: makes entries, a `mnmt_jax.interchange.names.Names`.
+            path: of its parameters.
+            theirs: what stands before their names of what is inside the layer.
+
+        Raises:
+            UserError: if no toolkit has it.
+        """
+        raise UserError(f"{path[-1]}: its parameters have no names in other toolkits")
 
     def maps(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections, each with the positions it maps and its widths in and out.

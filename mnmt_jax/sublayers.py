@@ -16,9 +16,7 @@ from jaxtyping import Array
 from mnmt_jax import modules
 from mnmt_jax.config import Model
 from mnmt_jax.context import Place
-from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Stage
-from mnmt_jax.layouts import SOURCE
 from mnmt_jax.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
 
 
@@ -28,10 +26,15 @@ class SelfAttention(Kind):
 
     reads = True
     component = "attention"
+    other_norm = "self_attn_layer_norm"
 
     def module(self, config: Model) -> modules.SelfAttention:
         """Returns the projections."""
         return modules.SelfAttention(config)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the projections are stored in fairseq and Hugging Face."""
+        return names.attention(path, f"{theirs}self_attn")
 
     def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections; keys and values of all that the roles see."""
@@ -51,10 +54,15 @@ class MemoryAttention(Kind):
 
     reads = True
     component = "memory_attention"
+    other_norm = "encoder_attn_layer_norm"
 
     def module(self, config: Model) -> modules.MemoryAttention:
         """Returns the projections."""
         return modules.MemoryAttention(config)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the projections are stored in fairseq and Hugging Face."""
+        return names.attention(path, f"{theirs}encoder_attn")
 
     def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections, of each edge of the memory."""
@@ -73,14 +81,23 @@ class FeedForward(Kind):
     Attributes:
         hidden: width between them.
         component: under which `describe` counts the parameters.
+        other: names of the two layers in fairseq and Hugging Face.
     """
 
     hidden: int
     component: str = "mlp"
+    other: tuple[str, str] = ("fc1", "fc2")
+
+    other_norm = "final_layer_norm"
 
     def module(self, config: Model) -> modules.FeedForward:
         """Returns the two layers."""
         return modules.FeedForward(config, self.hidden)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the two layers are stored in fairseq and Hugging Face."""
+        first, second = self.other
+        return names.mlp(path, (theirs + first, theirs + second), self.hidden)
 
     def change(self, module: Any, states: Array, place: Place) -> Array:
         """Returns the change of states."""
@@ -122,6 +139,10 @@ class StageNorm(Kind):
         """Returns the norm."""
         return modules.layer_norm(config)
 
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the norm is stored in fairseq and Hugging Face."""
+        return names.norm(path, f"{theirs}layer_norm")
+
     def change(self, module: Any, states: Array, place: Place) -> Array:
         """Returns the normalised states."""
         del place
@@ -144,37 +165,16 @@ def plain_plan(config: Model, layout: Layout) -> Plan:
     return Plan(layout, tuple(stages))
 
 
-def with_adaption(plan: Plan, config: Model) -> Plan:
-    """Returns a plan with adaption modules: h + dropout(W2 relu(W1 h + b1) + b2), no norm.
-
-    One for the source before the first layer of the last stage, one for the target at the end.
-
-    Raises:
-        UserError: if the last stage has no source.
-
-    Source: TDO paper, section 4.1; the residual is in the authors' code only (two-stage spec 4.4).
-    """
-    layout, (*before, last) = plan.layout, plan.stages
-    if SOURCE not in last.stage.roles:
-        raise UserError(
-            f"Model.adaption_mlp={config.adaption_mlp}: layout '{layout.name}' has no "
-            "source beside the target; set Model.adaption_mlp=0"
-        )
-    kind = DroppingFeedForward(config.adaption_mlp, "adaption", config.adaption_dropout)
-    source = Sublayer("adaption_input", kind, roles=(SOURCE,))
-    target = Sublayer("adaption_output", kind, roles=(layout.generated,))
-    changed = dataclasses.replace(last, enter=(*last.enter, source), leave=(target, *last.leave))
-    return dataclasses.replace(plan, stages=(*before, changed))
-
-
 def make_plan(config: Model, layout: Layout) -> Plan:
-    """Returns the plan of the model that a configuration describes.
+    """Returns the plan of the model that a configuration describes, with its methods' edits.
 
     Raises:
-        UserError: if what it asks for does not fit the layout.
+        UserError: if a method does not fit the layout.
     """
     plan = plain_plan(config, layout)
-    return with_adaption(plan, config) if config.adaption_mlp else plan
+    for method in config.methods:
+        plan = method.edit(plan, config)
+    return plan
 
 
 def recalling(layer: Layer) -> Sublayer | None:

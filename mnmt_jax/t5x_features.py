@@ -13,7 +13,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.data.converter import IDENTITY, Converter, Lengths
+from mnmt_jax.data.converter import Converter, Lengths
 from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.t5x_names import KINDS, LOSS_WEIGHTS, t5x_name
 
@@ -49,8 +49,9 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         self.MODEL_FEATURES: Mapping[str, Any] = {}
         super().__init__(**options)
         static = [role for role in converter.roles if role != TARGET]
-        identity = [IDENTITY + role for role in static] if converter.identity and self.pack else []
-        self._spans = (*converter.roles, *identity)
+        self._views = converter.views if self.pack else ()
+        of_views = [view.prefix + role for view in self._views for role in static]
+        self._spans = (*converter.roles, *of_views)
         names = [t5x_name(f"{span}_{kind}") for span in self._spans for kind in KINDS]
         names += [t5x_name(_LABELS), LOSS_WEIGHTS, *_LANGUAGES]
         self.MODEL_FEATURES = dict.fromkeys(names, spec)
@@ -76,17 +77,15 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         """Returns the length of every span."""
         source, target = task_feature_lengths["inputs"], task_feature_lengths["targets"]
         lengths = Lengths(source, target, self._max_segments)
-        identity = self._converter.identity_lengths(lengths)
-        factor, segments = self._converter.register_factor, self._max_segments
-        return {
-            SOURCE: source,
-            REGISTER: lengths.registers(factor),
-            TRIGGER: segments,
-            TARGET: target,
-            IDENTITY + SOURCE: identity.source,
-            IDENTITY + REGISTER: identity.registers(factor),
-            IDENTITY + TRIGGER: segments,
-        }
+        widths = self._static_widths(lengths) | {TARGET: target}
+        for view in self._views:
+            of_view = self._static_widths(self._converter.view_lengths(view, lengths))
+            widths |= {view.prefix + role: width for role, width in of_view.items()}
+        return widths
+
+    def _static_widths(self, lengths: Lengths) -> dict[str, int]:
+        registers = lengths.registers(self._converter.register_factor)
+        return {SOURCE: lengths.source, REGISTER: registers, TRIGGER: self._max_segments}
 
     def _convert_features(
         self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]
@@ -134,8 +133,10 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         forced = [tags[TARGET]] if instruction.target_tag else []
         spans = self._static(example["inputs"], tags)
         spans[TARGET] = tf.concat([self._trigger(tags[TARGET]), *forced, target], 0)
-        identity = self._static(target, dict.fromkeys(tags, tags[TARGET]))
-        spans |= {IDENTITY + role: tokens for role, tokens in identity.items()}
+        sentences = {SOURCE: example["inputs"], TARGET: target}
+        for view in self._views:
+            own = self._static(sentences[view.side], dict.fromkeys(tags, tags[view.side]))
+            spans |= {view.prefix + role: tokens for role, tokens in own.items()}
         return {
             **{span: spans[span] for span in self._spans},
             _LABELS: tf.concat([*forced, target, eos], 0),

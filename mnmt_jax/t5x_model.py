@@ -162,7 +162,7 @@ class TranslationModel(models.BaseTransformerModel):
     def loss_fn(
         self, params: Any, batch: Batch, dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        """Sums the loss over a batch's target tokens, with the contrastive term if there is one.
+        """Sums the loss over a batch's target tokens, with the terms of all objectives.
 
         Args:
             params: of the model.
@@ -170,23 +170,23 @@ class TranslationModel(models.BaseTransformerModel):
             dropout_rng: None is without dropout.
 
         Returns:
-            The sum, and metrics; `loss`, `nll` and `contrastive` are nats per target token, as in
-            the project's `metrics.jsonl`.
+            The sum, and metrics; `loss`, `nll` and the objectives' terms are nats per target
+            token, as in the project's `metrics.jsonl`.
         """
         trained, frozen = self._learner.trainable.split(params)
         params = join(trained, jax.lax.stop_gradient(frozen))
         return self._loss(self._learner, params, batch, dropout_rng)
 
     def eval_fn(self, params: Any, batch: Batch) -> tuple[Array, dict[str, Any]]:
-        """Sums the loss without dropout and without the contrastive term; see `loss_fn`."""
-        return self._loss(self._learner.without_contrastive(), params, batch, None)
+        """Sums the loss without dropout and of the cross entropy alone; see `loss_fn`."""
+        return self._loss(self._learner.plain(), params, batch, None)
 
     def _loss(
         self, learner: Learner, params: Any, batch: Batch, rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
         ours = our_batch(batch)
         total, sums = batch_loss(learner, params, ours, rng)
-        totals, count = reported(sums), sums.tokens
+        totals, count = reported(sums), sums["tokens"]
         filled = {
             f"non_padding_fraction/{name.removesuffix('_segment_ids')}": clu_metrics.Average(
                 total=(ids != 0).sum(dtype=jnp.float32), count=jnp.float32(ids.size)

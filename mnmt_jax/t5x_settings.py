@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Config, parsed_config
+from mnmt_jax.config import Config, parsed_config, register_methods
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.optimizer import make_schedule
 from mnmt_jax.sharding import RULES
+
+register_methods()  # before t5x's gin reads their sections
 
 # Mesh axis -> axis of t5x's mesh. t5x has no axis of its own for parameters split like the batch.
 _MESH_AXES = {"data": "data", "fsdp": "data", "tensor": "model"}

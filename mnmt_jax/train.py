@@ -20,14 +20,14 @@ from jaxtyping import Array
 from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.config import Config
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.converter import IDENTITY, segments_from_rows
+from mnmt_jax.data.converter import segments_from_rows, views_of
 from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.flops import Sentence
 from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
 from mnmt_jax.learner import Batch, Learner, batch_loss
-from mnmt_jax.losses import LossSums, Sums, per_token
+from mnmt_jax.losses import Sums, per_token
 from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
@@ -69,9 +69,8 @@ def train_step(
         batch: arrays [micro-batches, rows, length].
 
     Returns:
-        The state after the update and, in float32, `loss` (without any contrastive term) and `nll`
-        in nats per target token, `contrastive` per target token if there is such a term,
-        `learning_rate` and `gradient_norm`.
+        The state after the update and, in float32, `loss` (the cross entropy), `nll` and the term
+        of each objective in nats per target token, `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
     trained, frozen = learner.trainable.split(state.params)
@@ -84,7 +83,7 @@ def train_step(
         return jax.grad(loss, has_aux=True)(trained)
 
     gradients, sums = _sum_parts(part, batch)
-    tokens = jnp.maximum(sums.tokens, 1.0)
+    tokens = jnp.maximum(sums["tokens"], 1.0)
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
     updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
@@ -115,7 +114,7 @@ def _sum_parts(part: Any, batch: Batch) -> Any:
 def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
     """Adds an update to the sums for the metrics."""
     norm, step = norm_step
-    finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
+    finite = jnp.isfinite(sums["smoothed"]) & jnp.isfinite(norm)
     first_bad = jnp.where((window.first_bad == NEVER) & ~finite, step, window.first_bad)
     present = {
         role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
@@ -124,7 +123,7 @@ def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Arr
     starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
     return Window(
         updates=window.updates + 1,
-        losses=jax.tree.map(jnp.add, window.losses, sums),
+        losses={name: window.losses[name] + total for name, total in sums.items()},
         examples=window.examples + starts.sum(dtype=jnp.float32),
         present=present,
         first_bad=first_bad,
@@ -259,7 +258,12 @@ class Session:
         self.step = self._saved = int(self.state.step)
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(
-            self.run, self.step, self.config.train.steps, seconds, silent=not is_first()
+            self.run,
+            self.step,
+            self.config.train.steps,
+            seconds,
+            terms=[objective.name for objective in self._learner.objectives],
+            silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
         new = (self._pipeline.left_out(), report, self._share(), unmeasured)
@@ -290,7 +294,7 @@ class Session:
             donate_argnums=0,
             out_shardings=(shardings, whole),
         )
-        plain = learner.without_contrastive()
+        plain = learner.plain()
         self._loss = compile_on(
             self.mesh,
             lambda params, batch: batch_loss(plain, params, batch)[1],
@@ -353,8 +357,9 @@ class Session:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
         many = max(examples, 1.0)
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        identity = tokens.get(IDENTITY + SOURCE, 0.0) / many
-        return many * self._learner.train_flops(mean, identity)
+        views = self._pipeline.converter.views
+        read = {view: tokens[view.prefix + SOURCE] / many for view in views}
+        return many * self._learner.train_flops(mean, read)
 
     def validate(self) -> Record:
         """Returns the validation losses; empty if the cache has no validation split."""
@@ -363,7 +368,7 @@ class Session:
             return {}
         self._checked_window()
 
-        def loss(batch: Mapping[str, np.ndarray]) -> LossSums:
+        def loss(batch: Mapping[str, np.ndarray]) -> Sums:
             return self._loss(self.state.params, place_batch(_for_device(batch), self.mesh))
 
         with self.reporter.paused():
@@ -430,7 +435,7 @@ def _make_pipeline(
         learner.model.layout,
         config.data,
         register_factor=config.model.register_factor,
-        identity=learner.contrastive_layer > 0,
+        views=views_of(config),
         seed=config.train.seed,
         share=RowShare(own_shards(mesh), batch_shards(mesh)),
     )

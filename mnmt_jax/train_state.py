@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.learner import Learner
-from mnmt_jax.losses import LossSums, Sums
+from mnmt_jax.losses import LossSums
 from mnmt_jax.sharding import settle, tree_sharding
 
 NEVER = -1
@@ -33,23 +33,23 @@ class Window:
     """
 
     updates: Int[Array, ""]
-    losses: Sums
+    losses: dict[str, Float[Array, ""]]
     examples: Float[Array, ""]
     present: dict[str, Float[Array, ""]]
     first_bad: Int[Array, ""]
 
     @classmethod
-    def empty(cls, roles: tuple[str, ...], sums: type[Sums] = LossSums) -> Window:
+    def empty(cls, roles: tuple[str, ...], sums: Sequence[str] = LossSums._fields) -> Window:
         """Returns a window without updates.
 
         Args:
             roles: whose positions are counted.
-            sums: which sums an update reports.
+            sums: names of those that an update reports.
         """
         zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  buffers must not be shared: donated
         return cls(
             jnp.zeros((), jnp.int32),
-            sums(*(zero() for _ in sums._fields)),
+            {name: zero() for name in sums},
             zero(),
             {role: zero() for role in roles},
             jnp.full((), NEVER, jnp.int32),

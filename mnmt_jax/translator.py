@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import itertools
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mnmt_jax.config import Config
+from mnmt_jax.config import Config, as_facts
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translate import (
@@ -217,7 +216,7 @@ class Translator:
     def made_by(self, beam_size: int | None = None) -> dict[str, Any]:
         """Returns all that translations depend on besides their sources and languages."""
         search = describe_search(with_beam_size(self.config.decode, beam_size))
-        return {"model": dataclasses.asdict(self.config.model), **self.identity, **search}
+        return {"model": as_facts(self.config.model), **self.identity, **search}
 
     @property
     def identity(self) -> dict[str, Any]:

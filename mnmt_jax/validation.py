@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
-from mnmt_jax.losses import LossSums
+from mnmt_jax.losses import Sums
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
 
@@ -36,7 +36,7 @@ def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
 
 def validate(
     batches: Iterable[tuple[str, Mapping[str, np.ndarray]]],
-    loss: Callable[[Mapping[str, np.ndarray]], LossSums],
+    loss: Callable[[Mapping[str, np.ndarray]], Sums],
     tasks: ValidationTasks,
 ) -> dict[str, Any]:
     """Measures the loss per target token of each task.
@@ -50,7 +50,7 @@ def validate(
         `tasks`: name -> {"loss", "nll"} in nats per token; `supervised` and `zero_shot`: unweighted
         means over their tasks, absent for an empty group.
     """
-    sums: dict[str, LossSums] = {}
+    sums: dict[str, Sums] = {}
     for name, batch in batches:
         found = loss(batch)
         sums[name] = jax.tree.map(lambda a, b: a + b, sums[name], found) if name in sums else found
@@ -65,6 +65,6 @@ def validate(
     return {**result, "tasks": per_task}
 
 
-def _per_token(sums: LossSums) -> dict[str, float]:
-    tokens = max(float(sums.tokens), 1.0)
-    return {"loss": float(sums.smoothed) / tokens, "nll": float(sums.nll) / tokens}
+def _per_token(sums: Sums) -> dict[str, float]:
+    tokens = max(float(sums["tokens"]), 1.0)
+    return {"loss": float(sums["smoothed"]) / tokens, "nll": float(sums["nll"]) / tokens}

@@ -42,9 +42,9 @@ for _name, _value in (
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
     "mnmt_jax.attention",
-    "mnmt_jax.contrastive",
     "mnmt_jax.decoding.search",
     "mnmt_jax.losses",
+    "mnmt_jax.methods.instructcl",
 )
 install_import_hook(PURE, "beartype.beartype")
 

@@ -20,6 +20,7 @@ from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS
 from mnmt_jax.interchange.torch_files import write_torch
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.methods.adaption import Adaption
 from tests.unit.made_text import LANGUAGES, sentences
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -134,7 +135,11 @@ def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
 FAIRSEQ_MODELS = {
     "mitre": Model(layout="register", stage_layers=(2,), register_factor=1.5, **SIZES),
     "two_stage": Model(
-        layout="two_stage_trigger", stage_layers=(1, 2), norm="post", adaption_mlp=12, **SIZES
+        layout="two_stage_trigger",
+        stage_layers=(1, 2),
+        norm="post",
+        methods=(Adaption(12),),
+        **SIZES,
     ),
     "prefix": Model(layout="prefix", stage_layers=(2,), **SIZES),
     "encoder_decoder": Model(layout="encoder_decoder", stage_layers=(2, 1), **SIZES),

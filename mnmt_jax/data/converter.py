@@ -22,14 +22,15 @@ import numpy as np
 
 from mnmt_jax.config import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
+from mnmt_jax.data.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.objective import States
 from mnmt_jax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
 TASK = "task"
 PER_SEGMENT = (*LANGUAGES, TASK)
-IDENTITY = "identity_"  # begins the names of the identity pairs' arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +128,7 @@ class Converter:
         roles: roles of the layout (`Layout.embedded_roles()`).
         lengths: sizes of a row.
         register_factor: source tokens per register, if the layout has registers.
-        identity: whether `batch` lays out the identity pairs too: each target as a source of its
-            own language.
+        views: that `batch` lays out too.
     """
 
     vocabulary: Vocabulary
@@ -136,7 +136,7 @@ class Converter:
     roles: tuple[str, ...]
     lengths: Lengths
     register_factor: float = 1.0
-    identity: bool = False
+    views: tuple[View, ...] = ()
 
     def source_tokens(self, pieces: np.ndarray) -> np.ndarray:
         """Returns the length of the source span for numbers of pieces."""
@@ -164,8 +164,8 @@ class Converter:
         Returns:
             int32 arrays: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids` per role of the
             layout and `target_labels`, all `[rows, span length]`; `source_lang`, `target_lang`,
-            `task` `[rows, max_segments]`, -1 where no segment is. With `identity`, the static roles
-            of the identity pairs as `identity_{role}_tokens` and so on.
+            `task` `[rows, max_segments]`, -1 where no segment is. The static roles of each view as
+            `{view}_{role}_tokens` and so on.
 
         Raises:
             ValueError: if a row does not fit its spans.
@@ -187,7 +187,9 @@ class Converter:
         labels[place.ends] = self.vocabulary.eos_id
         batch |= _span(TARGET, place, tokens, (rows, self.lengths.target))
         batch["target_labels"] = place.scatter(labels, (rows, self.lengths.target))
-        return batch | self._identity_batch(segments, rows) if self.identity else batch
+        for view in self.views:
+            batch |= self._view_batch(view, segments, rows)
+        return batch
 
     def static_batch(self, segments: Segments, rows: int) -> Batch:
         """Lays out every role but the target: what translation reads before decoding.
@@ -211,30 +213,33 @@ class Converter:
             batch[name] = place.scatter(values, shape, fill=-1)
         return batch
 
-    def identity_lengths(self, lengths: Lengths) -> Lengths:
-        """Returns the sizes of the identity pairs' rows.
+    def view_lengths(self, view: View, lengths: Lengths) -> Lengths:
+        """Returns the sizes of a view's rows.
 
         A target is as a source longer by a tag at most, so the source span that always suffices is
         the target span and a token per segment.
 
         Args:
-            lengths: of the rows they belong to.
+            view: one of `views`.
+            lengths: of the rows it belongs to.
         """
+        if view.side == SOURCE:
+            return lengths
         longer = max(0, self.instruction.source_extra - self.instruction.target_extra)
         return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
 
-    def _identity_batch(self, segments: Segments, rows: int) -> Batch:
-        """Lays out the pairs (target, target), in the same rows and segments."""
-        converter = dataclasses.replace(self, lengths=self.identity_lengths(self.lengths))
-        _, target_lang, task = segments.per_segment
+    def _view_batch(self, view: View, segments: Segments, rows: int) -> Batch:
+        """Lays out a sentence of each pair as its source, in the same rows and segments."""
+        converter = dataclasses.replace(self, lengths=self.view_lengths(view, self.lengths))
+        language = segments.per_segment[PER_SEGMENT.index(f"{view.side}_lang")]
         pairs = dataclasses.replace(
             segments,
-            source=segments.target,
-            source_counts=segments.target_counts,
-            per_segment=np.stack([target_lang, target_lang, task]),
+            source=getattr(segments, view.side),
+            source_counts=getattr(segments, f"{view.side}_counts"),
+            per_segment=np.stack([language, language, segments.per_segment[2]]),
         )
         batch = converter.static_batch(pairs, rows)
-        return {IDENTITY + name: array for name, array in batch.items() if name not in PER_SEGMENT}
+        return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
     def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> Batch:
         shape = self._shape(SOURCE, rows)
@@ -284,6 +289,13 @@ class Converter:
         )
 
 
+def views_of(config: Config) -> tuple[View, ...]:
+    """Returns the views that the objectives of a run read."""
+    objectives = [each for method in config.methods for each in method.objectives()]
+    reads = [read for objective in objectives for read in objective.reads]
+    return tuple(dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view))
+
+
 def training_converter(config: Config, vocabulary: Vocabulary, roles: tuple[str, ...]) -> Converter:
     """Returns the converter of a run's training rows.
 
@@ -299,7 +311,7 @@ def training_converter(config: Config, vocabulary: Vocabulary, roles: tuple[str,
         roles,
         Lengths(data.source_length, data.target_length, data.max_segments),
         config.model.register_factor,
-        identity=bool(config.train.contrastive_layer),
+        views_of(config),
     )
 
 

@@ -22,6 +22,7 @@ from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.data.order import mix64
 from mnmt_jax.data.packing import first_fit
 from mnmt_jax.data.schedule import Schedule
+from mnmt_jax.data.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout
 
@@ -107,7 +108,7 @@ class Pipeline:
         data: Data,
         *,
         register_factor: float = 1.0,
-        identity: bool = False,
+        views: tuple[View, ...] = (),
         seed: int = 1,
         share: RowShare = ALL_ROWS,
     ) -> None:
@@ -118,7 +119,7 @@ class Pipeline:
             layout: tells which roles a batch needs.
             data: what to read and how to pack it.
             register_factor: source tokens per register.
-            identity: whether training batches hold the identity pairs too.
+            views: that training batches hold besides.
             seed: of order and mixing.
             share: which rows of the global batch this process reads.
         """
@@ -133,7 +134,7 @@ class Pipeline:
             layout.embedded_roles(),
             Lengths(data.source_length, data.target_length, data.max_segments),
             register_factor,
-            identity,
+            views,
         )
         self._data, self._seed = data, seed
         self._rows = int((self._local_row >= 0).sum())
@@ -164,7 +165,7 @@ class Pipeline:
             task is padded with empty rows.
         """
         names = self.cache.tasks_with(split) if tasks is None else tuple(tasks)
-        converter = dataclasses.replace(self.converter, identity=False)
+        converter = dataclasses.replace(self.converter, views=())
         for number, name in enumerate(names):
             plan = self._validation_plan(names, number, split)
             if plan.dropped.any():

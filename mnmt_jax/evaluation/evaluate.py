@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.bucket import refuse_bucket
-from mnmt_jax.config import Config
+from mnmt_jax.config import Config, as_facts
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -162,7 +162,7 @@ def evaluate(
     if subject.supervised is None:
         _say(UNKNOWN_TRAINING)
     folder = Path(output)
-    model = dataclasses.asdict(subject.config.model)
+    model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
@@ -219,7 +219,7 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
         samples=tuple(
             sample for item in scored if item.result.direction in shown for sample in item.samples
         ),
-        config=dataclasses.asdict(subject.config),
+        config=as_facts(subject.config),
         decoding=dict(subject.decoding),
         notes=notes,
     )

@@ -29,6 +29,7 @@ from mnmt_jax.interchange.torch_files import read_torch, write_torch
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import REGISTER, get_layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.vocabulary import Vocabulary
 
 State = Mapping[str, np.ndarray]
@@ -192,12 +193,12 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         return Model("encoder_decoder", stages, **shared)
     bias = int(arguments["attention_position_bias"])
     check_supported(path, [("attention_position_bias", bias, min(max(bias, 0), 1))])
+    adaption = Adaption(int(get("adaption_inner_size", 2048)), float(get("adaption_dropout", 0.2)))
     has_adaption = str(get("adaption_flag", "False")) == "True"
     return Model(
         two_stage_layout(stages[0], bias),
         stages if stages[0] else stages[1:],
-        adaption_mlp=int(get("adaption_inner_size", 2048)) if has_adaption else 0,
-        adaption_dropout=float(get("adaption_dropout", 0.2)),
+        methods=(adaption,) if has_adaption else (),
         **shared,
     )
 
@@ -268,8 +269,14 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     }
     if is_register:
         found["register_factor"] = model.register_factor
-    elif "attention_position_bias" in found:
-        found["adaption_flag"] = str(bool(model.adaption_mlp))
-        found["adaption_inner_size"] = model.adaption_mlp
-        found["adaption_dropout"] = model.adaption_dropout
-    return found
+    return found | _adaption_arguments(model, "attention_position_bias" in found)
+
+
+def _adaption_arguments(model: Model, phased: bool) -> dict[str, Any]:
+    """Returns what PhasedDecoder's settings say of adaption modules, the one method it has."""
+    found: dict[str, Any] = {"flag": "False", "inner_size": 0, "dropout": 0.1} if phased else {}
+    for method in model.methods:
+        if not (phased and isinstance(method, Adaption)):
+            raise UserError(f"fairseq has no '{model.layout}' with '{method.name}' (Model.methods)")
+        found = {"flag": "True", "inner_size": method.mlp, "dropout": method.dropout}
+    return {f"adaption_{name}": value for name, value in found.items()}

@@ -13,6 +13,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.names import FAIRSEQ
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.methods.adaption import Adaption
 
 _PREFIX = "param/"
 
@@ -65,7 +66,7 @@ def golden_model(values: Mapping[str, Any]) -> Model:
         layout=layout,
         stage_layers=stages if stages[0] else stages[1:],
         norm="pre" if values["pre_norm"] else "post",
-        adaption_mlp=int(values["adaption_inner"]) if values["adaption"] else 0,
+        methods=(Adaption(int(values["adaption_inner"])),) if values["adaption"] else (),
         **sizes,
     )
 

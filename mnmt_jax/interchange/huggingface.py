@@ -245,7 +245,7 @@ def _kind_for(config: Config) -> Kind:
         Path("this run"),
         [
             ("Model.norm", model.norm, "pre"),
-            ("Model.adaption_mlp", model.adaption_mlp, 0),
+            ("Model.methods", tuple(method.name for method in model.methods), ()),
             ("Model.position_base", model.position_base, 10000.0),
         ],
     )

@@ -20,7 +20,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.plan import Sublayer
-from mnmt_jax.sublayers import FeedForward, MemoryAttention, SelfAttention, StageNorm, make_plan
+from mnmt_jax.sublayers import make_plan
 
 Path = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]
@@ -99,7 +99,7 @@ def entries(config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray) -
         dialect: whose names.
         rows: their embedding row of each of our ids, int [vocab].
     """
-    return list(_Table(config, layout, dialect).entries(np.asarray(rows)))
+    return list(Names(config, layout, dialect).entries(np.asarray(rows)))
 
 
 def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
@@ -210,20 +210,16 @@ def _same_values(one: LazyArray, other: LazyArray) -> bool:
     return np.array_equal(one.read(), other.read())
 
 
-# Adaption modules, in PhasedDecoder.
-_MLPS = {
-    f"adaption_{place}": (f"decoder.fc1_{place}", f"decoder.fc2_{place}")
-    for place in ("input", "output")
-}
-
-
 @dataclasses.dataclass(frozen=True)
-class _Table:
+class Names:
+    """Makes the table of a model; a kind of sublayer asks it for the entries of its parts."""
+
     config: Model
     layout: Layout
     dialect: Dialect
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
+        """Yields all entries; `rows` as in the function `entries`."""
         yield self._embedding(rows)
         number, parts = 0, make_plan(self.config, self.layout).stages
         for part in parts:
@@ -250,22 +246,18 @@ class _Table:
 
     def _sublayer(self, each: Sublayer, ours: Path, theirs: str) -> Iterator[Entry]:
         """Yields the entries of a sublayer and its norm; `ours` and `theirs` come before them."""
-        path = (*ours, each.name)
-        match each.kind:
-            case SelfAttention() | MemoryAttention():
-                attention = "self_attn" if isinstance(each.kind, SelfAttention) else "encoder_attn"
-                yield from self._attention(path, theirs + attention)
-                norm = f"{attention}_layer_norm"
-            case FeedForward(hidden=hidden):
-                names = _MLPS.get(each.name, (f"{theirs}fc1", f"{theirs}fc2"))
-                yield from self._mlp(path, names, hidden)
-                norm = "final_layer_norm"
-            case StageNorm():
-                yield from self._norm(path, f"{theirs}layer_norm")
+        yield from each.kind.entries(self, (*ours, each.name), theirs)
         if each.norm != "none":
-            yield from self._norm((*ours, f"{each.name}_norm"), theirs + norm)
+            name = theirs + each.kind.other_norm
+            yield from self.norm((*ours, f"{each.name}_norm"), name)
 
-    def _attention(self, path: Path, name: str) -> Iterator[Entry]:
+    def attention(self, path: Path, name: str) -> Iterator[Entry]:
+        """Yields the entries of an attention's projections.
+
+        Args:
+            path: of the attention.
+            name: their one of it.
+        """
         embed, heads, width = self.config.embed, self.config.heads, self.config.head_dim
         square = (embed, embed)
         for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
@@ -295,7 +287,14 @@ class _Table:
         )
         yield self._vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
 
-    def _mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
+    def mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
+        """Yields the entries of a feed-forward's two layers.
+
+        Args:
+            path: of the feed-forward.
+            names: their names of the layers.
+            hidden: width between them.
+        """
         embed = self.config.embed
         sizes = (("wi", embed, hidden), ("wo", hidden, embed))
         for (ours, before, after), name in zip(sizes, names, strict=True):
@@ -304,7 +303,8 @@ class _Table:
             yield self._entry(path_, kernel, f"{name}.weight", weight, np.transpose, np.transpose)
             yield self._vector((*path, ours, "bias"), f"{name}.bias", after)
 
-    def _norm(self, path: Path, name: str) -> Iterator[Entry]:
+    def norm(self, path: Path, name: str) -> Iterator[Entry]:
+        """Yields the entries of a norm; arguments as in `attention`."""
         yield self._vector((*path, "scale"), f"{name}.weight", self.config.embed)
         yield self._vector((*path, "bias"), f"{name}.bias", self.config.embed)
 

@@ -11,6 +11,7 @@ from mnmt_jax.config import Model
 from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import get_layout
+from mnmt_jax.methods.adaption import Adaption
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
@@ -93,7 +94,7 @@ def _config(values) -> Model:
         layout=("two_stage" if stages[0] else "prefix") + sees_trigger,
         stage_layers=stages if stages[0] else stages[1:],
         norm="pre" if values["pre_norm"] else "post",
-        adaption_mlp=int(values["adaption_inner"]) if values["adaption"] else 0,
+        methods=(Adaption(int(values["adaption_inner"])),) if values["adaption"] else (),
         **shared,
     )
 

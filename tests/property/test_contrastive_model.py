@@ -9,16 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax import learner as learner_module
 from mnmt_jax.config import Mesh
-from mnmt_jax.contrastive import tag_states
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.flops import Sentence, forward_flops, source_states_flops
+from mnmt_jax.data.views import View
+from mnmt_jax.flops import Sentence, forward_flops, states_flops
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.instructcl import InstruCL, tag_states
 from mnmt_jax.model import build_model
 from mnmt_jax.modules import sinusoid
+from mnmt_jax.objective import States
+from mnmt_jax.passes import Passes
 from mnmt_jax.sharding import make_mesh
 from tests.applied import apply
 from tests.made_run import make_config
@@ -45,7 +48,7 @@ def make_batch(layout, rows, lengths: Lengths = LENGTHS, factor: float = 1.0):
     """A training batch with identity pairs, laid out by the project's converter."""
     instruction = INSTRUCTIONS["register" if "register" in layout.name else "1"]
     roles = layout.embedded_roles()
-    converter = Converter(VOCABULARY, instruction, roles, lengths, factor, identity=True)
+    converter = Converter(VOCABULARY, instruction, roles, lengths, factor, (View("identity"),))
     batch = converter.batch(segments_from_rows(rows), len(rows))
     return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
 
@@ -56,10 +59,16 @@ def make_learner(folder, name: str, layer: int, **changes) -> Learner:
         folder,
         model=model,
         data={"instruction": "register" if "register" in name else "1"},
-        train={"contrastive_layer": layer},
+        train={"methods": (InstruCL(layer),)},
     )
     mesh = make_mesh(Mesh(), jax.devices()[:1])
     return Learner.from_config(config, VOCABULARY.size, mesh)
+
+
+def both(model, params, batch, layer):
+    """The states of the pass that also makes the features."""
+    _, (states,) = apply(model, params, batch, (States(layer),), method="features_and_states")
+    return states
 
 
 def term_of(learner: Learner, batch, rng=None):
@@ -67,7 +76,7 @@ def term_of(learner: Learner, batch, rng=None):
 
     def term(params):
         total, sums = batch_loss(learner, params, batch, rng)
-        return total - sums.smoothed
+        return total - sums["smoothed"]
 
     return term
 
@@ -97,10 +106,10 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
     assert float(jnp.abs(embedded - normal).max()) > 0.1
     for layer in (1, 2, 3, 4):
         expected = embedded if norm == "pre" and layer <= 2 else normal
-        states = apply(model, params, batch, layer, method="source_states")
+        (states,) = apply(model, params, batch, (States(layer),), method="states")
         found = tag_states(jnp.asarray(states), batch["source_segment_ids"], 2)
         np.testing.assert_allclose(found, expected, atol=1e-4)
-        in_first = apply(model, params, batch, layer, method="features_and_states")[1]
+        in_first = both(model, params, batch, layer)
         np.testing.assert_allclose(in_first, states, atol=1e-4)
 
 
@@ -108,16 +117,16 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
 def test_both_passes_give_a_copied_sentence_the_same_state(name):
     """An identity pair's tag has the state of the pair (y, y), whichever pass computes it."""
     layout = LAYOUTS[name].with_layers(stage_layers(name))
-    adaption = 8 if name == "two_stage_trigger" else 0  # of stage 2 alone
-    config = small_config(name, norm="post", register_factor=1.5, adaption_mlp=adaption)
+    methods = (Adaption(8),) if name == "two_stage_trigger" else ()  # of stage 2 alone
+    config = small_config(name, norm="post", register_factor=1.5, methods=methods)
     model = build_model(config, VOCABULARY.size)
     lengths = dataclasses.replace(LENGTHS, max_segments=2)
     batch = make_batch(layout, [examples(2, copies=True), examples(1, 1, True)], lengths, 1.5)
     params = random_params(model, batch)
     pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     for layer in layout.layers_with("source"):
-        states = apply(model, params, batch, layer, method="features_and_states")[1]
-        second = apply(model, params, pairs, layer, method="source_states")
+        states = both(model, params, batch, layer)
+        (second,) = apply(model, params, pairs, (States(layer),), method="states")
         anchors = tag_states(jnp.asarray(states), batch["source_segment_ids"], 2)
         positives = tag_states(jnp.asarray(second), pairs["source_segment_ids"], 2)
         np.testing.assert_allclose(anchors[:3], positives[:3], atol=ATOL)
@@ -145,10 +154,10 @@ def test_later_layers_take_no_part(name, layers, layer, tmp_path):
     assert {part for part, size in largest.items() if size > 0} == reached
     static = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     few = {part: tree for part, tree in params.items() if part in reached}
-    states = apply(learner.model, few, static, layer, method="source_states")
+    (states,) = apply(learner.model, few, static, (States(layer),), method="states")
     assert states.shape == (2, LENGTHS.target + LENGTHS.max_segments, 16)
     with pytest.raises(Exception, match=f"layer_{layer}"):
-        apply(learner.model, few, static, layer + 1, method="source_states")
+        apply(learner.model, few, static, (States(layer + 1),), method="states")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +166,8 @@ def test_later_layers_take_no_part(name, layers, layer, tmp_path):
 def test_flops_equal_what_the_compiler_executes(name, layer):
     """The second pass stops at its layer, and the first pays only for states that are wanted."""
     layers = (3,) * len(LAYOUTS[name].stages)
-    adaption = 32 if name == "two_stage_trigger" else 0
-    config = small_config(
-        name, embed=64, mlp=128, heads=4, stage_layers=layers, adaption_mlp=adaption
-    )
+    methods = (Adaption(32),) if name == "two_stage_trigger" else ()
+    config = small_config(name, embed=64, mlp=128, heads=4, stage_layers=layers, methods=methods)
     layout = LAYOUTS[name].with_layers(layers)
     lengths = Lengths(source=32, target=24)
     example = Example(np.full(30, 5), np.full(23, 6), 0, 1)
@@ -168,17 +175,17 @@ def test_flops_equal_what_the_compiler_executes(name, layer):
     if "register_tokens" in batch:  # as many as the source, without the room for packing
         batch |= {k: v[:, :32] for k, v in batch.items() if k.startswith("register_")}
     model = build_model(config, VOCABULARY.size)
-    params = random_params(model, batch)
+    params, reads = random_params(model, batch), (States(layer),)
 
     def executed(method):
-        run = jax.jit(lambda p, b: model.apply({"params": p}, b, layer, method=method))
+        run = jax.jit(lambda p, b: model.apply({"params": p}, b, reads, method=method))
         return run.lower(params, batch).compile().cost_analysis()["flops"]
 
-    counted = source_states_flops(config, layout, layer, 32)
-    assert counted < executed("source_states") < 1.10 * counted
-    both = forward_flops(config, layout, 0, Sentence(32, 24), layer)
-    assert both < executed("features_and_states") < 1.10 * both
-    assert both > forward_flops(config, layout, 0, Sentence(32, 24)) or name != "register"
+    counted = states_flops(config, layout, reads, 32)
+    assert counted < executed("states") < 1.10 * counted
+    first = forward_flops(config, layout, 0, Sentence(32, 24), reads)
+    assert first < executed("features_and_states") < 1.10 * first
+    assert first > forward_flops(config, layout, 0, Sentence(32, 24)) or name != "register"
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ABLATIONS])
@@ -193,22 +200,24 @@ def test_packing_changes_no_loss(name, tmp_path):
     run = jax.jit(lambda batch: batch_loss(learner, params, batch))
     (total, sums), (expected, expected_sums) = run(packed), run(alone)
     np.testing.assert_allclose(total, expected, rtol=1e-5)
-    np.testing.assert_allclose(sums, expected_sums, rtol=1e-5)
-    assert float(sums.contrastive) > 1
-    np.testing.assert_allclose(total, sums.smoothed + sums.contrastive, rtol=1e-6)
+    assert sums.keys() == expected_sums.keys()
+    for name, value in sums.items():
+        np.testing.assert_allclose(value, expected_sums[name], rtol=1e-5)
+    assert float(sums["contrastive"]) > 1
+    np.testing.assert_allclose(total, sums["smoothed"] + sums["contrastive"], rtol=1e-6)
 
 
 def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
     learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), dropout=0.3)
     batch = make_batch(learner.model.layout, [examples(3)])
     params = random_params(learner.model, batch)
-    rngs, apply = {}, learner_module._apply
+    rngs, apply = {}, Passes._apply
 
-    def watched(learner, params, rng, method, *arguments):
+    def watched(self, method, batch, reads, rng, *rest):
         rngs[method] = rng
-        return apply(learner, params, rng, method, *arguments)
+        return apply(self, method, batch, reads, rng, *rest)
 
-    monkeypatch.setattr(learner_module, "_apply", watched)
+    monkeypatch.setattr(Passes, "_apply", watched)
     noisy = [float(term_of(learner, batch, jax.random.key(seed))(params)) for seed in (1, 2)]
     assert noisy[0] != noisy[1]
     drawn = {tuple(jax.random.key_data(rng).tolist()) for rng in rngs.values()}

@@ -9,6 +9,7 @@ import pytest
 from mnmt_jax import model as model_module
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.model import build_model
+from mnmt_jax.objective import States
 from tests.applied import apply
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -25,11 +26,12 @@ def run(model, params, batch, rng=None):
         found = model.apply(
             {"params": params},
             batch,
-            LAYER,
+            (States(LAYER),),
             rng is None,
             method="features_and_states",
             rngs=None if rng is None else {"dropout": rng},
         )
+        found = jax.tree.leaves(found)
         return sum((array**2).sum() for array in found), found
 
     if not model.config.remat:
@@ -80,7 +82,8 @@ def test_rounds_draw_dropout_of_their_own(monkeypatch):
 
     def states(layer):
         rngs = {"dropout": jax.random.key(0)}
-        return apply(model, params, batch, layer, False, method="source_states", rngs=rngs)
+        reads = (States(layer),)
+        return apply(model, params, batch, reads, False, method="states", rngs=rngs)[0]
 
     after = [states(layer) for layer in (1, 2, 3, 4)]
     assert np.abs(after[1] - after[0]).max() > 0.1

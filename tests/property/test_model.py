@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.methods.adaption import Adaption
 from tests.applied import apply
 from tests.drawn_masks import labelled, read_pictures
 from tests.sample_batches import make, pack, random_pairs, small_config, spans_of, unpacked
@@ -148,8 +149,8 @@ def test_one_register_layer_hides_the_source():
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_stepping_equals_teacher_forcing(name):
     layout = LAYOUTS[name]
-    adaption = 8 if "source" in layout.stages[-1].roles else 0
-    config = small_config(name, norm="pre", adaption_mlp=adaption)
+    methods = (Adaption(8),) if "source" in layout.stages[-1].roles else ()
+    config = small_config(name, norm="pre", methods=methods)
     batch = unpacked(layout, random_pairs(3, seed=5), pad=1)
     model, params = make(config, batch)
     logits = apply(model, params, batch)
@@ -223,7 +224,7 @@ def test_remat_changes_nothing_but_memory(name):
 
 
 def test_adaption_needs_the_source_beside_the_target():
-    config = small_config("encoder_decoder", adaption_mlp=8)
+    config = small_config("encoder_decoder", methods=(Adaption(8),))
     batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(1))
-    with pytest.raises(ValueError, match=r"Model\.adaption_mlp=8"):
+    with pytest.raises(ValueError, match="adaption: layout 'encoder_decoder' has no source"):
         make(config, batch)

@@ -12,7 +12,9 @@ import pytest
 from mnmt_jax.config import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.views import View
 from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from tests.made_run import make_config
 from tests.random_params import random_params
@@ -30,7 +32,7 @@ def make_learner(folder, mesh) -> Learner:
     config = make_config(
         folder,
         model={"layout": "two_stage_trigger", "stage_layers": (1, 1), "dropout": 0.1},
-        train={"contrastive_layer": 1},
+        train={"methods": (InstruCL(1),)},
     )
     return Learner.from_config(config, VOCABULARY.size, mesh)
 
@@ -46,7 +48,7 @@ def make_batch(learner: Learner) -> dict[str, np.ndarray]:
     rows = [[example() for _ in range(rng.integers(0, SEGMENTS + 1))] for _ in range(ROWS)]
     roles = learner.model.layout.embedded_roles()
     lengths = Lengths(source=12, target=12, max_segments=SEGMENTS)
-    converter = Converter(VOCABULARY, INSTRUCTIONS["1"], roles, lengths, identity=True)
+    converter = Converter(VOCABULARY, INSTRUCTIONS["1"], roles, lengths, views=(View("identity"),))
     return converter.batch(segments_from_rows(rows), ROWS)
 
 
@@ -55,7 +57,7 @@ def differentiated(learner: Learner):
 
     def term(params, batch, rng):
         total, sums = batch_loss(learner, params, batch, rng)
-        return total - sums.smoothed, sums.contrastive
+        return total - sums["smoothed"], sums["contrastive"]
 
     return jax.value_and_grad(term, has_aux=True)
 

@@ -13,6 +13,7 @@ from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.train import train
 from mnmt_jax.translator import Translator
 from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
@@ -86,7 +87,7 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
 
 def test_learns_with_the_contrastive_term(cache, corpus, tmp_path, one_device):
     config = configure(cache, "two_stage_trigger", "1")
-    changed = dataclasses.replace(config.train, contrastive_layer=2, log_every=20)
+    changed = dataclasses.replace(config.train, methods=(InstruCL(2),), log_every=20)
     train(dataclasses.replace(config, train=changed), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares

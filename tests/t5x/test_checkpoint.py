@@ -15,6 +15,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.importing import import_checkpoint
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model import build_model
 from mnmt_jax.run_directory import RunDirectory
 from tests.random_params import random_params
@@ -24,7 +25,7 @@ from tests.unit import made_text
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    config = make_config("two_stage_trigger", model={"adaption_mlp": 8})
+    config = make_config("two_stage_trigger", model={"methods": (Adaption(8),)})
     folder = RunDirectory(tmp_path_factory.mktemp("run"))
     model = build_model(config.model, made_text.vocabulary().size)
     params = random_params(model, make_batch(config))

@@ -88,7 +88,7 @@ def test_train_eval_infer_and_back(tmp_path):
 
 def test_a_contrastive_run_trains_and_scores(tmp_path):
     folder = tmp_path / "model"
-    term = {"Train.contrastive_layer": 1}
+    term = {"Train.methods": ("instructcl",), "InstruCL.layer": 1}
     t5x("train", "register_tiny", term, MIXTURE_OR_TASK_NAME="t5x_made", MODEL_DIR=str(folder))
     [events] = (folder / "train").glob("events.*")
     assert b"contrastive" in events.read_bytes()
@@ -103,9 +103,7 @@ def test_a_contrastive_run_trains_and_scores(tmp_path):
         [record["inputs"][f"{side}_pretokenized"] for record in records]
         for side in ("inputs", "targets")
     )
-    translator = Translator.load(
-        tmp_path / "run", bindings=["Decode.length_penalty=0.0", "Train.contrastive_layer=0"]
-    )
+    translator = Translator.load(tmp_path / "run", bindings=["Decode.length_penalty=0.0"])
     expected = translator.score(lines, references, source="de", target="en")
     assert len(records) == 9
     np.testing.assert_allclose([record["score"] for record in records], expected, atol=1e-3)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.views import View
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.t5x_features import RoleFeatureConverter
 from mnmt_jax.t5x_names import LOSS_WEIGHTS, our_batch
@@ -62,7 +63,7 @@ def test_packed_rows_are_those_of_the_numpy_converter(roles, instruction):
 @pytest.mark.parametrize("instruction", ["1", "4", "register"])
 def test_identity_pairs_are_those_of_the_numpy_converter(instruction):
     """Those of InstruCL: laid out while training, absent while decoding."""
-    spec = converter(EVERY_ROLE, instruction, 1.5, identity=True)
+    spec = converter(EVERY_ROLE, instruction, 1.5, views=(View("identity"),))
     found = assert_packed_as_numpy(spec)
     assert (found["identity_register_segment_ids"].max(axis=1) > 1).any()
     assert "identity_source_tokens" not in laid_out(spec, examples(3), pack=False)

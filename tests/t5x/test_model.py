@@ -12,6 +12,8 @@ from flax import traverse_util
 from mnmt_jax.data.converter import Example
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.learner import Learner
+from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model import build_model
 from mnmt_jax.sharding import make_mesh
 from mnmt_jax.t5x_settings import logical_axis_rules
@@ -126,8 +128,8 @@ def assert_same_step(config):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_trainers_have_the_same_loss_and_take_the_same_step(layout):
-    adaption = {"adaption_mlp": 8, "adaption_dropout": 0.0} if layout == "two_stage" else {}
-    assert_same_step(make_config(layout, model=adaption))
+    methods = (Adaption(8, 0.0),) if layout == "two_stage" else ()
+    assert_same_step(make_config(layout, model={"methods": methods}))
 
 
 def test_micro_batches_weigh_by_their_tokens():
@@ -136,7 +138,7 @@ def test_micro_batches_weigh_by_their_tokens():
 
 
 def test_the_contrastive_term_is_trained_on_and_not_validated():
-    config = make_config("register", train={"contrastive_layer": 1})
+    config = make_config("register", train={"methods": (InstruCL(1),)})
     assert "contrastive" in assert_same_step(config)
     model, params, batch = make_model(config), make_params(config, 0.3), as_t5x(make_batch(config))
     batch = jax.tree.map(jnp.asarray, batch)

@@ -17,8 +17,9 @@ from mnmt_jax.configurations import (
     run_files,
 )
 from mnmt_jax.layouts import get_layout
-from mnmt_jax.learner import check_contrastive
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.optimizer import make_schedule
+from mnmt_jax.sublayers import make_plan
 
 ROOT = Path(__file__).parent.parent.parent
 RATE_RTOL = 5e-4  # the landmarks are given to four digits
@@ -252,15 +253,15 @@ def test_three_files_make_every_published_row_with_instructcl(family, run_name, 
         layer = half if is_encoder_decoder else half + position
         files = [path, GIN_CONFIGS / "runs" / f"{run_name}.gin"]
         without = load_config([str(file) for file in files])
-        assert without.train.contrastive_layer == 0
+        assert without.train.methods == ()
         files.append(GIN_CONFIGS / "runs" / "settings" / f"instructcl_{layer}.gin")
         config = load_config([str(file) for file in files])
         assert files[-1] in contrastive_files()
-        chosen = {"contrastive_layer": layer, "contrastive_form": "code"}
-        assert config.train == dataclasses.replace(without.train, **chosen)
+        term = InstruCL(layer, "code")
+        assert config.train == dataclasses.replace(without.train, methods=(term,))
         layout = get_layout(config.model.layout, config.model.stage_layers)
         assert layout.layers == 2 * half
-        check_contrastive(config, layout)
+        term.check(config, make_plan(config.model, layout))
         if is_encoder_decoder:
             assert layer == layout.layers_with("source")[-1]
 

@@ -11,10 +11,10 @@ import pytest
 from jax.test_util import check_grads
 
 from mnmt_jax.config import load_config
-from mnmt_jax.contrastive import contrastive_loss, tag_states
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.learner import check_contrastive
+from mnmt_jax.methods.instructcl import InstruCL, contrastive_loss, tag_states
+from mnmt_jax.sublayers import make_plan
 
 RTOL = 1e-5
 FORMS = ("code", "unweighted", "paper")
@@ -159,24 +159,21 @@ def test_tags_are_the_first_tokens_of_packed_pairs():
 )
 def test_legal_layers(layout, layers, instruction, legal):
     for number in range(1, 15):
-        config = load_config(
-            [], [f"Train.contrastive_layer={number}", f"Data.instruction='{instruction}'"]
-        )
-        structure = LAYOUTS[layout].with_layers(layers)
+        config = load_config([], [f"Data.instruction='{instruction}'"])
+        plan = make_plan(config.model, LAYOUTS[layout].with_layers(layers))
         if number in legal:
-            check_contrastive(config, structure)
+            InstruCL(number).check(config, plan)
             continue
         with pytest.raises(UserError) as caught:
-            check_contrastive(config, structure)
+            InstruCL(number).check(config, plan)
         message = str(caught.value)
-        assert f"Train.contrastive_layer={number}: layout '{layout}'" in message
+        assert f"InstruCL.layer={number}: layout '{layout}'" in message
         assert f"layers 1 to {legal[-1]}" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("instruction", ["2", "3", "5"])
 def test_an_instruction_without_the_target_tag_in_the_source_is_refused(instruction):
-    bindings = ["Train.contrastive_layer=2", f"Data.instruction='{instruction}'"]
-    structure = LAYOUTS["prefix"].with_layers((3,))
+    config = load_config([], [f"Data.instruction='{instruction}'"])
+    plan = make_plan(config.model, LAYOUTS["prefix"].with_layers((3,)))
     with pytest.raises(UserError, match=f"Data.instruction='{instruction}'.*1, 4, register"):
-        check_contrastive(load_config([], bindings), structure)
-    check_contrastive(load_config([], bindings[1:]), structure)
+        InstruCL(2).check(config, plan)

@@ -9,6 +9,7 @@ import pytest
 
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction, get_instruction
+from mnmt_jax.data.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
 from tests.unit import made_text
@@ -175,7 +176,7 @@ IDENTITY_REGISTERS = {  # factor 2: 5 source tokens -> 3 registers, 3 -> 2, 2 ->
     ],
 )
 def test_identity_pairs_translate_the_target_into_itself(instruction, layout, expected):
-    made = dataclasses.replace(converter(instruction, layout, 2.0), identity=True)
+    made = dataclasses.replace(converter(instruction, layout, 2.0), views=(View("identity"),))
     segments = segments_from_rows(ROWS)
     batch = made.batch(segments, rows=3)
     plain = converter(instruction, layout, 2.0).batch(segments, rows=3)
@@ -193,7 +194,7 @@ def test_identity_pairs_of_full_rows_fit(instruction):
     extra = INSTRUCTIONS[instruction].target_extra
     pieces = [np.full(3 - extra, 7)] * 3
     row = [Example(np.array([5]), piece, 0, 1) for piece in pieces]
-    made = dataclasses.replace(converter(instruction, "register"), identity=True)
+    made = dataclasses.replace(converter(instruction, "register"), views=(View("identity"),))
     batch = made.batch(segments_from_rows([row]), rows=1)
     assert (batch["target_segment_ids"] > 0).all()
     assert (batch["identity_source_segment_ids"] > 0).all()

@@ -20,6 +20,7 @@ from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.lora import split_lora
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.train import train
 from tests.made_foreign import SIZES, random_tensors
@@ -76,7 +77,7 @@ def test_the_same_structure_gives_everything(given):
 
 @pytest.mark.parametrize("layout", ["two_stage", "two_stage_trigger", "two_stage_causal"])
 def test_two_stages_take_the_decoder(given, layout):
-    model = Model(layout=layout, stage_layers=(1, 3), adaption_mlp=8, **SIZES)
+    model = Model(layout=layout, stage_layers=(1, 3), methods=(Adaption(8),), **SIZES)
     drawn, started, report = start(given, model)
     old = given[1]
     for layer in range(4):

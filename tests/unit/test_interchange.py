@@ -39,6 +39,7 @@ from mnmt_jax.languages import LANGUAGES as KNOWN
 from mnmt_jax.languages import MITRE_LANGUAGES
 from mnmt_jax.layouts import LAYOUTS, get_layout
 from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, read_all
@@ -53,7 +54,7 @@ MODELS = {
     name: Model(
         layout=name,
         stage_layers=(1, 2)[: len(row.stages)],
-        adaption_mlp=12 if "two_stage" in name else 0,
+        methods=(Adaption(12),) if "two_stage" in name else (),
         norm="post" if "causal" in name else "pre",
         **made_foreign.SIZES,
     )

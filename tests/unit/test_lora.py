@@ -14,6 +14,7 @@ import pytest
 from mnmt_jax.fingerprint import path_name
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.lora import is_lora, merge_lora, split_lora
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model import build_model
 from mnmt_jax.modules import Projection
 from mnmt_jax.sharding import parameter_axes
@@ -31,8 +32,8 @@ MERGED_ATOL = 1e-5
 def config_of(name: str, **changes):
     """A layer per stage, but two for registers, so that the target hears of the source."""
     layers = (2,) if name == "register" else (1, 1)
-    adaption = 8 if name.startswith("two_stage") else 0
-    return small_config(name, **({"stage_layers": layers, "adaption_mlp": adaption} | changes))
+    methods = (Adaption(8),) if name.startswith("two_stage") else ()
+    return small_config(name, **({"stage_layers": layers, "methods": methods} | changes))
 
 
 def batch_of(name: str) -> dict[str, np.ndarray]:

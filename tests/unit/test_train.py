@@ -17,9 +17,11 @@ from mnmt_jax.checkpoint import best_steps, restore_params
 from mnmt_jax.checkpoint_average import average_checkpoints, newest_steps
 from mnmt_jax.config import load_config, save_config
 from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.losses import token_loss
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.sharding import make_mesh
 from mnmt_jax.train import Session, train, train_step
@@ -84,8 +86,8 @@ def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
         jnp.asarray(batch["target_segment_ids"] > 0),
         0.1,
     )
-    np.testing.assert_allclose(sums, plain, rtol=1e-5)
-    assert float(smoothed) == float(sums.smoothed)
+    np.testing.assert_allclose([sums[name] for name in plain._fields], plain, rtol=1e-5)
+    assert sums.keys() == set(plain._fields) and float(smoothed) == float(sums["smoothed"])
 
 
 def test_gradient_is_the_sum_over_tokens_divided_once(learning):
@@ -200,7 +202,13 @@ def test_one_training_at_a_time(cache, tmp_path, monkeypatch):
 INSTRUCTION_CONTRAST = {
     "model": {"dropout": 0.1},
     "optimizer": {"accumulate": 2},
-    "train": {"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3, "contrastive_layer": 1},
+    "train": {
+        "steps": 6,
+        "log_every": 1,
+        "eval_every": 3,
+        "save_every": 3,
+        "methods": (InstruCL(1),),
+    },
 }
 
 
@@ -236,7 +244,7 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
         learner = session._learner
         params = jax.tree.map(jnp.array, session.state.params)  # training gives the buffers away
         pipeline = Pipeline(
-            session._pipeline.cache, learner.model.layout, config.data, identity=True
+            session._pipeline.cache, learner.model.layout, config.data, views=(View("identity"),)
         )
         batches = pipeline.train()
         loss = jax.jit(lambda params, batch: batch_loss(learner, params, batch)[1])
@@ -244,8 +252,7 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
         session.advance()
         record = session.log()
     tokens, plain, term = (
-        sum(float(getattr(part, name)) for part in parts)
-        for name in ("tokens", "smoothed", "contrastive")
+        sum(float(part[name]) for part in parts) for name in ("tokens", "smoothed", "contrastive")
     )
     assert record["contrastive"] == pytest.approx(term / tokens, rel=1e-4)
     assert record["loss"] == pytest.approx(plain / tokens, rel=1e-4)
@@ -253,8 +260,8 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
 
 
 def test_a_contrastive_layer_that_is_not_there_is_refused(cache, tmp_path):
-    config = make_config(cache, train={"contrastive_layer": 2})
-    with pytest.raises(UserError, match="Train.contrastive_layer=2: layout 'prefix'.*1 to 1"):
+    config = make_config(cache, train={"methods": (InstruCL(2),)})
+    with pytest.raises(UserError, match="InstruCL.layer=2: layout 'prefix'.*1 to 1"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.gin").exists()
 

@@ -13,14 +13,89 @@ per update they have fewer negatives, and weights that vary more.
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mnmt_jax.config import Config
+from mnmt_jax.config_checks import Count
+from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
+from mnmt_jax.data.views import View
+from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import SOURCE
+from mnmt_jax.method import Method
+from mnmt_jax.objective import Forward, Objective, States
+from mnmt_jax.plan import Plan
+
+_IDENTITY = View("identity")  # each target as a source of its own language
 _EPS = 1e-8  # a shorter state counts as this long, as in PyTorch's cosine_similarity
 
 # Form -> whether languages are weighted, whether the sum is scaled to the source tokens.
 _FORMS = {"code": (True, True), "unweighted": (False, True), "paper": (False, False)}
+
+
+@dataclasses.dataclass(frozen=True)
+class InstruCL(Method, name="instructcl"):
+    """The contrastive term.
+
+    Attributes:
+        layer: counted from 1 through all stages, after which the states of the source's tags are
+            compared; the two-stage paper takes the last of stage 1 and deeper ones.
+        form: `code` (as the authors train), `unweighted` (the same without the weights of the
+            languages) or `paper` (the plain sum of its equations 8 and 9).
+    """
+
+    layer: Count = 6
+    form: Literal["code", "unweighted", "paper"] = "code"
+
+    def check(self, config: Config, plan: Plan) -> None:
+        """Checks that there is such a layer, and tags to compare.
+
+        Raises:
+            UserError: otherwise; it names the layers or instructions to choose from.
+        """
+        layout = plan.layout
+        legal = layout.layers_with(SOURCE)
+        if self.layer not in legal:
+            raise UserError(
+                f"InstruCL.layer={self.layer}: layout '{layout.name}' has source states after the "
+                f"layers {legal[0]} to {legal[-1]}; choose one of them"
+            )
+        if get_instruction(config.data.instruction).source_tag != "target":
+            fitting = [key for key, row in INSTRUCTIONS.items() if row.source_tag == "target"]
+            raise UserError(
+                "instructcl compares the target's tags in the source, where "
+                f"Data.instruction='{config.data.instruction}' has none; choose one of "
+                f"{', '.join(fitting)}, or leave 'instructcl' out of Train.methods"
+            )
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Returns the term."""
+        reads = States(self.layer), States(self.layer, view=_IDENTITY)
+        return (Objective("contrastive", reads, self._term),)
+
+    def _term(self, forward: Forward) -> Array:
+        """Compares the tags of the batch's sources with those of the identity pairs."""
+        anchors, positives = (self._tags(forward, view) for view in (None, _IDENTITY))
+        tags = forward.batch["target_lang"].reshape(-1)
+        segment_ids = forward.batch[f"{SOURCE}_segment_ids"]
+        return contrastive_loss(
+            anchors,
+            positives,
+            tags,
+            tags >= 0,
+            source_tokens=(segment_ids != 0).sum(dtype=jnp.float32),
+            form=self.form,
+        )
+
+    def _tags(self, forward: Forward, view: View | None) -> Array:
+        """Returns the state of every pair's tag."""
+        batch = forward.view(view) if view else forward.batch
+        states = forward.read(States(self.layer, view=view))
+        return tag_states(states, batch[f"{SOURCE}_segment_ids"], batch["target_lang"].shape[1])
 
 
 def contrastive_loss(

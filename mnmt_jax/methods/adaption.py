@@ -1,0 +1,58 @@
+"""Adaption modules of the two-stage decoder-only model (TDO): h + dropout(W2 relu(W1 h + b1) + b2).
+
+One for the source before the first layer of the last stage, one for the target at its end; neither
+has a norm.
+
+Source: two-stage decoder-only paper, section 4.1; the residual is in the authors' code only
+(two-stage spec 4.4).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.config import Model
+from mnmt_jax.config_checks import Count, Rate
+from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import SOURCE
+from mnmt_jax.method import Method
+from mnmt_jax.plan import Plan, Sublayer
+from mnmt_jax.sublayers import DroppingFeedForward
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaption(Method, name="adaption"):
+    """Adaption modules.
+
+    Attributes:
+        mlp: hidden width.
+        dropout: rate on their output, in the place of the model's.
+    """
+
+    mlp: Count = 2048
+    dropout: Rate = 0.1
+
+    def edit(self, plan: Plan, config: Model) -> Plan:
+        """Returns the plan with the two modules.
+
+        Raises:
+            UserError: if the last stage has no source.
+        """
+        del config
+        layout, (*before, last) = plan.layout, plan.stages
+        if SOURCE not in last.stage.roles:
+            raise UserError(
+                f"adaption: layout '{layout.name}' has no source beside the target; leave "
+                "'adaption' out of Model.methods"
+            )
+        source, target = (
+            Sublayer(f"adaption_{place}", self._kind(place), roles=(role,))
+            for place, role in (("input", SOURCE), ("output", layout.generated))
+        )
+        enter, leave = (*last.enter, source), (target, *last.leave)
+        changed = dataclasses.replace(last, enter=enter, leave=leave)
+        return dataclasses.replace(plan, stages=(*before, changed))
+
+    def _kind(self, place: str) -> DroppingFeedForward:
+        other = f"fc1_{place}", f"fc2_{place}"  # in PhasedDecoder
+        return DroppingFeedForward(self.mlp, "adaption", other, self.dropout)

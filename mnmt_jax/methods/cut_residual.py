@@ -1,0 +1,63 @@
+"""A layer without one of its residual connections: the "Residual" baseline, MNMT-RC, SD's encoder.
+
+What the sublayer changes a state into no longer holds the state, so a position's output depends
+less on where it stands. Norms and dropout stay: LN(drop(f(x))) with norms after, drop(f(LN(x)))
+before.
+
+Source: Liu et al. 2021 ("Improving Zero-Shot Translation by Disentangling Positional
+Information"), the attention of the middle encoder layer; the third paper's SD, its feed-forward
+(language-layers spec 2.2, 2.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.config import Model
+from mnmt_jax.config_checks import Amount
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.method import Method
+from mnmt_jax.plan import Layer, Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class CutResidual(Method, name="cut_residual"):
+    """A layer without one residual connection.
+
+    Attributes:
+        layer: counted from 1 through all stages; 0 is the middle one of the first stage, number
+            floor(layers / 2) + 1.
+        sublayer: whose connection it is: `attention` (Liu et al.) or `mlp` (SD's encoder).
+    """
+
+    layer: Amount = 0
+    sublayer: str = "attention"
+
+    def edit(self, plan: Plan, config: Model) -> Plan:
+        """Returns the plan without the connection.
+
+        Raises:
+            UserError: if there is no such layer, or no such sublayer in it.
+        """
+        del config
+        layout = plan.layout
+        wanted = self.layer or layout.stages[0].layers // 2 + 1
+        if wanted > layout.layers:
+            raise UserError(
+                f"CutResidual.layer={wanted}: the model has {layout.layers} layers; choose one of "
+                "them"
+            )
+        return plan.with_layers(
+            lambda number, layer: self._cut(layer) if number == wanted else layer
+        )
+
+    def _cut(self, layer: Layer) -> Layer:
+        names = [each.name for each in layer]
+        if self.sublayer not in names:
+            raise UserError(
+                f"CutResidual.sublayer='{self.sublayer}': the layer has {listed(names)}; choose one"
+            )
+        return tuple(
+            dataclasses.replace(each, residual=each.residual and each.name != self.sublayer)
+            for each in layer
+        )

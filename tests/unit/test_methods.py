@@ -1,0 +1,141 @@
+"""Methods are chosen by name and have gin sections of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from mnmt_jax.cli import import_modules
+from mnmt_jax.config import Model, as_facts, load_config, save_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.layouts import get_layout
+from mnmt_jax.methods import SECTIONS, get_method
+from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.sublayers import make_plan
+
+ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
+INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]
+
+
+def plan_of(model: Model):
+    return make_plan(model, get_layout(model.layout, model.stage_layers))
+
+
+def test_methods_are_chosen_by_name_and_set_by_their_sections():
+    config = load_config([], [*ADAPTION, *INSTRUCTCL])
+    assert config.model.methods == (Adaption(12, 0.1),)
+    assert config.train.methods == (InstruCL(2, "paper"),)
+    assert config.methods == (*config.model.methods, *config.train.methods)
+    assert load_config([]).methods == ()
+
+
+def test_every_file_holds_the_method_of_its_name():
+    for name, section in SECTIONS.items():
+        method = get_method(name)
+        assert (method.name, method.__name__) == (name, section)
+        assert method.__module__ == f"mnmt_jax.methods.{name}"
+        assert dataclasses.is_dataclass(method) and method() == method()
+
+
+def test_a_saved_configuration_with_methods_reads_back(tmp_path):
+    config = load_config([], [*ADAPTION, *INSTRUCTCL])
+    save_config(config, tmp_path / "config.gin")
+    text = (tmp_path / "config.gin").read_text(encoding="utf-8")
+    assert "Model.methods = ('adaption',)" in text and "InstruCL.form = 'paper'" in text
+    assert load_config([], run=tmp_path / "config.gin") == config
+    facts = json.loads(json.dumps(as_facts(config)))
+    assert facts["train"]["methods"] == {"instructcl": {"layer": 2, "form": "paper"}}
+
+
+def test_methods_edit_in_their_order():
+    """What a later one is given is what the earlier ones left."""
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watching(Adaption, name="watching"):
+        def edit(self, plan, config):
+            seen.append([each.name for each in plan.stages[-1].leave])
+            return plan
+
+    plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Watching())))
+    assert seen == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "message"),
+    [
+        (["Model.methods=('adoption',)"], "Model.methods: no method 'adoption'.*adaption"),
+        (["Model.methods='adaption'"], r"Model.methods='adaption' must be a tuple"),
+        (["Model.methods=(3,)"], r"Model.methods=\(3,\) must be a tuple"),
+        (["Model.methods=('adaption', 'adaption')"], "names a method twice"),
+        (["Train.methods=('adaption',)"], "Train.methods=.*adaption.*name it in Model.methods"),
+        (["Adaption.mlp=3"], "Adaption.mlp: nothing reads it; name 'adaption' in Model.methods"),
+        ([*ADAPTION, "Adaption.mpl=3"], "Adaption.mpl: no such name; did you mean Adaption.mlp"),
+        ([*ADAPTION, "Adoption.mlp=3"], "Adoption: no such name; did you mean Adaption"),
+        ([*ADAPTION, "Adaption.mlp=0"], "Adaption.mlp=0 must be at least 1"),
+        ([*INSTRUCTCL, "InstruCL.layer=0"], "InstruCL.layer=0 must be at least 1"),
+        (["Model.adaption_mlp=8"], "is Adaption.mlp now, with Model.methods = .'adaption'"),
+        (["Train.contrastive_layer=8"], "is InstruCL.layer now, with Train.methods"),
+    ],
+)
+def test_mistakes_are_one_line(bindings, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load_config([], bindings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path):
+    file = tmp_path / "own.gin"
+    for text, line in (("\nModel.methods = ('no',)\n", 2), ("\n\nAdaption.mlp = 2\n", 3)):
+        file.write_text(text)
+        with pytest.raises(UserError, match=f"own.gin:{line}: "):
+            load_config([str(file)])
+
+
+OWN = """
+import dataclasses
+from mnmt_jax.config_checks import Count
+from mnmt_jax.method import Method
+
+@dataclasses.dataclass(frozen=True)
+class Twice(Method, name="twice"):
+    layer: Count = 1
+
+    def edit(self, plan, config):
+        return plan.with_layers(lambda n, layer: layer * 2 if n == self.layer else layer)
+"""
+
+
+def test_a_method_of_ones_own_needs_no_edit_of_the_library(tmp_path, monkeypatch):
+    (tmp_path / "own_method.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    bindings = ["Model.methods=('twice',)", "Twice.layer=2", "Model.stage_layers=(3,)"]
+    with pytest.raises(UserError, match="no method 'twice'.*--module_import"):
+        load_config([], bindings[:1])
+    import_modules(["own_method"])
+    plan = plan_of(load_config([], bindings).model)
+    assert [len(layer) for _, layer in plan.layers()] == [2, 4, 2]
+    with pytest.raises(UserError, match="Twice.layer=0 must be at least 1"):
+        load_config([], [*bindings, "Twice.layer=0"])
+
+
+EARLIER = """# Written by mnmt-jax.
+Model.layout = 'two_stage'
+Model.stage_layers = (1, 1)
+Model.adaption_mlp = {mlp}
+Model.adaption_dropout = 0.2
+Train.contrastive_layer = {layer}
+Train.contrastive_form = 'paper'
+"""
+
+
+@pytest.mark.parametrize(("mlp", "layer"), [(8, 2), (0, 2), (8, 0), (0, 0)])
+def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
+    (tmp_path / "config.gin").write_text(EARLIER.format(mlp=mlp, layer=layer))
+    config = load_config([], run=tmp_path / "config.gin")
+    assert config.model.methods == ((Adaption(mlp, 0.2),) if mlp else ())
+    assert config.train.methods == ((InstruCL(layer, "paper"),) if layer else ())
+    assert config.model.layout == "two_stage"
