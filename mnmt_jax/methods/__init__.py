@@ -32,7 +32,7 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
         importlib.import_module(f"{__name__}.{name}")
     if name not in Method.known:
         raise UserError(
-            f"{field}: no method '{name}'; there are {listed(all_methods())}; one of your own needs "
+            f"{field}: no method '{name}'; there are {listed(all_methods())}; your own needs "
             "--module_import"
         )
     return Method.known[name]

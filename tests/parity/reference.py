@@ -12,11 +12,11 @@ from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
 from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import get_layout
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.cut_residual import CutResidual
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
 FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", SHIPPED))
-FILES = sorted(FOLDER.glob("*.npz"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,31 @@ class Reference:
         }
 
 
+def _cut_residual(values) -> Model:
+    """The "Residual" baseline: a stock encoder-decoder but for one connection of one layer."""
+    sublayer = {"self_attn": "attention", "ffn": "mlp"}[str(values["residual_removed"])]
+    return Model(
+        layout="encoder_decoder",
+        stage_layers=(int(values["encoder_layers"]), int(values["decoder_layers"])),
+        norm="pre" if values["pre_norm"] else "post",
+        methods=(CutResidual(int(values["modified_layer_index"]) + 1, sublayer),),
+        **_sizes(values),
+    )
+
+
+# Files of methods say their family; those of registers and two stages have none.
+FAMILIES = {"residual": _cut_residual}
+
+
+def _family(path: Path) -> str:
+    with np.load(path) as archive:
+        return str(archive["family"]) if "family" in archive.files else ""
+
+
+_FOUND = sorted([*FOLDER.glob("*.npz"), *FOLDER.glob("methods/*.npz")])
+FILES = [path for path in _FOUND if _family(path) in ("", *FAMILIES)]
+
+
 def load_reference(path: Path) -> Reference:
     with np.load(path) as archive:
         values = {name: archive[name] for name in archive.files}
@@ -77,10 +102,15 @@ def load_reference(path: Path) -> Reference:
     )
 
 
+def _sizes(values) -> dict:
+    sizes = {"embed": int(values["dim"]), "mlp": int(values["ffn"]), "heads": int(values["heads"])}
+    return sizes | {"dropout": 0.0}
+
+
 def _config(values) -> Model:
-    shared = dict(
-        embed=int(values["dim"]), mlp=int(values["ffn"]), heads=int(values["heads"]), dropout=0.0
-    )
+    if "family" in values:
+        return FAMILIES[str(values["family"])](values)
+    shared = _sizes(values)
     if "register_factor" in values:
         return Model(
             layout="register",

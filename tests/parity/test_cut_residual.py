@@ -1,0 +1,30 @@
+"""The layer without a residual connection, before and after, against the authors' code."""
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.model import build_model
+from mnmt_jax.objective import States
+from tests.parity.reference import FILES, load_reference
+
+ATOL = 2e-5
+REMOVED = "encoder_residual_removed_layer_"
+PATHS = [path for path in FILES if "residual" in path.stem]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_states_around_the_changed_layer(path):
+    reference = load_reference(path)
+    model = build_model(reference.config, reference.vocab_size)
+    layer = reference.config.methods[0].layer
+    assert layer == reference.config.stage_layers[0] // 2 + 1
+    reads = States(layer - 1), States(layer)
+    run = jax.jit(
+        lambda params: model.apply({"params": params}, reference.batch, reads, method="states")
+    )
+    valid = reference.batch["source_segment_ids"] != 0
+    assert valid.sum() > 10
+    for name, states in zip(("input", "output"), run(reference.params), strict=True):
+        expected = reference.values[REMOVED + name]
+        np.testing.assert_allclose(np.asarray(states)[valid], expected[valid], atol=ATOL)
