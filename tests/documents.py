@@ -89,6 +89,7 @@ RUN_BY: Mapping[str, str] = {
     "docs/distributed.md": "tests/system/test_documents.py",
     "docs/evaluation.md": "tests/system/test_documents.py",
     "docs/finetuning.md": "tests/system/test_finetuning.py",
+    "docs/methods.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
 }
 # What no test machine can run, by how it starts, and why not. The flags of the project's own
@@ -229,7 +230,7 @@ def _run(one: Command, root: Path) -> str:
         text = text.replace(word, given if isinstance(given, str) else given())
     if one.language == "python":
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(text, "page", "exec"), {"__name__": "page"})
+            exec(compile(text, "page", "exec", dont_inherit=True), {"__name__": "page"})
         return printed.getvalue()
     arguments = _plain(text)
     with _first_kept(arguments or []):

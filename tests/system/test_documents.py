@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import dataclasses
 import fnmatch
 import json
 import re
 
 import pytest
 
+from mnmt_jax.config import load_config
+from mnmt_jax.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.run_directory import RunDirectory
@@ -116,3 +119,14 @@ def test_evaluation(root):
     run_page("docs/evaluation.md", root)
     result = read_result(root / "OUT")
     assert result.task == "ted19" and len(result.directions) == 2
+
+
+def test_methods(root):
+    """The page's own method is the file that its command imports."""
+    own, described = commands("docs/methods.md")
+    (root / "own_method.py").write_text(own.text, encoding="utf-8")
+    printed = run_page("docs/methods.md", root)
+    config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
+    plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
+    found = json.loads(printed[described.text])["parameters"]["mlp"]
+    assert found == plain * (config.stage_layers[0] - 1) / config.stage_layers[0]
