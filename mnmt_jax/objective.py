@@ -12,6 +12,8 @@ from mnmt_jax.layouts import SOURCE
 if TYPE_CHECKING:
     from jax import Array
 
+    from mnmt_jax.context import Place
+
 Batch = Mapping[str, Any]
 TAPS = "taps"  # Flax's collection of what sublayers hand out
 
@@ -37,21 +39,45 @@ class Tap:
 
     Attributes:
         path: of the module and the name it gave, e.g. `layer_3/disentangle/gate`.
+        role: of whose states it was made.
     """
 
     path: str
+    role: str = SOURCE
 
 
-def hand_out(module: Any, name: str, value: Array) -> None:
+def hand_out(module: Any, place: Place, name: str, value: Array) -> None:
     """Lets objectives and analyses read a value as a `Tap`; costs nothing when none does.
 
     Args:
         module: the Flax module that a `Kind` was given.
+        place: that it was given.
         name: last part of the tap's path.
         value: any array.
     """
     if not module.is_initializing():
-        module.sow(TAPS, name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+        own = _name(name, "_".join(place.roles))
+        module.sow(TAPS, own, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+
+
+def tapped(taps: Any, tap: Tap) -> Array:
+    """Returns what was handed out.
+
+    Args:
+        taps: Flax's collection `TAPS` after a pass.
+        tap: which.
+
+    Raises:
+        KeyError: if no sublayer handed it out.
+    """
+    *modules, name = tap.path.split("/")
+    for module in modules:
+        taps = taps[module]
+    return taps[_name(name, tap.role)]
+
+
+def _name(name: str, role: str) -> str:
+    return f"{name}_of_{role}"
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from mnmt_jax.data.views import View
 from mnmt_jax.layouts import LANGUAGES
 from mnmt_jax.model import Translator
-from mnmt_jax.objective import TAPS, States, Tap
+from mnmt_jax.objective import TAPS, States, Tap, tapped
 
 Batch = Mapping[str, Any]
 
@@ -49,12 +49,12 @@ class Passes:
         """
         self.batch = batch
         self._model, self._params = model, params
-        self._found: dict[States | Tap, Array] = {}
+        self._found: dict[States, Array] = {}
         self._taps: Any = {}
         states = [each for each in dict.fromkeys(reads) if isinstance(each, States)]
         own = tuple(each for each in states if not each.view)
-        tapped = any(isinstance(each, Tap) for each in reads)
-        self.features, found = self._apply("features_and_states", batch, own, rng, tapped)
+        taps = any(isinstance(each, Tap) for each in reads)
+        self.features, found = self._apply("features_and_states", batch, own, rng, taps)
         self._found |= zip(own, found, strict=True)
         for number, view in enumerate(dict.fromkeys(s.view for s in states if s.view), start=1):
             of_view = tuple(each for each in states if each.view == view)
@@ -81,15 +81,10 @@ class Passes:
         Raises:
             KeyError: if it is none of them, or no sublayer handed it out.
         """
-        if isinstance(what, States):
-            return self._found[what]
-        found = self._taps
-        for name in what.path.split("/"):
-            found = found[name]
-        return found
+        return self._found[what] if isinstance(what, States) else tapped(self._taps, what)
 
     def _apply(
-        self, method: str, batch: Batch, reads: Any, rng: Array | None, tapped: bool = False
+        self, method: str, batch: Batch, reads: Any, rng: Array | None, taps: bool = False
     ) -> Any:
         """Runs the model: in train mode with an rng of dropout, without dropout otherwise."""
         found = self._model.apply(
@@ -99,9 +94,9 @@ class Passes:
             deterministic=rng is None,
             method=method,
             rngs=None if rng is None else {"dropout": rng},
-            mutable=[TAPS] if tapped else False,
+            mutable=[TAPS] if taps else False,
         )
-        if not tapped:
+        if not taps:
             return found
         found, collections = found
         self._taps = collections[TAPS]
