@@ -61,7 +61,8 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         plan: of the model.
     """
     components = {_EMBEDDING: _EMBEDDING} | {LORA_A: _LORA, LORA_B: _LORA}
-    for each in (*(s for _, layer in plan.layers() for s in layer), *plan.around()):
+    layers = (each for _, layer in plan.layers() for each in layer)
+    for each in (*layers, *plan.around(), *plan.aside):
         components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):

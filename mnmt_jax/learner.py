@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
@@ -16,13 +17,44 @@ from mnmt_jax.flops import Sentence, train_flops
 from mnmt_jax.layouts import TARGET
 from mnmt_jax.losses import LossSums, Sums, chunked_token_loss
 from mnmt_jax.model import Translator, build_model
-from mnmt_jax.objective import Objective, States
+from mnmt_jax.objective import Objective, Player, States
 from mnmt_jax.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.passes import Passes
 from mnmt_jax.sharding import batch_shards
-from mnmt_jax.trainable import EVERYTHING, Trainable
+from mnmt_jax.trainable import EVERYTHING, Owned, Trainable
 
 Batch = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+    """A player's part of an update.
+
+    Attributes:
+        name: of the player; empty for the one that has the cross entropy.
+        trainable: which parameters it moves.
+        optimizer: from `make_optimizer`.
+        schedule: the optimizer's, for the record.
+        objectives: what it minimises, for the last player besides the cross entropy.
+    """
+
+    name: str
+    trainable: Trainable
+    optimizer: optax.GradientTransformation
+    schedule: Schedule
+    objectives: tuple[Objective, ...]
+
+    @classmethod
+    def of(cls, player: Player, config: Config) -> Turn:
+        """Returns the turn of a player of a run."""
+        optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
+        return cls(
+            player.name,
+            Owned(owns=player.owns),
+            make_optimizer(optimizer, config.train.steps),
+            make_schedule(optimizer, config.train.steps),
+            player.objectives,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +70,7 @@ class Learner:
         seed: of dropout.
         trainable: which parameters train.
         objectives: what is minimised besides the cross entropy.
+        before: turns of players that move before the rest.
     """
 
     model: Translator
@@ -48,6 +81,7 @@ class Learner:
     seed: int
     trainable: Trainable = EVERYTHING
     objectives: tuple[Objective, ...] = ()
+    before: tuple[Turn, ...] = ()
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -69,12 +103,27 @@ class Learner:
             config.train.seed,
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
+            tuple(Turn.of(each, config) for method in config.methods for each in method.players()),
         )
 
     @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Returns all players' parts of an update, in order."""
+        rest = Turn("", self.trainable, self.optimizer, self.schedule, self.objectives)
+        return (*self.before, rest)
+
+    @property
     def sums(self) -> tuple[str, ...]:
-        """The names of what `batch_loss` reports."""
-        return (*LossSums._fields, *(objective.name for objective in self.objectives))
+        """The names of what an update reports."""
+        terms = [objective.name for turn in self.turns for objective in turn.objectives]
+        return (*LossSums._fields, *terms)
+
+    def init_optimizers(self, params: Any) -> Any:
+        """Returns the state of the optimizer; of several players' by name."""
+        states = {
+            turn.name: turn.optimizer.init(turn.trainable.split(params)[0]) for turn in self.turns
+        }
+        return states if self.before else states[""]
 
     def train_flops(self, pair: Sentence, views: Mapping[View, float]) -> float:
         """Counts the FLOPs that training on one sentence pair needs; see `mnmt_jax.flops`.
@@ -100,7 +149,7 @@ class Learner:
 
         A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
         """
-        return dataclasses.replace(self, objectives=())
+        return dataclasses.replace(self, objectives=(), before=())
 
 
 def batch_loss(
@@ -117,8 +166,7 @@ def batch_loss(
     Returns:
         The sum to differentiate, and the sums to report.
     """
-    reads = tuple(each for one in learner.objectives for each in one.reads)
-    forward = Passes(learner.model, params, batch, rng, reads)
+    forward = _passes(learner, learner.objectives, params, batch, rng)
     sums = chunked_token_loss(
         forward.features,
         params["embedding"],
@@ -127,8 +175,28 @@ def batch_loss(
         label_smoothing=learner.label_smoothing,
         chunk=learner.chunk,
     )
-    total, terms = sums.smoothed, {}
-    for objective in learner.objectives:
-        terms[objective.name] = objective.value(forward)
-        total = total + terms[objective.name]
-    return total, sums._asdict() | terms
+    terms = {each.name: each.value(forward) for each in learner.objectives}
+    return sum(terms.values(), sums.smoothed), sums._asdict() | terms
+
+
+def turn_loss(
+    learner: Learner, turn: Turn, params: Any, batch: Batch, rng: Array | None = None
+) -> tuple[Array, Sums]:
+    """Computes what one micro-batch adds to what a player minimises; as `batch_loss`."""
+    if not turn.name:
+        return batch_loss(learner, params, batch, rng)
+    forward = _passes(learner, turn.objectives, params, batch, rng)
+    terms = {each.name: each.value(forward) for each in turn.objectives}
+    tokens = (batch[f"{TARGET}_segment_ids"] != 0).sum(dtype=jnp.float32)
+    return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}
+
+
+def _passes(
+    learner: Learner,
+    objectives: tuple[Objective, ...],
+    params: Any,
+    batch: Batch,
+    rng: Array | None,
+) -> Passes:
+    reads = tuple(each for one in objectives for each in one.reads)
+    return Passes(learner.model, params, batch, rng, reads)

@@ -32,8 +32,8 @@ class LossSums(NamedTuple):
     tokens: Float[Array, ""]
 
 
-# By name: those of `LossSums`, and each further objective's term in nats.
-Sums = Mapping[str, Array]
+# Float32 scalars by name: those of `LossSums`, and each further objective's term in nats.
+Sums = Mapping[str, Any]
 
 
 def per_token(sums: Sums) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mnmt_jax.config_checks import Checked
-from mnmt_jax.objective import Objective
+from mnmt_jax.objective import Objective, Player
 from mnmt_jax.plan import Plan
 
 if TYPE_CHECKING:
@@ -65,5 +65,9 @@ class Method(Checked):
         del config, plan
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns what training minimises besides."""
+        """Returns what training minimises besides the cross entropy."""
+        return ()
+
+    def players(self) -> tuple[Player, ...]:
+        """Returns who moves before the rest, in this order."""
         return ()

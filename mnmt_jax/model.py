@@ -20,7 +20,7 @@ from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.block import Block, Passing
 from mnmt_jax.cache import Cache, KeyValue, LayerCache, Shared
 from mnmt_jax.config import Model
-from mnmt_jax.context import Context, SpanReader, Spans, StepReader, map_spans
+from mnmt_jax.context import Context, Place, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.errors import UserError
 from mnmt_jax.layout import Layout, Sees, Stage
 from mnmt_jax.layouts import SOURCE, get_layout
@@ -93,11 +93,14 @@ class Translator(nn.Module, Passing):
         )
         block = nn.remat(Block) if config.remat else Block
         self.layer = [block(config, layer) for _, layer in self.plan.layers()]
-        self.create(self.plan.around())
+        self.create((*self.plan.around(), *self.plan.aside))
         self.drop = nn.Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
         """Same as `logits`; the entry for `init`."""
+        if self.is_initializing():
+            for each in self.plan.aside:
+                self.change_aside(batch, each.name, self._embed_spans(batch, [SOURCE])[SOURCE])
         return self.logits(batch)
 
     def features(
@@ -137,6 +140,19 @@ class Translator(nn.Module, Passing):
         parts = self.plan.static(max(each.layer for each in reads))
         _, _, layers = self._run(batch, parts, deterministic)
         return _picked(layers, reads)
+
+    def change_aside(
+        self,
+        batch: Batch,
+        name: str,
+        states: Float[Array, "batch length embed"],
+        role: str = SOURCE,
+        deterministic: bool = True,
+    ) -> Array:
+        """Computes what a sublayer beside the plan makes of states; see `Passes.aside`."""
+        (kind,) = [each.kind for each in self.plan.aside if each.name == name]
+        place = Place(self._context(batch, deterministic), (role,))
+        return kind.change(getattr(self, name), states, place)
 
     def logits(
         self, batch: Batch, deterministic: bool = True

@@ -80,6 +80,23 @@ def _name(name: str, role: str) -> str:
     return f"{name}_of_{role}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Player:
+    """Parameters that move by objectives of their own, before the rest and by their own optimizer.
+
+    Attributes:
+        name: of the player.
+        owns: patterns (`mnmt_jax.patterns`) of its parameters, which nobody else moves.
+        objectives: what it minimises.
+        optimizer: fields of `mnmt_jax.config.Optimizer` in which its own differs from the run's.
+    """
+
+    name: str
+    owns: tuple[str, ...]
+    objectives: tuple[Objective, ...]
+    optimizer: tuple[tuple[str, Any], ...] = ()
+
+
 @runtime_checkable
 class Forward(Protocol):
     """The network's passes over a micro-batch, as an objective meets them."""
@@ -91,6 +108,9 @@ class Forward(Protocol):
 
     def read(self, what: States | Tap) -> Array:
         """Returns states, or what a sublayer handed out; one of the objective's `reads`."""
+
+    def aside(self, name: str, states: Array, role: str = SOURCE) -> Array:
+        """Returns what a sublayer beside the plan (`Plan.aside`) makes of states of a role."""
 
 
 @dataclasses.dataclass(frozen=True)

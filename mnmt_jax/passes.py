@@ -9,11 +9,13 @@ import jax
 from jaxtyping import Array, Float
 
 from mnmt_jax.data.views import View
-from mnmt_jax.layouts import LANGUAGES
+from mnmt_jax.layouts import LANGUAGES, SOURCE
 from mnmt_jax.model import Translator
 from mnmt_jax.objective import TAPS, States, Tap, tapped
 
 Batch = Mapping[str, Any]
+
+_ASIDE = 2**30  # folded into the rng of what stands beside the plan; views count from 1
 
 
 class Passes:
@@ -48,7 +50,7 @@ class Passes:
             reads: all that `read` will be asked for.
         """
         self.batch = batch
-        self._model, self._params = model, params
+        self._model, self._params, self._rng = model, params, rng
         self._found: dict[States, Array] = {}
         self._taps: Any = {}
         states = [each for each in dict.fromkeys(reads) if isinstance(each, States)]
@@ -82,6 +84,23 @@ class Passes:
             KeyError: if it is none of them, or no sublayer handed it out.
         """
         return self._found[what] if isinstance(what, States) else tapped(self._taps, what)
+
+    def aside(self, name: str, states: Array, role: str = SOURCE) -> Array:
+        """Returns what a sublayer beside the plan makes of states.
+
+        Args:
+            name: of the sublayer, in `Plan.aside`.
+            states: [batch, length of the role, embed].
+            role: where they stand.
+        """
+        rngs = None if self._rng is None else {"dropout": jax.random.fold_in(self._rng, _ASIDE)}
+        found: Any = self._model.apply(
+            {"params": self._params},
+            *(self.batch, name, states, role, self._rng is None),
+            method="change_aside",
+            rngs=rngs,
+        )
+        return found
 
     def _apply(
         self, method: str, batch: Batch, reads: Any, rng: Array | None, taps: bool = False

@@ -143,10 +143,12 @@ class Plan:
     Attributes:
         layout: its structure, with layer counts.
         stages: one plan for each of the layout's stages.
+        aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
     """
 
     layout: Layout
     stages: tuple[StagePlan, ...]
+    aside: Layer = ()
 
     def layers(self) -> Iterator[tuple[Stage, Layer]]:
         """Yields the layers of all stages in order, each with its stage."""
@@ -161,7 +163,7 @@ class Plan:
 
     def languages(self) -> frozenset[str]:
         """Returns the languages that any sublayer asks for."""
-        sublayers = (*self.around(), *(each for _, layer in self.layers() for each in layer))
+        sublayers = (*self.around(), *self.aside, *(s for _, layer in self.layers() for s in layer))
         return frozenset(name for each in sublayers for name in each.kind.languages)
 
     def static(self, layers: int | None = None) -> tuple[StagePlan, ...]:

@@ -25,6 +25,7 @@ from mnmt_jax.config import Config, parsed_config
 from mnmt_jax.data.converter import training_converter
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.translate import length_limit
+from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LANGUAGES
 from mnmt_jax.learner import Learner, batch_loss
 from mnmt_jax.losses import reported
@@ -114,6 +115,11 @@ class TranslationModel(models.BaseTransformerModel):
         """
         pieces = vocabulary.vocabulary
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
+        if learner.before:
+            raise UserError(
+                f"t5x's trainer has one optimizer and '{learner.before[0].name}' needs its own; "
+                "train with scripts/train.py"
+            )
         converter = training_converter(config, pieces, learner.model.layout.embedded_roles())
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
         self._config, self._learner = config, learner

@@ -26,8 +26,8 @@ from mnmt_jax.errors import UserError, listed
 from mnmt_jax.flops import Sentence
 from mnmt_jax.initialization import Origin, start_from
 from mnmt_jax.layouts import SOURCE, TARGET
-from mnmt_jax.learner import Batch, Learner, batch_loss
-from mnmt_jax.losses import Sums, per_token
+from mnmt_jax.learner import Batch, Learner, Turn, batch_loss, turn_loss
+from mnmt_jax.losses import LossSums, Sums, per_token
 from mnmt_jax.metrics import Record, Reporter
 from mnmt_jax.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.run_directory import RunDirectory
@@ -73,12 +73,48 @@ def train_step(
         of each objective in nats per target token, `learning_rate` and `gradient_norm`.
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
-    trained, frozen = learner.trainable.split(state.params)
+    params = state.params
+    sums: dict[str, Array] = {}
+    norms: dict[str, Array] = {}
+    states = dict(state.opt_state) if learner.before else {"": state.opt_state}
+    for turn in learner.turns:
+        params, states[turn.name], found, norms[turn.name] = _move(
+            learner, turn, (params, states[turn.name]), batch, rng
+        )
+        sums |= found
+    window = _widen(
+        state.window, sums, batch, (functools.reduce(jnp.add, norms.values()), state.step + 1)
+    )
+    opt_state = states if learner.before else states[""]
+    return TrainState(state.step + 1, params, opt_state, window), {
+        **per_token(sums),
+        "learning_rate": learner.schedule(state.step),
+        "gradient_norm": norms[""],
+    }
+
+
+def _move(
+    learner: Learner, turn: Turn, before: tuple[Any, Any], batch: Batch, rng: Array
+) -> tuple[Any, Any, Sums, Array]:
+    """Updates the parameters of one player.
+
+    Args:
+        learner: the run's constants.
+        turn: the player's.
+        before: all parameters and the player's optimizer, as those who moved earlier left them.
+        batch: arrays [micro-batches, rows, length].
+        rng: of dropout, the same for every player.
+
+    Returns:
+        All parameters and the optimizer's state after it, its sums, and the norm of its gradient.
+    """
+    params, opt_state = before
+    trained, frozen = turn.trainable.split(params)
 
     def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
         def loss(trained: Any) -> tuple[Array, Sums]:
             micro_rng = jax.random.fold_in(rng, number)
-            return batch_loss(learner, join(trained, frozen), micro_batch, micro_rng)
+            return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
 
         return jax.grad(loss, has_aux=True)(trained)
 
@@ -86,14 +122,8 @@ def train_step(
     tokens = jnp.maximum(sums["tokens"], 1.0)
     gradients = jax.tree.map(lambda g: g / tokens, gradients)
     norm = optax.global_norm(gradients)
-    updates, opt_state = learner.optimizer.update(gradients, state.opt_state, trained)
-    params = join(optax.apply_updates(trained, updates), frozen)
-    window = _widen(state.window, sums, batch, (norm, state.step + 1))
-    return TrainState(state.step + 1, params, opt_state, window), {
-        **per_token(sums),
-        "learning_rate": learner.schedule(state.step),
-        "gradient_norm": norm,
-    }
+    updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
+    return join(optax.apply_updates(trained, updates), frozen), opt_state, sums, norm
 
 
 def _sum_parts(part: Any, batch: Batch) -> Any:
@@ -262,7 +292,7 @@ class Session:
             self.step,
             self.config.train.steps,
             seconds,
-            terms=[objective.name for objective in self._learner.objectives],
+            terms=self._learner.sums[len(LossSums._fields) :],
             silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
@@ -281,9 +311,9 @@ class Session:
 
     def _share(self) -> str:
         """Says how much of the model trains; nothing if all of it does."""
-        trainable, params = self._learner.trainable, self.state.params
+        params = self.state.params
         total = sum(leaf.size for leaf in jax.tree.leaves(params))
-        count = trainable.count(params)
+        count = sum(turn.trainable.count(params) for turn in self._learner.turns)
         return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:

@@ -63,7 +63,7 @@ class TrainState:
     Attributes:
         step: updates done.
         params: float32 master weights, frozen ones too.
-        opt_state: the optimizer's, of the parameters that train.
+        opt_state: the optimizer's, of the parameters that train; of several players' by name.
         window: sums for the metrics.
     """
 
@@ -89,7 +89,7 @@ def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
     def init() -> TrainState:
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
         params = learner.model.init(jax.random.key(seed), zeros)["params"]
-        opt_state = learner.optimizer.init(learner.trainable.split(params)[0])
+        opt_state = learner.init_optimizers(params)
         window = Window.empty(roles_of(shapes), learner.sums)
         return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
 

@@ -27,15 +27,19 @@ class Trainable:
         frozen: patterns of parameters that do not train (`mnmt_jax.patterns`). LoRA's own are never
             frozen; where there is LoRA and no pattern, everything else is.
         lora: patterns of projections that carry LoRA; empty for a model without.
+        others: patterns of parameters that other players move (`mnmt_jax.objective.Player`).
     """
 
     frozen: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @classmethod
     def from_config(cls, model: Model, optimizer: Optimizer) -> Trainable:
         """Returns the rule that a configuration describes."""
-        return cls(optimizer.frozen, model.lora if model.lora_rank else ())
+        players = [player for method in model.methods for player in method.players()]
+        others = tuple(pattern for player in players for pattern in player.owns)
+        return cls(optimizer.frozen, model.lora if model.lora_rank else (), others)
 
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains.
@@ -43,6 +47,8 @@ class Trainable:
         Args:
             name: its path, e.g. `layer_0/attention/query/kernel`.
         """
+        if any(matches(pattern, name) for pattern in self.others):
+            return False
         if is_lora(name):
             return True
         if self.lora and not self.frozen:
@@ -82,6 +88,24 @@ class Trainable:
         check_patterns("Optimizer.frozen", self.frozen, base)
         projections = [name.removesuffix("/kernel") for name in base if name.endswith("/kernel")]
         check_patterns("Model.lora", self.lora, projections)
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned(Trainable):
+    """The rule of a player: what its patterns fit trains, and nothing else.
+
+    Attributes:
+        owns: patterns of its parameters.
+    """
+
+    owns: tuple[str, ...] = ()
+
+    def trains(self, name: str) -> bool:
+        """Returns whether a parameter is the player's."""
+        return any(matches(pattern, name) for pattern in self.owns)
+
+    def _check(self, names: list[str]) -> None:
+        check_patterns("Player.owns", self.owns, names)
 
 
 EVERYTHING = Trainable()

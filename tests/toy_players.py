@@ -1,0 +1,53 @@
+"""A toy method with two players: a critic that guesses states, and a model that it talks to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from mnmt_jax.config_checks import Weight
+from mnmt_jax.layouts import SOURCE
+from mnmt_jax.method import Method
+from mnmt_jax.objective import Objective, Player, States
+from mnmt_jax.plan import Sublayer
+from mnmt_jax.sublayers import FeedForward
+
+FIRST, LAST = States(1), States(2)
+
+
+def guess(forward, held):
+    """Sums how far the critic's guess of the last layer's states, by the first's, is from them."""
+    given, wanted = held(forward.read(FIRST)), held(forward.read(LAST))
+    distances = ((forward.aside("critic", given) - wanted) ** 2).mean(axis=-1)
+    return jnp.where(forward.batch[f"{SOURCE}_segment_ids"] != 0, distances, 0.0).sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Guessed(Method, name="guessed"):
+    """The critic learns to guess, the model to be hard to guess.
+
+    Attributes:
+        weight: of the model's term; 0 leaves it as without the critic.
+        rate: the critic's learning rate.
+    """
+
+    weight: Weight = 0.1
+    rate: Weight = 0.05
+
+    def edit(self, plan, config):
+        return dataclasses.replace(plan, aside=(Sublayer("critic", FeedForward(8, "critic")),))
+
+    def players(self):
+        own = Objective(
+            "guess", (FIRST, LAST), lambda forward: guess(forward, jax.lax.stop_gradient)
+        )
+        changes = ("learning_rate", self.rate), ("schedule", "constant"), ("warmup_steps", 0)
+        return (Player("critic", ("critic",), (own,), changes),)
+
+    def objectives(self):
+        reads = (FIRST, LAST)
+        return (
+            Objective("hidden", reads, lambda f: -self.weight * guess(f, lambda states: states)),
+        )

@@ -1,0 +1,172 @@
+"""Several optimizers in one update: who moves what, in which order, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from mnmt_jax.config import Mesh
+from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.learner import Learner, turn_loss
+from mnmt_jax.model import build_model
+from mnmt_jax.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.train import train, train_step
+from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
+from tests.applied import apply
+from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.sample_batches import random_pairs, unpacked
+from tests.toy_players import Guessed
+from tests.unit.test_train import stop_after
+
+VOCAB = 20
+ATOL = 2e-6
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("players"))
+
+
+def configure(cache, method: Guessed | None = Guessed(), **model):  # noqa: B008  frozen
+    methods = (method,) if method else ()
+    sizes = {"stage_layers": (2,), "heads": 4, "methods": methods, "dropout": 0.1} | model
+    return make_config(
+        cache,
+        model=sizes,
+        optimizer={"accumulate": 2, "initial_learning_rate": 1e-3, "eps": 1e-3},
+        train={"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3},
+    )
+
+
+def make_batch() -> dict[str, np.ndarray]:
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(16))
+    segments = batch["target_segment_ids"]
+    labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
+    batch["target_labels"] = labels.astype(np.int32)
+    return {name: array.reshape(2, 8, -1) for name, array in batch.items()}
+
+
+@functools.cache
+def updated(cache, method: Guessed | None = Guessed(), mesh: Mesh = Mesh(), **model):  # noqa: B008
+    """Returns learner, state and batch, and the state and metrics after an update."""
+    devices = make_mesh(mesh, jax.devices()[: 1 if mesh == Mesh() else 8])
+    learner = Learner.from_config(configure(cache, method, **model), VOCAB, devices)
+    batch = make_batch()
+    init = make_init(learner, {name: array[0] for name, array in batch.items()}, 3)
+    state = create_state(init, devices)
+    shardings = shardings_of(abstract_state(init, devices)), None
+    step = compile_on(devices, functools.partial(train_step, learner), out_shardings=shardings)
+    placed = place_batch(batch, devices, leading=1)
+    after, metrics = step(state, placed)
+    return learner, state, batch, jax.device_get(after), jax.device_get(metrics)
+
+
+def rest_of(params):
+    return {name: leaf for name, leaf in params.items() if name != "critic"}
+
+
+def assert_close(found, expected, atol=0.0):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=0), found, expected)
+
+
+def largest(tree) -> float:
+    return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+def test_the_critic_is_drawn_counted_and_in_no_pass(cache):
+    learner, state, batch, *_ = updated(cache)
+    assert set(state.params["critic"]) == {"wi", "wo"}
+    assert set(state.opt_state) == {"critic", ""}
+    without = rest_of(state.params)
+    static = {n: a[0] for n, a in batch.items() if n.startswith("source")}
+    cache_of = apply(learner.model, without, static, beam=2, max_steps=3, method="prefill")
+    tokens = jnp.ones((8, 2), jnp.int32)
+    step = jax.jit(lambda *given: learner.model.apply({"params": without}, *given, method="step"))
+    logits, _ = step(tokens, cache_of)
+    assert logits.shape == (8, 2, VOCAB)
+    plain = build_model(dataclasses.replace(learner.model.config, methods=()), VOCAB)
+    expected = apply(plain, without, {n: a[0] for n, a in batch.items()})
+    found = apply(learner.model, state.params, {n: a[0] for n, a in batch.items()})
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_without_its_term_the_model_trains_as_without_the_critic(cache):
+    _, state, _, after, metrics = updated(cache, Guessed(weight=0.0))
+    _, plain, _, expected, plain_metrics = updated(cache, None)
+    assert_close(rest_of(state.params), plain.params)
+    assert_close(rest_of(after.params), expected.params, ATOL)
+    assert metrics["loss"] == plain_metrics["loss"] and metrics["guess"] > 0.1
+    assert (
+        largest(jax.tree.map(jnp.subtract, after.params["critic"], state.params["critic"])) > 0.01
+    )
+
+
+def test_each_player_has_gradients_of_its_own_parameters_alone(cache):
+    """Even of a loss of all parameters: the critic's never reaches the rest."""
+    learner, state, batch, *_ = updated(cache)
+    critic, rest = learner.turns
+    one = {name: jnp.asarray(array[0]) for name, array in batch.items()}
+    gradients = jax.jit(jax.grad(lambda p: turn_loss(learner, critic, p, one)[0]))(state.params)
+    assert largest(rest_of(gradients)) == 0 and largest(gradients["critic"]) > 0.1
+    assert set(rest.trainable.split(state.params)[0]) == set(rest_of(state.params))
+    assert set(critic.trainable.split(state.params)[0]) == {"critic"}
+
+
+def by_hand(learner: Learner, state, batch, order):
+    """An update written out: one player after the other, each with its own Adam."""
+    rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
+    params = state.params
+    for turn in order:
+
+        def loss(params, turn=turn):
+            parts = [{n: jnp.asarray(a[k]) for n, a in batch.items()} for k in range(2)]
+            found = [
+                turn_loss(learner, turn, params, part, jax.random.fold_in(rng, k))
+                for k, part in enumerate(parts)
+            ]
+            return sum(f[0] for f in found) / sum(f[1]["tokens"] for f in found)
+
+        gradients, _ = turn.trainable.split(jax.jit(jax.grad(loss))(params))
+        own, _ = turn.trainable.split(params)
+        updates, _ = turn.optimizer.update(gradients, state.opt_state[turn.name], own)
+        params = {**params, **optax.apply_updates(own, updates)}
+    return params
+
+
+def test_the_rest_moves_by_the_critic_that_has_moved(cache):
+    learner, state, batch, after, _ = updated(cache)
+    turns = learner.turns
+    expected, swapped = (by_hand(learner, state, batch, order) for order in (turns, turns[::-1]))
+    assert_close(after.params, jax.device_get(expected), ATOL)
+    apart = jax.tree.map(jnp.subtract, rest_of(expected), rest_of(swapped))
+    assert largest(apart) > 50 * ATOL
+
+
+@pytest.mark.parametrize("mesh", [Mesh(fsdp=4), Mesh(fsdp=2, tensor=2)], ids=str)
+def test_the_update_is_that_of_one_device(mesh, cache):
+    _, _, _, expected, expected_metrics = updated(cache)
+    _, _, _, found, metrics = updated(cache, Guessed(), mesh)
+    assert_close(found.params, expected.params, ATOL)
+    assert metrics.keys() == expected_metrics.keys() >= {"guess", "hidden", "loss"}
+    for name, value in metrics.items():
+        assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+
+
+def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_device):
+    config = configure(cache)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, whole) is None
+    for line in records(whole):
+        assert line["guess"] > 0 > line["hidden"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+        assert train(config, broken) == "SIGTERM"
+    assert train(config, broken) is None
+    assert_same_training(broken, whole, 6)
