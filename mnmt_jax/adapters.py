@@ -22,14 +22,16 @@ import numpy as np
 from flax import traverse_util
 
 from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config, Model, as_facts
+from mnmt_jax.config import Config, Model
 from mnmt_jax.describe import check_parameters, parameter_shapes
+from mnmt_jax.earlier import renewed_facts
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.interchange.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.json_files import read_object
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.lora import is_lora, merge_lora, split_lora
+from mnmt_jax.method import as_facts
 from mnmt_jax.new_run import write_run
 from mnmt_jax.partial import check_output, new_folder
 from mnmt_jax.run_directory import RunDirectory
@@ -48,9 +50,6 @@ _STRUCTURE = (
     "methods",
     "position_base",
 )
-
-# What adapters of an earlier version say besides.
-_WITHOUT_ADAPTION = ("adaption_mlp", 0)
 
 Step = int | str | None
 
@@ -195,8 +194,8 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
     here = json.loads(json.dumps(_structure(config.model)))
     differing = [
         f"Model.{name} is {here[name]!r}, the adapter's {value!r}"
-        for name, value in facts["model"].items()
-        if here.get(name) != value and (name, value) != _WITHOUT_ADAPTION
+        for name, value in renewed_facts(facts["model"], here).items()
+        if here.get(name) != value
     ]
     if differing:
         raise UserError(f"{run.place}: another model: {'; '.join(differing)}")

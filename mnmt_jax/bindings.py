@@ -62,6 +62,7 @@ class Bindings:
         self._fields: dict[str, dict[str, _Bound]] = {}
         self._macros: dict[str, _Bound] = {}
         self._used: set[str] = set()  # macros that some value mentions
+        self._named: set[Any] = set()  # methods of lists, those that later ones replaced too
 
     def bind(self, statement: Any, told: str, place: str) -> None:
         """Takes a binding, or a block's head, whose bindings follow as statements of their own.
@@ -90,6 +91,8 @@ class Bindings:
             return
         if field not in known:
             raise UserError(f"{told}{self.no_such_field(title, field)}")
+        if field == "methods":
+            self._named |= {part for part in _parts(statement.value) if isinstance(part, str)}
         of_section = self._fields.setdefault(title, {})
         of_section[field] = self._taken(statement.value, told, place)
 
@@ -123,7 +126,7 @@ class Bindings:
             raise UserError(f"{place}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
-        """Checks that everything bound is of some use.
+        """Checks that everything bound is of use, or was until a later word left its method out.
 
         Args:
             sections: names of those that were made.
@@ -137,11 +140,13 @@ class Bindings:
                 f"%{name}"
             )
         for title in self._fields.keys() - set(sections):
-            method = getattr(self._further(title), "name", title)
-            raise UserError(
-                f"{self.place(title)}{title}.{next(iter(self._fields[title]))}: nothing reads it; "
-                f"name '{method}' in Model.methods or Train.methods"
-            )
+            method: Any = self._further(title)
+            if method.name not in self._named:
+                where = "Model.methods" if method.edits() else "Train.methods"
+                raise UserError(
+                    f"{self.place(title)}{title}.{next(iter(self._fields[title]))}: nothing reads "
+                    f"it; name '{method.name}' in {where}"
+                )
 
     def _field_names(self, title: str) -> list[str] | None:
         if title not in self._known:

@@ -3,7 +3,7 @@
 The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
 properties or are computed where they are used, never keys. Of gin this module takes the grammar
 alone: a file is read as data, and nothing in it is imported or called. t5x, which reads the same
-files, uses gin itself, and `parsed_config` takes over what that made of them.
+files, uses gin itself (`mnmt_jax.t5x_config`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import dataclasses
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import re
 import sys
-import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import gin
 from gin import config_parser
 
-from mnmt_jax.bindings import Bindings, Macro, Reference
+from mnmt_jax.bindings import Bindings
 from mnmt_jax.config_checks import (
     Amount,
     Checked,
@@ -34,11 +33,10 @@ from mnmt_jax.config_checks import (
 )
 from mnmt_jax.earlier import renewed
 from mnmt_jax.errors import UserError
-from mnmt_jax.method import Method
-from mnmt_jax.methods import all_methods, get_method, get_section, section_titles
+from mnmt_jax.gin_grammar import statements_of
+from mnmt_jax.method import Method, check_once
+from mnmt_jax.methods import get_method, get_section, section_titles
 from mnmt_jax.partial import write_text
-
-_QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
 
 
 @gin.register
@@ -119,6 +117,7 @@ class Model(Checked):
     def __post_init__(self) -> None:
         """Checks every field, and that the widths fit each other."""
         super().__post_init__()
+        check_once("Model", self.methods)
         if self.embed % self.heads:
             raise UserError(
                 f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
@@ -211,8 +210,9 @@ class Train(Checked):
     def __post_init__(self) -> None:
         """Checks every field, and that the best checkpoint can be known."""
         super().__post_init__()
+        check_once("Train", self.methods)
         for method in self.methods:
-            if method.edits():
+            if method.edits() or method.players():
                 raise UserError(
                     f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
                 )
@@ -292,30 +292,32 @@ class Config:
     decode: Decode
     mesh: Mesh
 
+    def __post_init__(self) -> None:
+        """Checks that no method stands both in `Model` and in `Train`."""
+        check_once("Model.methods and Train", self.methods)
+
     @property
     def methods(self) -> tuple[Method, ...]:
         """Those of the model and of training."""
         return (*self.model.methods, *self.train.methods)
 
 
-def as_facts(section: Any) -> dict[str, Any]:
-    """Returns a section, or a configuration, as what JSON holds; methods stand under their names.
+class Source(Protocol):
+    """Where the values of sections come from: `Bindings`, or gin itself."""
 
-    Args:
-        section: a dataclass of this module.
-    """
-    facts = {}
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if field.name == "methods":
-            value = {method.name: dataclasses.asdict(method) for method in value}
-        facts[field.name] = as_facts(value) if dataclasses.is_dataclass(value) else value
-    return facts
+    def value(self, title: str, field: str, default: Any) -> Any:
+        """Returns what a field is bound to."""
+
+    def place(self, title: str, field: str) -> str:
+        """Returns `FILE:LINE: ` of a binding, for errors."""
+
+    def section(self, section: type, further: Mapping[str, Any]) -> Any:
+        """Makes a section, with values that are not bound."""
 
 
 _MARK = "# Written by mnmt-jax.\n"
-_SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
-_SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
+SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
+SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
 _ROOT = Path(__file__).resolve().parent.parent
 gin.add_config_file_search_path(str(_ROOT))  # for t5x
 
@@ -345,24 +347,24 @@ def load_config(
         _read_file(found, file, path)
     for binding in bindings:
         _read_binding(found, binding)
-    config = _assembled(found)
-    read = (*_SECTIONS.values(), *map(type, config.methods))
+    config = assembled(found)
+    read = (*SECTIONS.values(), *map(type, config.methods))
     found.check_read([section.__name__ for section in read])
     return config
 
 
-def _assembled(source: Bindings | _Gin) -> Config:
+def assembled(source: Source) -> Config:
     """Makes all sections, those of the methods that `Model` and `Train` name first."""
     made = {}
-    for name, section in _SECTIONS.items():
-        further = {}
+    for name, section in SECTIONS.items():
+        further: dict[str, Any] = {}
         if section in (Model, Train):
             title = section.__name__
-            names = source.value(title, "methods", ())
             try:
-                further["methods"] = [source.section(each) for each in _chosen(title, names)]
+                chosen = _chosen(title, source.value(title, "methods", ()))
             except UserError as error:
                 raise UserError(f"{source.place(title, 'methods')}{error}") from error
+            further["methods"] = [source.section(each, {}) for each in chosen]
         made[name] = source.section(section, further)
     return Config(**made)
 
@@ -370,8 +372,6 @@ def _assembled(source: Bindings | _Gin) -> Config:
 def _chosen(title: str, names: Any) -> list[type[Method]]:
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{title}.methods={names!r} must be a tuple, such as ('adaption',)")
-    if len(set(names)) < len(names):
-        raise UserError(f"{title}.methods={names!r} names a method twice")
     return [get_method(name, f"{title}.methods") for name in names]
 
 
@@ -386,44 +386,12 @@ def no_such_field(title: str, field: str) -> str:
 
 
 def _bindings() -> Bindings:
-    return Bindings(_SECTIONS.values(), get_section, section_titles)
+    return Bindings(SECTIONS.values(), get_section, section_titles)
 
 
 def _find(path: str) -> Path | None:
     """Returns a file below the working directory or else the repository root."""
     return next((file for file in (Path(path), _ROOT / path) if file.is_file()), None)
-
-
-class _AsData(config_parser.ParserDelegate):
-    """Makes marks of what gin's own delegate looks up and later calls."""
-
-    def configurable_reference(self, name: str, evaluate: bool) -> Reference:
-        return Reference(f"@{name}{'()' if evaluate else ''}")
-
-    def macro(self, name: str) -> Macro:
-        return Macro(name)
-
-
-def _statements(text: str, named: str) -> Iterator[Any]:
-    """Yields gin's statements of a text; `named` is its file's name, empty for a binding."""
-    try:
-        yield from config_parser.ConfigParser(text, _AsData())
-    except SyntaxError as error:
-        place = f"{named}:{error.lineno}" if named else text
-        raise UserError(f"{place}: {_syntax(error.msg)}") from error
-    except tokenize.TokenError as error:
-        place = f"{named}:{error.args[1][0]}" if named else text
-        raise UserError(f"{place}: a bracket or quote is not closed ({error.args[0]})") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{named or text}: {_syntax(str(error))}") from error
-
-
-def _syntax(message: str) -> str:
-    """Says in one line what gin's parser says in several."""
-    text = " ".join(message.split())
-    if "malformed node" in text or "Unable to parse value" in text:
-        return re.sub(r"^malformed node.*?> ", "", text) + _QUOTES
-    return text
 
 
 def _read_file(
@@ -448,7 +416,7 @@ def _read_file(
     except UnicodeDecodeError as error:
         raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())
-    statements = _statements(text, named)
+    statements = statements_of(text, named)
     for statement in renewed(statements) if values_alone else statements:
         place = f"{named}:{statement.location.line_num}: "
         includes = isinstance(statement, config_parser.IncludeStatement)
@@ -489,7 +457,7 @@ def _check_imported(statement: config_parser.ImportStatement, place: str) -> Non
 
 
 def _read_binding(found: Bindings, text: str) -> None:
-    for statement in _statements(text, ""):
+    for statement in statements_of(text, ""):
         if not isinstance(statement, config_parser.BindingStatement):
             raise UserError(f"{text}: must be NAME=VALUE")
         found.bind(statement, f"{text}: ", "")
@@ -498,7 +466,7 @@ def _read_binding(found: Bindings, text: str) -> None:
 def save_config(config: Config, path: str | Path) -> None:
     """Writes every field, defaults included, as a gin file that `load_config` reads back."""
     lines = [_MARK]
-    for section in (*(getattr(config, name) for name in _SECTIONS), *config.methods):
+    for section in (*(getattr(config, name) for name in SECTIONS), *config.methods):
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             value = tuple(each.name for each in value) if field.name == "methods" else value
@@ -513,58 +481,5 @@ def is_saved_config(text: str) -> bool:
         return True
     lines = [line for line in text.splitlines() if line]
     sections = [line.partition(".")[0] for line in lines if re.match(r"\w+\.\w+ = ", line)]
-    wanted = [section.__name__ for section in _SECTIONS.values()]
+    wanted = [section.__name__ for section in SECTIONS.values()]
     return len(sections) == len(lines) and list(dict.fromkeys(sections)) == wanted
-
-
-class _Gin:
-    """What gin itself has parsed, as `Bindings` gives what this module has."""
-
-    def value(self, title: str, field: str, default: Any) -> Any:
-        try:
-            return gin.query_parameter(f"{title}.{field}")
-        except ValueError:
-            return default
-
-    def place(self, title: str, field: str) -> str:
-        del title, field
-        return ""
-
-    def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
-        return gin.get_configurable(section)(**dict(further or {}))
-
-
-def register_methods() -> None:
-    """Makes the methods' sections known to gin, which refuses what it does not know; for t5x."""
-    for name in all_methods():
-        method = get_method(name)
-        if f"{method.__module__}.{method.__name__}" not in gin.config._REGISTRY:
-            gin.register(method)
-
-
-def parsed_config() -> Config:
-    """Returns what gin files that somebody else has parsed, as t5x does, bind of our sections.
-
-    Raises:
-        UserError: if a value is out of range, or something of ours is bound that nothing reads.
-    """
-    config = _assembled(_Gin())
-    _check_all_consumed()
-    return config
-
-
-def _check_all_consumed() -> None:
-    """Refuses what gin accepts in silence: our fields under a scope, and macros nobody reads."""
-    operative = gin.operative_config_str()
-    ours = {f"{each.__module__}.{each.__name__}" for each in _SECTIONS.values()}
-    ours |= {f"{each.__module__}.{each.__name__}" for each in map(get_method, all_methods())}
-    for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
-        short = name.rsplit(".", 1)[-1]
-        if short == "macro":
-            if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
-                raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
-        elif name in ours and (scope or (fields and f"{short}." not in operative)):
-            full = f"{scope}/{short}" if scope else short
-            raise UserError(
-                f"gin binding '{full}.{next(iter(fields))}' is never read; check its name"
-            )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from gin import config_parser
 
 # Section.field -> the method that has it now and the field's name there. A method was in use if its
 # first field here was not 0.
@@ -53,8 +51,24 @@ def renewed(statements: Iterable[Any]) -> list[Any]:
     return kept
 
 
+def renewed_facts(model: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what an adapter says of the model it is for, as this version would have written it.
+
+    Args:
+        model: of the adapter's file.
+        here: the same of the model at hand; rates that earlier versions did not write are its.
+    """
+    facts = dict(model)
+    mlp = facts.pop("adaption_mlp", 0)
+    if "methods" not in facts:
+        rates = {each["name"]: each.get("dropout") for each in here["methods"]}
+        adaption = {"name": "adaption", "mlp": mlp, "dropout": rates.get("adaption")}
+        facts["methods"] = [adaption] if mlp else []
+    return facts
+
+
 def _is_binding(statement: Any) -> bool:
-    return isinstance(statement, config_parser.BindingStatement)
+    return bool(getattr(statement, "arg_name", ""))
 
 
 def _renamed(statement: Any, name: str, value: Any) -> Any:

@@ -89,13 +89,13 @@ def train_flops(
         sentence: lengths of the pair.
         trainable: which parameters train.
         reads: states that objectives read, of the pair and of views.
-        views: tokens of each view's source.
+        views: tokens of each view's source. What stands beside the plan is not counted.
     """
     own = [each for each in reads if not each.view]
     products = [*_products(config, layout, vocab_size, sentence, own)]
     for view, tokens in views.items():
-        of_view = [each for each in reads if each.view == view]
-        products += _states_products(config, layout, of_view, tokens)
+        if of_view := [each for each in reads if each.view == view]:
+            products += _states_products(config, layout, of_view, tokens)
     return sum(flops * (3 if not name or trainable.trains(name) else 2) for name, flops in products)
 
 

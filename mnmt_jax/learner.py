@@ -13,9 +13,12 @@ from jaxtyping import Array
 
 from mnmt_jax.config import Config
 from mnmt_jax.data.views import View
+from mnmt_jax.errors import UserError
 from mnmt_jax.flops import Sentence, train_flops
+from mnmt_jax.layout import Layout
 from mnmt_jax.layouts import TARGET
 from mnmt_jax.losses import LossSums, Sums, chunked_token_loss
+from mnmt_jax.method import all_objectives
 from mnmt_jax.model import Translator, build_model
 from mnmt_jax.objective import Objective, Player, States
 from mnmt_jax.optimizer import Schedule, make_optimizer, make_schedule
@@ -34,14 +37,12 @@ class Turn:
         name: of the player; empty for the one that has the cross entropy.
         trainable: which parameters it moves.
         optimizer: from `make_optimizer`.
-        schedule: the optimizer's, for the record.
         objectives: what it minimises, for the last player besides the cross entropy.
     """
 
     name: str
     trainable: Trainable
     optimizer: optax.GradientTransformation
-    schedule: Schedule
     objectives: tuple[Objective, ...]
 
     @classmethod
@@ -52,7 +53,6 @@ class Turn:
             player.name,
             Owned(owns=player.owns),
             make_optimizer(optimizer, config.train.steps),
-            make_schedule(optimizer, config.train.steps),
             player.objectives,
         )
 
@@ -62,7 +62,7 @@ class Learner:
     """What `train_step` needs besides state and batch: structure and constants of a run.
 
     Attributes:
-        model: has `features`.
+        model: the network.
         optimizer: from `make_optimizer`.
         schedule: the optimizer's, for the record.
         label_smoothing: of the loss.
@@ -94,6 +94,7 @@ class Learner:
         model = build_model(config.model, vocab_size)
         for method in config.methods:
             method.check(config, model.plan)
+        _check_objectives(all_objectives(config.methods), model.layout)
         return cls(
             model,
             make_optimizer(config.optimizer, config.train.steps),
@@ -109,7 +110,7 @@ class Learner:
     @property
     def turns(self) -> tuple[Turn, ...]:
         """Returns all players' parts of an update, in order."""
-        rest = Turn("", self.trainable, self.optimizer, self.schedule, self.objectives)
+        rest = Turn("", self.trainable, self.optimizer, self.objectives)
         return (*self.before, rest)
 
     @property
@@ -119,7 +120,15 @@ class Learner:
         return (*LossSums._fields, *terms)
 
     def init_optimizers(self, params: Any) -> Any:
-        """Returns the state of the optimizer; of several players' by name."""
+        """Returns the state of the optimizer; of several players' by name.
+
+        Raises:
+            UserError: if two players own one parameter.
+        """
+        owned = [name for turn in self.before for name in turn.trainable.names(params)]
+        for name in owned:
+            if owned.count(name) > 1:
+                raise UserError(f"two players own '{name}'; only one may move it")
         states = {
             turn.name: turn.optimizer.init(turn.trainable.split(params)[0]) for turn in self.turns
         }
@@ -133,7 +142,8 @@ class Learner:
             views: tokens of the source of each view that objectives read.
         """
         model = self.model
-        reads = [each for one in self.objectives for each in one.reads]
+        objectives = [objective for turn in self.turns for objective in turn.objectives]
+        reads = [each for one in objectives for each in one.reads]
         return train_flops(
             model.config,
             model.layout,
@@ -150,6 +160,24 @@ class Learner:
         A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
         """
         return dataclasses.replace(self, objectives=(), before=())
+
+
+def _check_objectives(objectives: tuple[Objective, ...], layout: Layout) -> None:
+    """Checks that the names differ and that there is what is read.
+
+    Raises:
+        UserError: otherwise.
+    """
+    names = [*LossSums._fields, "loss", *(objective.name for objective in objectives)]
+    for objective in objectives:
+        if names.count(objective.name) > 1:
+            raise UserError(f"objective '{objective.name}': the name is taken; choose another")
+        for read in objective.reads:
+            if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
+                raise UserError(
+                    f"objective '{objective.name}' reads '{read.role}' after layer {read.layer}, "
+                    f"which layout '{layout.name}' does not have; choose another layer"
+                )
 
 
 def batch_loss(

@@ -144,6 +144,7 @@ class Plan:
         layout: its structure, with layer counts.
         stages: one plan for each of the layout's stages.
         aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
+            Of each only the kind matters: there is no residual stream.
     """
 
     layout: Layout

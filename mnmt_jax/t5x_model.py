@@ -21,7 +21,7 @@ from jaxtyping import Array
 from t5x import metrics as t5x_metrics
 from t5x import models, optimizers, trainer
 
-from mnmt_jax.config import Config, parsed_config
+from mnmt_jax.config import Config
 from mnmt_jax.data.converter import training_converter
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.translate import length_limit
@@ -32,6 +32,7 @@ from mnmt_jax.losses import reported
 from mnmt_jax.seqio_tasks import registered_vocabulary
 from mnmt_jax.seqio_vocabulary import PieceVocabulary
 from mnmt_jax.sharding import make_mesh, parameter_axes
+from mnmt_jax.t5x_config import parsed_config
 from mnmt_jax.t5x_decoding import SearchDecode
 from mnmt_jax.t5x_features import RoleFeatureConverter
 from mnmt_jax.t5x_names import KINDS, our_batch

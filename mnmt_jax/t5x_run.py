@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from t5x import gin_utils
 
-from mnmt_jax.config import parsed_config
 from mnmt_jax.interchange.t5x_checkpoint import run_beside
 from mnmt_jax.seqio_tasks import registered_vocabulary
+from mnmt_jax.t5x_config import parsed_config
 
 
 def write_run(model_dir: str, summary_writer: Any, step: int, *, mixture_or_task_name: str) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Config, parsed_config, register_methods
+from mnmt_jax.config import Config
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.optimizer import make_schedule
 from mnmt_jax.sharding import RULES
+from mnmt_jax.t5x_config import parsed_config, register_methods
 
 register_methods()  # before t5x's gin reads their sections
 

@@ -75,6 +75,10 @@ class Trainable:
             raise UserError(f"Optimizer.frozen={self.frozen!r} leaves nothing to train")
         return tuple(traverse_util.unflatten_dict(part, sep="/") for part in (trained, fixed))
 
+    def names(self, params: Any) -> list[str]:
+        """Returns the paths of what trains; as `count`."""
+        return [name for name in traverse_util.flatten_dict(params, sep="/") if self.trains(name)]
+
     def count(self, params: Any) -> int:
         """Counts the values that train.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mnmt_jax.config import Config, as_facts
+from mnmt_jax.config import Config
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translate import (
@@ -25,6 +25,7 @@ from mnmt_jax.decoding.translate import (
 from mnmt_jax.errors import UserError
 from mnmt_jax.fingerprint import tree_fingerprint
 from mnmt_jax.languages import LANGUAGES
+from mnmt_jax.method import as_facts
 from mnmt_jax.model import build_model
 from mnmt_jax.vocabulary import Vocabulary
 

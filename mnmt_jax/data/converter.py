@@ -25,6 +25,7 @@ from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.data.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.method import all_objectives
 from mnmt_jax.objective import States
 from mnmt_jax.vocabulary import Vocabulary
 
@@ -291,8 +292,7 @@ class Converter:
 
 def views_of(config: Config) -> tuple[View, ...]:
     """Returns the views that the objectives of a run read."""
-    objectives = [each for method in config.methods for each in method.objectives()]
-    reads = [read for objective in objectives for read in objective.reads]
+    reads = [read for each in all_objectives(config.methods) for read in each.reads]
     return tuple(dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view))
 
 

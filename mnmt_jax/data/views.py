@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.layouts import TARGET
+from mnmt_jax.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +18,13 @@ class View:
 
     name: str
     side: str = TARGET
+
+    def __post_init__(self) -> None:
+        """Checks that there is such a side, and that no array of a batch has the name already."""
+        if self.side not in (SOURCE, TARGET):
+            raise ValueError(f"View.side='{self.side}' must be '{SOURCE}' or '{TARGET}'")
+        if self.name in (SOURCE, REGISTER, TRIGGER, TARGET):
+            raise ValueError(f"View.name='{self.name}' is a role; choose another name")
 
     @property
     def prefix(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.bucket import refuse_bucket
-from mnmt_jax.config import Config, as_facts
+from mnmt_jax.config import Config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -25,6 +25,7 @@ from mnmt_jax.evaluation.translations import (
     check_translations,
 )
 from mnmt_jax.languages import Direction
+from mnmt_jax.method import as_facts
 from mnmt_jax.partial import check_replaced, check_writable, write_text
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary

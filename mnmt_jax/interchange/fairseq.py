@@ -193,12 +193,14 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         return Model("encoder_decoder", stages, **shared)
     bias = int(arguments["attention_position_bias"])
     check_supported(path, [("attention_position_bias", bias, min(max(bias, 0), 1))])
-    adaption = Adaption(int(get("adaption_inner_size", 2048)), float(get("adaption_dropout", 0.2)))
-    has_adaption = str(get("adaption_flag", "False")) == "True"
+    methods: tuple[Adaption, ...] = ()
+    if str(get("adaption_flag", "False")) == "True":
+        width, rate = get("adaption_inner_size", 2048), get("adaption_dropout", 0.2)
+        methods = (Adaption(int(width), float(rate)),)
     return Model(
         two_stage_layout(stages[0], bias),
         stages if stages[0] else stages[1:],
-        methods=(adaption,) if has_adaption else (),
+        methods=methods,
         **shared,
     )
 

@@ -5,6 +5,7 @@ A file is imported when a configuration names its method or its section.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 from mnmt_jax.errors import UserError, listed
@@ -35,7 +36,12 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
             f"{field}: no method '{name}'; there are {listed(all_methods())}; your own needs "
             "--module_import"
         )
-    return Method.known[name]
+    method = Method.known[name]
+    if not dataclasses.is_dataclass(method) or method.__hash__ is None:
+        raise UserError(
+            f"{field}: '{name}' ({method.__module__}.{method.__name__}) must be a frozen dataclass"
+        )
+    return method
 
 
 def get_section(title: str) -> type[Method] | None:

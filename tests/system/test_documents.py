@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import re
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ from mnmt_jax.config import load_config
 from mnmt_jax.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.method import Method
 from mnmt_jax.run_directory import RunDirectory
 from mnmt_jax.vocabulary import Vocabulary
 from tests import made_pages
@@ -121,11 +123,13 @@ def test_evaluation(root):
     assert result.task == "ted19" and len(result.directions) == 2
 
 
-def test_methods(root):
+def test_methods(root, monkeypatch):
     """The page's own method is the file that its command imports."""
     own, described = commands("docs/methods.md")
     (root / "own_method.py").write_text(own.text, encoding="utf-8")
+    monkeypatch.setattr(Method, "known", dict(Method.known))
     printed = run_page("docs/methods.md", root)
+    assert Method.known["attention_only"].__module__ == sys.modules.pop("own_method").__name__
     config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
     found = json.loads(printed[described.text])["parameters"]["mlp"]

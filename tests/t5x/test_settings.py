@@ -8,9 +8,10 @@ import gin
 import pytest
 
 from mnmt_jax import t5x_errors, t5x_settings
-from mnmt_jax.config import load_config, parsed_config
+from mnmt_jax.config import load_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.sharding import RULES
+from mnmt_jax.t5x_config import parsed_config
 
 MODEL = "gin_configs/models/register_tiny.gin"
 RUN = "gin_configs/runs/own_text.gin"

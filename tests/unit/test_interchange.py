@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Model
+from mnmt_jax.config import Model, load_config
 from mnmt_jax.errors import UserError
+from mnmt_jax.interchange import fairseq
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import (
@@ -40,6 +42,7 @@ from mnmt_jax.languages import MITRE_LANGUAGES
 from mnmt_jax.layouts import LAYOUTS, get_layout
 from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, read_all
@@ -359,3 +362,25 @@ def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatc
     made_foreign.fairseq_checkpoint(tmp_path / "x", "two_stage")
     with pytest.raises(UserError, match=message):
         open_fairseq(tmp_path / "x" / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("name", ["two_stage_trigger", "prefix", "encoder_decoder", "register"])
+def test_the_settings_of_an_export_are_those_of_its_import(name):
+    """With adaption modules where the layout has them, and without."""
+    model = dataclasses.replace(MODELS[name], norm="post")
+    instruction = "register" if name == "register" else "1"
+    config = load_config([], [f"Data.instruction='{instruction}'"])
+    for methods in {model.methods, ()}:
+        one = dataclasses.replace(model, methods=methods)
+        arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
+        found = fairseq._model(Path("model.pt"), arguments)
+        assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
+
+
+@pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])
+def test_a_model_that_fairseq_does_not_have_is_no_stock_one(name):
+    """A cut connection leaves the same parameters: only the settings could tell."""
+    model = dataclasses.replace(MODELS[name], methods=(CutResidual(),))
+    config = dataclasses.replace(load_config([]), model=model)
+    with pytest.raises(UserError, match=f"fairseq has no '{name}' with 'cut_residual'"):
+        fairseq._export_arguments(config)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import gin
 import pytest
 
 from mnmt_jax.cli import import_modules
-from mnmt_jax.config import Model, as_facts, load_config, save_config
+from mnmt_jax.config import Model, load_config, save_config
+from mnmt_jax.earlier import renewed_facts
 from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import get_layout
+from mnmt_jax.method import Method, as_facts
 from mnmt_jax.methods import SECTIONS, get_method
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.sublayers import make_plan
+from mnmt_jax.t5x_config import parsed_config, register_methods
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
 INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]
@@ -47,7 +51,7 @@ def test_a_saved_configuration_with_methods_reads_back(tmp_path):
     assert "Model.methods = ('adaption',)" in text and "InstruCL.form = 'paper'" in text
     assert load_config([], run=tmp_path / "config.gin") == config
     facts = json.loads(json.dumps(as_facts(config)))
-    assert facts["train"]["methods"] == {"instructcl": {"layer": 2, "form": "paper"}}
+    assert facts["train"]["methods"] == [{"name": "instructcl", "layer": 2, "form": "paper"}]
 
 
 def test_methods_edit_in_their_order():
@@ -60,7 +64,11 @@ def test_methods_edit_in_their_order():
             seen.append([each.name for each in plan.stages[-1].leave])
             return plan
 
-    plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Watching())))
+    @dataclasses.dataclass(frozen=True)
+    class Again(Watching, name="again"):
+        pass
+
+    plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Again())))
     assert seen == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
 
 
@@ -70,13 +78,14 @@ def test_methods_edit_in_their_order():
         (["Model.methods=('adoption',)"], "Model.methods: no method 'adoption'.*adaption"),
         (["Model.methods='adaption'"], r"Model.methods='adaption' must be a tuple"),
         (["Model.methods=(3,)"], r"Model.methods=\(3,\) must be a tuple"),
-        (["Model.methods=('adaption', 'adaption')"], "names a method twice"),
+        (["Model.methods=('adaption', 'adaption')"], "Model.methods names .adaption. twice"),
         (["Train.methods=('adaption',)"], "Train.methods=.*adaption.*name it in Model.methods"),
         (["Adaption.mlp=3"], "Adaption.mlp: nothing reads it; name 'adaption' in Model.methods"),
         ([*ADAPTION, "Adaption.mpl=3"], "Adaption.mpl: no such name; did you mean Adaption.mlp"),
         ([*ADAPTION, "Adoption.mlp=3"], "Adoption: no such name; did you mean Adaption"),
         ([*ADAPTION, "Adaption.mlp=0"], "Adaption.mlp=0 must be at least 1"),
         ([*INSTRUCTCL, "InstruCL.layer=0"], "InstruCL.layer=0 must be at least 1"),
+        (["Model.methods=('instructcl',)", *INSTRUCTCL], "names 'instructcl' twice"),
         (["Model.adaption_mlp=8"], "is Adaption.mlp now, with Model.methods = .'adaption'"),
         (["Train.contrastive_layer=8"], "is InstruCL.layer now, with Train.methods"),
     ],
@@ -110,12 +119,13 @@ class Twice(Method, name="twice"):
 
 
 def test_a_method_of_ones_own_needs_no_edit_of_the_library(tmp_path, monkeypatch):
-    (tmp_path / "own_method.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "method_of_this_test.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Method, "known", dict(Method.known))
     bindings = ["Model.methods=('twice',)", "Twice.layer=2", "Model.stage_layers=(3,)"]
     with pytest.raises(UserError, match="no method 'twice'.*--module_import"):
         load_config([], bindings[:1])
-    import_modules(["own_method"])
+    import_modules(["method_of_this_test"])
     plan = plan_of(load_config([], bindings).model)
     assert [len(layer) for _, layer in plan.layers()] == [2, 4, 2]
     with pytest.raises(UserError, match="Twice.layer=0 must be at least 1"):
@@ -139,3 +149,59 @@ def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
     assert config.model.methods == ((Adaption(mlp, 0.2),) if mlp else ())
     assert config.train.methods == ((InstruCL(layer, "paper"),) if layer else ())
     assert config.model.layout == "two_stage"
+
+
+def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
+    """A file with a method, and a flag without it: its section is no mistake then."""
+    file = tmp_path / "own.gin"
+    file.write_text("Model.methods = ('adaption',)\nAdaption.mlp = 2\n")
+    assert load_config([str(file)], ["Model.methods=()"]).methods == ()
+    file.write_text("\nModel.methods = ('adaption',)\nAdaption.mlp = 0\n")
+    with pytest.raises(UserError, match=r"^\S*own.gin:3: Adaption.mlp=0"):
+        load_config([str(file)])
+    with pytest.raises(UserError, match="^Adaption.mlp=-1"):
+        load_config([str(file)], ["Adaption.mlp=-1"])
+
+
+def test_names_of_the_library_are_taken():
+    get_method("adaption")
+    with pytest.raises(UserError, match="'adaption' is mnmt_jax.methods.adaption; rename yours"):
+        type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
+    assert get_method("adaption") is Adaption
+
+
+def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
+    monkeypatch.setattr(Method, "known", dict(Method.known))
+    type("Plain", (Method,), {"__module__": "mine"}, name="plain")
+    with pytest.raises(UserError, match="Model.methods: 'plain' .mine.Plain. must be a frozen"):
+        load_config([], ["Model.methods=('plain',)"])
+
+
+def test_gin_itself_knows_their_sections():
+    """As under t5x, whose gin parses the same files."""
+    register_methods()
+    with gin.unlock_config():
+        gin.parse_config([*ADAPTION, *INSTRUCTCL])
+    try:
+        expected = load_config([], [*ADAPTION, *INSTRUCTCL])
+        assert parsed_config() == expected
+        assert type(parsed_config().model.methods[0]) is Adaption
+        gin.parse_config("CutResidual.layer = 2")
+        with pytest.raises(UserError, match="CutResidual.layer' is never read.*names its method"):
+            parsed_config()
+    finally:
+        gin.clear_config()
+
+
+OLD_FACTS = {"layout": "two_stage", "embed": 16}
+
+
+@pytest.mark.parametrize(
+    ("methods", "adaption", "fits"),
+    [((Adaption(8),), 8, True), ((), 0, True), ((Adaption(8),), 0, False), ((), 8, False)],
+)
+def test_adapters_of_an_earlier_version_are_compared(methods, adaption, fits):
+    model = Model("two_stage", (1, 1), embed=16, heads=2, methods=methods)
+    here = json.loads(json.dumps(as_facts(model)))
+    facts = renewed_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
+    assert all(here[name] == value for name, value in facts.items()) == fits

@@ -12,7 +12,8 @@ import numpy as np
 import optax
 import pytest
 
-from mnmt_jax.config import Mesh
+from mnmt_jax.config import Mesh, Train
+from mnmt_jax.errors import UserError
 from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.learner import Learner, turn_loss
 from mnmt_jax.model import build_model
@@ -170,3 +171,33 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_d
         assert train(config, broken) == "SIGTERM"
     assert train(config, broken) is None
     assert_same_training(broken, whole, 6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Second(Guessed, name="second"):
+    """Another player for the same parameters, by another name."""
+
+    def edit(self, plan, config):
+        return plan
+
+    def objectives(self):
+        return ()
+
+    def players(self):
+        (player,) = super().players()
+        own = dataclasses.replace(player.objectives[0], name="other")
+        return (dataclasses.replace(player, name="second", objectives=(own,)),)
+
+
+def test_what_players_may_not_do_is_refused(cache):
+    devices = make_mesh(Mesh(), jax.devices()[:1])
+    with pytest.raises(UserError, match="Train.methods=.'guessed',. changes the model"):
+        Train(methods=(Guessed(),))
+    both = configure(cache, Guessed(), methods=(Guessed(), Second()))
+    learner = Learner.from_config(both, VOCAB, devices)
+    init = make_init(learner, {name: array[0] for name, array in make_batch().items()}, 3)
+    with pytest.raises(UserError, match="two players own 'critic/w"):
+        jax.eval_shape(init)
+    deep = configure(cache, stage_layers=(1,))
+    with pytest.raises(UserError, match="'hidden' reads 'source' after layer 2, which layout"):
+        Learner.from_config(deep, VOCAB, devices)
