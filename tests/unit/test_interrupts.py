@@ -8,7 +8,11 @@ import sys
 
 from tests.run_commands import ROOT
 
-_HEAD = "import atexit, gc, os, signal, sys, time\nfrom mnmt_jax.errors import run_command\n"
+# What a shell starts in the background ignores Ctrl-C, and so do the processes that it starts.
+_HEAD = """import atexit, gc, os, signal, sys, time
+from mnmt_jax.errors import run_command
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 
 
 def run(main: str) -> subprocess.CompletedProcess[str]:
