@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from mnmt_jax.interrupts import no_interrupt_lost
 from mnmt_jax.storage import STORAGE
 
 # What a path that cannot be written or read says besides; with its name it needs no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
-_SOON = 0.1  # seconds
 
 
 class UserError(ValueError):
@@ -41,7 +39,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     exception is a bug of ours and keeps its traceback.
     """
     try:
-        with _no_interrupt_lost():
+        with no_interrupt_lost():
             status = main() or 0
         flush_output()
     except UserError as error:
@@ -73,26 +71,6 @@ def leave_now(status: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(status)
-
-
-@contextlib.contextmanager
-def _no_interrupt_lost() -> Iterator[None]:
-    """Repeats a Ctrl-C that came in a hook that cannot raise, such as JAX's at collections."""
-    before = sys.unraisablehook
-
-    def repeat(ignored: Any) -> None:
-        if not issubclass(ignored.exc_type, KeyboardInterrupt):
-            before(ignored)
-            return
-        later = threading.Timer(_SOON, _thread.interrupt_main)  # this is such a hook itself
-        later.daemon = True
-        later.start()
-
-    sys.unraisablehook = repeat
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 def flush_output() -> None:

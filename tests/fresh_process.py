@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 1200  # seconds: only what hangs takes so long, on however busy a machine
 _IMPORTED = (
     "mnmt_jax.train",
     "mnmt_jax.translator",

@@ -10,6 +10,7 @@ import pytest
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.corpora import ParallelFiles, TsvFile
+from tests.fresh_process import PATIENCE
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_corpus.py"
 SIZES = {"train": 300, "validation": 20, "test": 40}
@@ -21,7 +22,7 @@ def run(*arguments, hash_seed="0"):
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -23,7 +23,6 @@ from tests.made_run import (
 pytestmark = pytest.mark.usefixtures("one_device")
 
 STEPS = 24
-PATIENCE = 120  # seconds until a child must have done what is waited for
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +44,13 @@ def start(gin_file: Path, workdir: Path, *bindings: str) -> fresh_process.Child:
 
 
 def finish(child: fresh_process.Child, status: int) -> str:
-    _, said = child.communicate(timeout=PATIENCE)
+    _, said = child.communicate(timeout=fresh_process.PATIENCE)
     assert child.returncode == status, said
     return said
 
 
 def wait_for(condition, child: fresh_process.Child) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + fresh_process.PATIENCE
     while not condition():
         assert child.poll() is None, child.said()
         assert time.monotonic() < deadline

@@ -8,7 +8,11 @@ import sys
 
 from tests.run_commands import ROOT
 
-_HEAD = "import atexit, gc, os, signal, sys, time\nfrom mnmt_jax.errors import run_command\n"
+# What a shell starts in the background ignores Ctrl-C, and so do the processes that it starts.
+_HEAD = """import atexit, gc, os, signal, sys, time
+from mnmt_jax.errors import run_command
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 
 
 def run(main: str) -> subprocess.CompletedProcess[str]:
@@ -32,6 +36,22 @@ def test_one_that_a_hook_swallows_comes_again():
     done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "interrupted\n"
+
+
+def test_many_at_once_do_not_swallow_each_other():
+    """A second one may come while the first is being told of: the hook cannot be interrupted."""
+    interrupt = "gc.callbacks.extend([lambda *_: os.kill(os.getpid(), signal.SIGINT)] * 200)"
+    busy = "end = time.monotonic() + 5\nwhile time.monotonic() < end:\n    pass"
+    done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\n{busy}\nprint('lost')")
+    assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_one_in_a_process_that_was_forked_comes_again():
+    interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
+    work = f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')"
+    parent = "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    done = run(f"child = os.fork()\nif child:\n    {parent}\n{work}")
+    assert (done.returncode, done.stdout) == (130, "")
 
 
 def test_other_errors_of_hooks_are_shown_as_ever():

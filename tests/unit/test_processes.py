@@ -18,6 +18,7 @@ from mnmt_jax.data.pipeline import RowShare
 from mnmt_jax.errors import UserError
 from mnmt_jax.processes import add_process_flags, is_distributed
 from mnmt_jax.sharding import make_mesh, own_shards
+from tests.fresh_process import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 THREE = ["--coordinator_address=localhost:1", "--num_processes=2", "--process_id=1"]
@@ -93,25 +94,25 @@ def supervised(work: str) -> subprocess.Popen:
 )
 def test_the_end_of_the_work_is_explained(work, status, said):
     child = supervised(work)
-    _, error = child.communicate(timeout=60)
+    _, error = child.communicate(timeout=PATIENCE)
     assert child.returncode == status, error
     assert said in error and error.count("error:") == bool(said)
 
 
 def test_the_work_ends_with_its_guard_and_hears_sigterm():
-    child = supervised("print(os.getpid(), flush=True); time.sleep(60)")
+    child = supervised("print(os.getpid(), flush=True); time.sleep(10000)")
     worker = int(child.stdout.readline())
     child.kill()
     child.wait()
-    for _ in range(200):
+    for _ in range(2000):
         status = Path(f"/proc/{worker}/stat")
         if not status.exists() or status.read_text().split(")")[1].split()[0] == "Z":
             break
         time.sleep(0.05)
     else:
         raise AssertionError("the worker outlived its guard")
-    child = supervised("print(os.getpid(), flush=True); time.sleep(60)")
+    child = supervised("print(os.getpid(), flush=True); time.sleep(10000)")
     child.stdout.readline()
     child.send_signal(signal.SIGTERM)
-    _, error = child.communicate(timeout=60)
+    _, error = child.communicate(timeout=PATIENCE)
     assert child.returncode == 128 + signal.SIGTERM and "SIGTERM ended" in error

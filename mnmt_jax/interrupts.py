@@ -1,0 +1,67 @@
+"""No Ctrl-C is lost: one that comes in a hook that cannot raise, such as JAX's, comes again."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+_SOON = 0.1  # seconds
+
+
+class _Watcher:
+    """A thread that is told of errors which Python ignores.
+
+    The hook that tells it is in C: one in Python could itself be interrupted before its first line.
+    """
+
+    def __init__(self) -> None:
+        self._before = sys.unraisablehook
+        self._ignored: queue.SimpleQueue[sys.UnraisableHookArgs | None] = queue.SimpleQueue()
+        self.start()
+        sys.unraisablehook = self._ignored.put
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        sys.unraisablehook = self._before
+        self._ignored.put(None)
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while (ignored := self._ignored.get()) is not None:
+            if issubclass(ignored.exc_type, KeyboardInterrupt):
+                time.sleep(_SOON)  # the hook has ended by then; if not, it is ignored once more
+                _thread.interrupt_main()
+            else:
+                self._before(ignored)
+
+
+_watchers: list[_Watcher] = []
+
+
+def _start_again() -> None:
+    for watcher in _watchers:
+        watcher.start()
+
+
+os.register_at_fork(after_in_child=_start_again)  # threads stay behind
+
+
+@contextlib.contextmanager
+def no_interrupt_lost() -> Iterator[None]:
+    """Repeats a Ctrl-C that came in a hook of the garbage collector or of an object's end."""
+    watcher = _Watcher()
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+        watcher.stop()
