@@ -37,11 +37,20 @@ class _Watcher:
 
     def _watch(self) -> None:
         while (ignored := self._ignored.get()) is not None:
-            if issubclass(ignored.exc_type, KeyboardInterrupt):
-                time.sleep(_SOON)  # the hook has ended by then; if not, it is ignored once more
-                _thread.interrupt_main()
-            else:
+            if not issubclass(ignored.exc_type, KeyboardInterrupt):
                 self._before(ignored)
+                continue
+            time.sleep(_SOON)  # the hook has ended by then; if not, it is ignored once more
+            self._drop_more()
+            _thread.interrupt_main()
+
+    def _drop_more(self) -> None:
+        """Forgets what came meanwhile: none of them may come again in what cleans up."""
+        while not self._ignored.empty():
+            more = self._ignored.get()
+            if more is None or not issubclass(more.exc_type, KeyboardInterrupt):
+                self._ignored.put(more)
+                return
 
 
 _watchers: list[_Watcher] = []
