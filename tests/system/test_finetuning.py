@@ -34,7 +34,7 @@ from tests.run_commands import command
 
 BASE = (("en", "de"), ("de", "en"), ("en", "fr"))
 NEW = (("fr", "en"), ("de", "fr"), ("fr", "de"))
-IMPROVED = 0.97  # of the loss before, at most; seen: 0.86, 0.94, 0.90
+IMPROVED = 0.97  # of the loss before, at most; seen: 0.76, 0.90, 0.88
 LINES = 24
 
 
