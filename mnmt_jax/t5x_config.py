@@ -61,7 +61,7 @@ def _check_all_consumed() -> None:
             if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
         elif name in ours:
-            unread = fields and not re.search(rf"^([\w.]+\.)?{short}\.", operative, re.MULTILINE)
+            unread = fields and not re.search(rf"\b{short}\.", operative)  # perhaps under a scope
             if scope or unread:
                 full = f"{scope}/{short}" if scope else short
                 raise UserError(
