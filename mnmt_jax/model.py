@@ -113,8 +113,7 @@ class Translator(nn.Module, Passing):
                 for every role of the layout.
             deterministic: no dropout; otherwise the rng stream "dropout" is used.
         """
-        spans, _, _ = self._run(batch, self.plan.stages, deterministic)
-        return self._finish(spans, self._context(batch, deterministic))
+        return self.features_and_states(batch, (), deterministic)[0]
 
     def features_and_states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True

@@ -14,15 +14,14 @@ import pytest
 
 from mnmt_jax.config import Mesh, Train
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.learner import Learner, turn_loss
 from mnmt_jax.model import build_model
-from mnmt_jax.sharding import compile_on, make_mesh, place_batch
-from mnmt_jax.train import train, train_step
-from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
+from mnmt_jax.sharding import make_mesh
+from mnmt_jax.train import train
+from mnmt_jax.train_state import make_init
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
-from tests.sample_batches import random_pairs, unpacked
+from tests.sharded.test_meshes import make_batch, start
 from tests.toy_players import Guessed
 from tests.unit.test_train import stop_after
 
@@ -46,27 +45,14 @@ def configure(cache, method: Guessed | None = Guessed(), **model):  # noqa: B008
     )
 
 
-def make_batch() -> dict[str, np.ndarray]:
-    batch = unpacked(LAYOUTS["prefix"], random_pairs(16))
-    segments = batch["target_segment_ids"]
-    labels = np.where(segments > 0, np.roll(batch["target_tokens"], -1, axis=1), 0)
-    batch["target_labels"] = labels.astype(np.int32)
-    return {name: array.reshape(2, 8, -1) for name, array in batch.items()}
-
-
 @functools.cache
 def updated(cache, method: Guessed | None = Guessed(), mesh: Mesh = Mesh(), **model):  # noqa: B008
     """Returns learner, state and batch, and the state and metrics after an update."""
     devices = make_mesh(mesh, jax.devices()[: 1 if mesh == Mesh() else 8])
     learner = Learner.from_config(configure(cache, method, **model), VOCAB, devices)
-    batch = make_batch()
-    init = make_init(learner, {name: array[0] for name, array in batch.items()}, 3)
-    state = create_state(init, devices)
-    shardings = shardings_of(abstract_state(init, devices)), None
-    step = compile_on(devices, functools.partial(train_step, learner), out_shardings=shardings)
-    placed = place_batch(batch, devices, leading=1)
+    state, step, placed, _ = start(learner, devices)
     after, metrics = step(state, placed)
-    return learner, state, batch, jax.device_get(after), jax.device_get(metrics)
+    return learner, state, make_batch(learner), jax.device_get(after), jax.device_get(metrics)
 
 
 def rest_of(params):
@@ -195,7 +181,7 @@ def test_what_players_may_not_do_is_refused(cache):
         Train(methods=(Guessed(),))
     both = configure(cache, Guessed(), methods=(Guessed(), Second()))
     learner = Learner.from_config(both, VOCAB, devices)
-    init = make_init(learner, {name: array[0] for name, array in make_batch().items()}, 3)
+    init = make_init(learner, {n: array[0] for n, array in make_batch(learner).items()}, 3)
     with pytest.raises(UserError, match="two players own 'critic/w"):
         jax.eval_shape(init)
     deep = configure(cache, stage_layers=(1,))
