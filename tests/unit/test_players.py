@@ -129,7 +129,8 @@ def by_hand(learner: Learner, state, batch, order):
 
 def test_the_rest_moves_by_the_critic_that_has_moved(cache):
     learner, state, batch, after, _ = updated(cache)
-    turns = learner.turns
+    turns = sorted(learner.turns, key=lambda turn: turn.name, reverse=True)
+    assert [turn.name for turn in turns] == ["critic", ""]
     expected, swapped = (by_hand(learner, state, batch, order) for order in (turns, turns[::-1]))
     assert_close(after.params, jax.device_get(expected), ATOL)
     apart = jax.tree.map(jnp.subtract, rest_of(expected), rest_of(swapped))
@@ -163,6 +164,8 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_d
 class Second(Guessed, name="second"):
     """Another player for the same parameters, by another name."""
 
+    term: str = "other"
+
     def edit(self, plan, config):
         return plan
 
@@ -171,7 +174,7 @@ class Second(Guessed, name="second"):
 
     def players(self):
         (player,) = super().players()
-        own = dataclasses.replace(player.objectives[0], name="other")
+        own = dataclasses.replace(player.objectives[0], name=self.term)
         return (dataclasses.replace(player, name="second", objectives=(own,)),)
 
 
@@ -184,6 +187,9 @@ def test_what_players_may_not_do_is_refused(cache):
     init = make_init(learner, {n: array[0] for n, array in make_batch(learner).items()}, 3)
     with pytest.raises(UserError, match="two players own 'critic/w"):
         jax.eval_shape(init)
+    taken = configure(cache, methods=(Guessed(), Second(term="nll")))
+    with pytest.raises(UserError, match="objective 'nll': the name is taken"):
+        Learner.from_config(taken, VOCAB, devices)
     deep = configure(cache, stage_layers=(1,))
     with pytest.raises(UserError, match="'hidden' reads 'source' after layer 2, which layout"):
         Learner.from_config(deep, VOCAB, devices)
