@@ -22,12 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mnmt_jax.config import Model, load_config
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.names import MITRE, entries
 from mnmt_jax.interchange.safetensors import write_safetensors
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.lazy_array import LazyArray
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 1 << 30

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
 from mnmt_jax.languages import MITRE_LANGUAGES, mitre_directions
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
 
 SHORTEST, LONGEST = 4, 20  # pieces
 

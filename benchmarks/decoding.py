@@ -20,13 +20,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from mnmt_jax.cache import reorder
-from mnmt_jax.config import Decode, Model
+from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import EOS_ID, Request, beam_search, greedy
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import Translator, build_model
+from mnmt_jax.model.key_values import reorder
+from mnmt_jax.model.network import Translator, build_model
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ from collections.abc import Callable
 
 import jax
 
-from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
-from mnmt_jax.config import load_config
+from mnmt_jax.commands.arguments import CommandParser, import_modules, parse_command_line
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.errors import run_command
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.train import Session
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.train import Session
 
 
 def main() -> None:

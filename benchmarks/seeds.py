@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mnmt_jax.cli import CommandParser
+from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import run_command
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.table import comparison_table, markdown_table

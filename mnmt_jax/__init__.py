@@ -5,6 +5,29 @@
     translator.translate(["two days ago"], source="en", target="de")
 
 Importing the package loads neither JAX nor TensorFlow; names are loaded when first used.
+
+The rooms, each of which imports only rooms above it:
+
+    design         a model and its training as data: roles, layouts, plan, views, objectives
+    files          files written whole or not at all, in folders and buckets
+    config         gin files to frozen dataclasses; the interface of methods
+    distributed    meshes and sharding, several processes
+    vocabulary     pieces, tags, fixed ids
+    data           corpora, token cache, batches
+    attention      who meets whose keys: implementations
+    model          the network
+    methods        one paper, one file
+    runs           run directories and their parameters
+    decoding       search, translation, the `Translator`
+    training       updates, checkpoints, reports
+    evaluation     scores and the report
+    interchange    checkpoints of other toolkits, adapters
+    cost           what a configuration costs before it runs
+    seqio, tasks   corpora as tasks of seqio; with TensorFlow, as t5x
+    t5x            the models in t5x's trainer
+    commands       the command lines
+
+`moved` holds the names that gin files and modules of version 0.1 know.
 """
 
 from __future__ import annotations
@@ -16,15 +39,16 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.version import __version__
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate import Hypothesis, Translation
-    from mnmt_jax.translator import Translator
+    from mnmt_jax.decoding.lines import Hypothesis, Translation
+    from mnmt_jax.decoding.translator import Translator
 
+__path__.append(f"{__path__[0]}/moved")
 __all__ = ["Hypothesis", "Translation", "Translator", "UserError", "__version__"]
 
 _HEAVY = {
-    "Hypothesis": "mnmt_jax.decoding.translate",
-    "Translation": "mnmt_jax.decoding.translate",
-    "Translator": "mnmt_jax.translator",
+    "Hypothesis": "mnmt_jax.decoding.lines",
+    "Translation": "mnmt_jax.decoding.lines",
+    "Translator": "mnmt_jax.decoding.translator",
 }
 
 

@@ -10,8 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from mnmt_jax.interrupts import no_interrupt_lost
-from mnmt_jax.storage import STORAGE
 
+STORAGE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ESTALE,
+)
+"""Numbers of the errors by which a system refuses a write."""
 # What a path that cannot be written or read says besides; with its name it needs no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

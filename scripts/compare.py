@@ -1,36 +1,7 @@
 """Sets evaluations of several runs side by side: a table, sample translations, one report page."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from mnmt_jax.cli import CommandParser
-from mnmt_jax.errors import UserError, run_command
-
-
-def main() -> None:
-    """Reads the results, prints the table and the samples, and writes the page."""
-    parser = CommandParser(prog="compare.py", description=__doc__)
-    parser.add_argument("results", nargs="+", help="folders that scripts/evaluate.py wrote")
-    parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
-    parser.add_argument("--samples", type=int, default=5, help="sentences to show (default 5)")
-    flags = parser.parse_args()
-
-    from mnmt_jax.evaluation.report import is_report, write_report
-    from mnmt_jax.evaluation.result import read_result
-    from mnmt_jax.evaluation.table import comparison_table, sample_lines
-    from mnmt_jax.partial import check_replaced
-
-    check_replaced(Path(flags.output), is_report)
-    results = [read_result(folder) for folder in flags.results]
-    if len({result.task for result in results}) > 1:
-        tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
-        raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
-    write_report(flags.output, results)
-    print(comparison_table(results))
-    print("\nZero-shot translations, in directions never trained on:\n")
-    print(sample_lines(results, flags.samples))
-
+from mnmt_jax.commands.compare import main
+from mnmt_jax.errors import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,50 +1,7 @@
 """Prints a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
 
-from __future__ import annotations
-
-from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
-from mnmt_jax.errors import UserError, run_command
-
-
-def main() -> None:
-    """Parses the command line and prints the description."""
-    parser = CommandParser(prog="describe.py", description=__doc__)
-    parser.add_argument("--source_length", type=int, default=32, help="source tokens (default 32)")
-    parser.add_argument("--target_length", type=int, default=32, help="target tokens (default 32)")
-    parser.add_argument(
-        "--vocab_size",
-        type=int,
-        default=0,
-        help="entries of the vocabulary; default: Model.vocab_size, else that of Data.cache",
-    )
-    arguments, gin_files, bindings = parse_command_line(parser)
-    if not gin_files:
-        raise UserError("--gin_file is missing; pass one of gin_configs/models or gin_configs/runs")
-
-    import json
-
-    from mnmt_jax.config import load_config
-    from mnmt_jax.describe import describe
-
-    import_modules(arguments.module_import)
-    config = load_config(gin_files, bindings)
-    vocab_size = arguments.vocab_size or config.model.vocab_size
-    if not vocab_size and config.data.cache:
-        from mnmt_jax.data.cache import TokenCache
-
-        vocab_size = TokenCache.open(config.data.cache).vocabulary.size
-    if not vocab_size:
-        raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
-    description = describe(
-        config.model,
-        vocab_size,
-        source_length=arguments.source_length,
-        target_length=arguments.target_length,
-        beam=config.decode.beam_size,
-        optimizer=config.optimizer,
-    )
-    print(json.dumps(description, indent=2))
-
+from mnmt_jax.commands.describe import main
+from mnmt_jax.errors import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,32 +1,7 @@
 """Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
-import argparse
-
-from mnmt_jax.cli import CommandParser
+from mnmt_jax.commands.export_checkpoint import main
 from mnmt_jax.errors import run_command
-
-
-def main() -> None:
-    """Parses the command line, exports, and prints the files written."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
-    parser.add_argument(
-        "--format", choices=("huggingface", "fairseq", "t5x"), default="huggingface"
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
-    parser.add_argument(
-        "--step", help="step of the checkpoint, 'best' or 'average'; the newest if not given"
-    )
-    flags = parser.parse_args()
-
-    from mnmt_jax.interchange.exporting import export_checkpoint
-
-    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
-    for path in export_checkpoint(flags.format, flags.run, flags.output, step=step):
-        print(path)
-
 
 if __name__ == "__main__":
     run_command(main)

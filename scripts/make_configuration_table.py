@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mnmt_jax.cli import CommandParser
+from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import run_command
 
 
 def main() -> None:
     """Runs the command."""
     CommandParser(description=__doc__).parse_args()
-    from mnmt_jax.configurations import configuration_page
+    from mnmt_jax.cost.configurations import configuration_page
 
     print(configuration_page(), end="")
 

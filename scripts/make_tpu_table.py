@@ -14,8 +14,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.cli import CommandParser
-from mnmt_jax.config import load_config
+from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.errors import UserError, run_command
 
 ROOT = Path(__file__).resolve().parents[1]

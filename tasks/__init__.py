@@ -1,4 +1,4 @@
-"""seqio tasks and mixtures. Importing this package registers all of them (needs TensorFlow)."""
+"""The seqio tasks and mixtures of `mnmt_jax.tasks`, by their short name in a checkout."""
 
-from tasks import cldr as cldr
-from tasks import published as published
+from mnmt_jax.tasks import cldr as cldr
+from mnmt_jax.tasks import published as published

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from mnmt_jax.model import Translator
+from mnmt_jax.model.network import Network
 
 
-def apply(model: Translator, params: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+def apply(model: Network, params: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
     """Returns what `model.apply` does, as NumPy arrays: indexing others compiles a program too.
 
     Args:

@@ -43,7 +43,7 @@ for _name, _value in (
 PURE = (
     "mnmt_jax.attention",
     "mnmt_jax.decoding.search",
-    "mnmt_jax.losses",
+    "mnmt_jax.training.losses",
     "mnmt_jax.methods.instructcl",
 )
 install_import_hook(PURE, "beartype.beartype")

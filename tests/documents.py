@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.config import load_config
+from mnmt_jax.config.loading import load_config
 from tests.fresh_process import serve_starts
 from tests.made_run import one_device
 from tests.run_commands import ROOT, call

@@ -31,8 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 1200  # seconds: only what hangs takes so long, on however busy a machine
 _IMPORTED = (
-    "mnmt_jax.train",
-    "mnmt_jax.translator",
+    "mnmt_jax.training.train",
+    "mnmt_jax.decoding.translator",
     "mnmt_jax.evaluation.evaluate",
     "mnmt_jax.evaluation.further",
     "mnmt_jax.data.mixtures",

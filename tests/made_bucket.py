@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-from mnmt_jax.bucket import copy_files
+from mnmt_jax.files.bucket import copy_files
 
 _OBJECT = re.compile(r"(?:/download)?/storage/v1/b/(?P<bucket>[^/]+)/o/(?P<name>[^/]+)")
 _LIST = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)/o")

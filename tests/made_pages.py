@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
-from mnmt_jax.train import train
+from mnmt_jax.training.train import train
 from tests import made_foreign
 from tests.made_run import make_cache, make_config, one_device
 from tests.unit import made_text
@@ -97,7 +97,7 @@ def seqio_module(root: Path) -> None:
     """A module that registers `wmt14` with text at hand, as the page's own does with TFDS."""
     lines = (
         "import seqio",
-        "from mnmt_jax.seqio_tasks import add_mixture, add_task",
+        "from mnmt_jax.seqio.tasks import add_mixture, add_task",
         "from tests.t5x.made_tasks import VOCABULARY, source",
         "seqio.MixtureRegistry.remove('wmt14')",  # the page's own, in the same process
         "text = source('de', 'en')",

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from mnmt_jax.config import Model
-from mnmt_jax.describe import parameter_shapes
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.new_run import write_run
+from mnmt_jax.config.sections import Model
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.new_run import write_run
 from tests.made_run import make_config
 from tests.unit import made_text
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import Checkpoints
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TaskSource, write_cache
-from mnmt_jax.sharding import make_mesh
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.training.checkpoints import Checkpoints
 from tests.unit import made_text
 
 SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
@@ -34,7 +34,7 @@ def one_device() -> Iterator[None]:
     """Trains on one virtual device: eight copies of a small state cost more than its updates."""
     alone = functools.partial(make_mesh, devices=jax.devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mnmt_jax.train.make_mesh", alone)
+        patch.setattr("mnmt_jax.training.train.make_mesh", alone)
         yield
 
 

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from mnmt_jax.config import Model
-from mnmt_jax.layout import Layout
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.model.network import build_model
 from tests.random_params import MILD, random_params
 
 VOCAB = 17

@@ -7,12 +7,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from mnmt_jax.config_checks import Weight
-from mnmt_jax.layouts import SOURCE
-from mnmt_jax.method import Method
-from mnmt_jax.objective import Objective, Player, States
-from mnmt_jax.plan import Sublayer
-from mnmt_jax.sublayers import FeedForward
+from mnmt_jax.config.fields import Weight
+from mnmt_jax.config.method import Method
+from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.objective import Objective, Player, States
+from mnmt_jax.design.plan import Sublayer
+from mnmt_jax.model.sublayers import FeedForward
 
 FIRST, LAST = States(1), States(2)
 

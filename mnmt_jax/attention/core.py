@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.layout import Sees
+from mnmt_jax.design.layout import Sees
 
 Dropout = Callable[[Float[Array, "batch heads q k"]], Float[Array, "batch heads q k"]]
 

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from mnmt_jax.attention.core import Dropout, pair_mask
 from mnmt_jax.attention.core import attend as attend_masked
-from mnmt_jax.layout import Stage
+from mnmt_jax.design.layout import Stage
 
 Spans = Mapping[str, Array]
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.bucket import refuse_bucket
 from mnmt_jax.errors import UserError
-from mnmt_jax.partial import check_writable, new_folder
-from mnmt_jax.storage import one_line, storage_trouble
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.partial import check_writable, new_folder
+from mnmt_jax.files.storage import one_line, storage_trouble
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 FORMAT = 2
 SHARD_EXAMPLES = 1_000_000
@@ -195,16 +195,14 @@ class TokenCache:
         """
         if not str(directory):
             raise UserError(
-                "Data.cache is not set; name a folder that scripts/cache_tasks.py wrote: "
+                "Data.cache is not set; name a folder that 'mnmt cache' wrote: "
                 "--gin.Data.cache=\"'FOLDER'\""
             )
         directory = Path(directory)
         path = directory / "cache.json"
         refuse_bucket(directory)
         if not path.is_file():
-            raise UserError(
-                f"{path}: no such file; Data.cache must name what scripts/cache_tasks.py wrote"
-            )
+            raise UserError(f"{path}: no such file; Data.cache must name what 'mnmt cache' wrote")
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
             found = facts.get("format")
@@ -322,16 +320,14 @@ class TokenCache:
 def _unreadable(path: Path, error: Exception) -> UserError:
     """Says why a file could not be read, and whether a new cache would help."""
     if not path.is_file():
-        return UserError(f"{path}: is missing; make the cache again with scripts/cache_tasks.py")
+        return UserError(f"{path}: is missing; make the cache again with 'mnmt cache'")
     if trouble := storage_trouble(error):
         return UserError(f"{path}: cannot be read ({trouble}); see to the storage")
     return _damaged(path, one_line(error))
 
 
 def _damaged(path: Path, why: str) -> UserError:
-    return UserError(
-        f"{path}: is damaged ({why}); make the cache again with scripts/cache_tasks.py"
-    )
+    return UserError(f"{path}: is damaged ({why}); make the cache again with 'mnmt cache'")
 
 
 def _fit(records: Sequence[bytes], lengths: np.ndarray) -> bool:

@@ -20,16 +20,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnmt_jax.config import Config
+from mnmt_jax.config.method import all_objectives
+from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
-from mnmt_jax.data.views import View
+from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.design.objective import States
+from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
-from mnmt_jax.method import all_objectives
-from mnmt_jax.objective import States
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
-Batch = dict[str, np.ndarray]
+HostBatch = dict[str, np.ndarray]
 TASK = "task"
 PER_SEGMENT = (*LANGUAGES, TASK)
 
@@ -155,7 +155,7 @@ class Converter:
         tokens = np.asarray(source_tokens, np.float32)
         return np.ceil(tokens / np.float32(self.register_factor)).astype(np.int64)
 
-    def batch(self, segments: Segments, rows: int) -> Batch:
+    def batch(self, segments: Segments, rows: int) -> HostBatch:
         """Lays out every role: what training and scoring read.
 
         Args:
@@ -192,7 +192,7 @@ class Converter:
             batch |= self._view_batch(view, segments, rows)
         return batch
 
-    def static_batch(self, segments: Segments, rows: int) -> Batch:
+    def static_batch(self, segments: Segments, rows: int) -> HostBatch:
         """Lays out every role but the target: what translation reads before decoding.
 
         Args and shapes as in `batch`; the segments' targets are ignored.
@@ -229,7 +229,7 @@ class Converter:
         longer = max(0, self.instruction.source_extra - self.instruction.target_extra)
         return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
 
-    def _view_batch(self, view: View, segments: Segments, rows: int) -> Batch:
+    def _view_batch(self, view: View, segments: Segments, rows: int) -> HostBatch:
         """Lays out a sentence of each pair as its source, in the same rows and segments."""
         converter = dataclasses.replace(self, lengths=self.view_lengths(view, self.lengths))
         language = segments.per_segment[PER_SEGMENT.index(f"{view.side}_lang")]
@@ -242,7 +242,7 @@ class Converter:
         batch = converter.static_batch(pairs, rows)
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
-    def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> Batch:
+    def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> HostBatch:
         shape = self._shape(SOURCE, rows)
         place = _place(segments.row, counts, shape, SOURCE)
         tokens = np.empty(place.total, np.int32)
@@ -268,26 +268,6 @@ class Converter:
             TRIGGER: self.lengths.max_segments,
         }
         return rows, width[role]
-
-    def unpack(self, batch: Batch) -> list[list[Example]]:
-        """Returns the pairs of each row: the inverse of `batch`."""
-        return [
-            [self._example(batch, row, number) for number in range(1, 1 + _segments(batch, row))]
-            for row in range(len(batch["source_tokens"]))
-        ]
-
-    def _example(self, batch: Batch, row: int, number: int) -> Example:
-        source = batch["source_tokens"][row][batch["source_segment_ids"][row] == number]
-        target = batch["target_tokens"][row][batch["target_segment_ids"][row] == number]
-        source_lang, target_lang, task = (int(batch[name][row, number - 1]) for name in PER_SEGMENT)
-        first = self.instruction.source_extra - 1
-        return Example(
-            source[first:-1],
-            target[self.instruction.target_extra :],
-            source_lang,
-            target_lang,
-            task,
-        )
 
 
 def views_of(config: Config) -> tuple[View, ...]:
@@ -356,7 +336,7 @@ def _place(row: np.ndarray, counts: np.ndarray, shape: tuple[int, int], role: st
     )
 
 
-def _span(role: str, place: _Place, tokens: np.ndarray, shape: tuple[int, int]) -> Batch:
+def _span(role: str, place: _Place, tokens: np.ndarray, shape: tuple[int, int]) -> HostBatch:
     return {
         f"{role}_tokens": place.scatter(tokens, shape),
         f"{role}_positions": place.scatter(place.positions, shape),
@@ -368,7 +348,3 @@ def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
     if not arrays:
         return np.zeros(0, np.int32)
     return np.concatenate([np.asarray(array, np.int32) for array in arrays])
-
-
-def _segments(batch: Batch, row: int) -> int:
-    return int(batch["source_segment_ids"][row].max(initial=0))

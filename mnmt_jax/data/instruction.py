@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

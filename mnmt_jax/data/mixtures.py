@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.data.cache import TaskSource, encode_pairs
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
-from mnmt_jax.data.published import FINE_TUNING_COUNTS, PUBLISHED
+from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.languages import (
     MITRE_LANGUAGES,
@@ -22,7 +22,7 @@ from mnmt_jax.languages import (
     many_to_many,
     mitre_directions,
 )
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
 CACHED_SPLITS = ("train", "validation")

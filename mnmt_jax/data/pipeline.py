@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache, split_records
-from mnmt_jax.data.converter import Batch, Converter, Lengths, Segments
+from mnmt_jax.data.converter import Converter, HostBatch, Lengths, Segments
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.data.order import mix64
 from mnmt_jax.data.packing import first_fit
 from mnmt_jax.data.schedule import Schedule
-from mnmt_jax.data.views import View
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.layout import Layout
+from mnmt_jax.vocabulary.order import mix64
 
 TRAIN, VALIDATION = "train", "validation"
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Pipeline:
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
-    ) -> Iterator[tuple[str, Batch]]:
+    ) -> Iterator[tuple[str, HostBatch]]:
         """Yields the batches of a held-out split, task by task, each pair once.
 
         Args:
@@ -189,7 +189,7 @@ class Pipeline:
         place = np.argsort(np.argsort(mix64(self._seed, chunk, 2, np.arange(count))))
         return _deal(plan, place[rows] if count else rows, (count, self._data.rows))
 
-    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[Batch]:
+    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
         """Returns this host's batches of a training chunk, from `first_batch` on."""
         parts = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
         return [self.converter.batch(part, self._rows) for part in parts]
@@ -317,13 +317,13 @@ class BatchIterator:
         self.pipeline = pipeline
         self._threads = threads
         self._chunk, self._batch = 0, 0
-        self._chunks: Iterator[list[Batch]] | None = None
-        self._ready: list[Batch] = []
+        self._chunks: Iterator[list[HostBatch]] | None = None
+        self._ready: list[HostBatch] = []
 
     def __iter__(self) -> BatchIterator:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         if self._chunks is None:
             self._chunks = self._open()
             self._ready = next(self._chunks)[::-1]
@@ -361,12 +361,12 @@ class BatchIterator:
         self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
         self._chunks, self._ready = None, []
 
-    def _open(self) -> Iterator[list[Batch]]:
+    def _open(self) -> Iterator[list[HostBatch]]:
         import grain
 
         chunk, batch, pipeline = self._chunk, self._batch, self.pipeline
 
-        def load(number: int) -> list[Batch]:
+        def load(number: int) -> list[HostBatch]:
             return pipeline.chunk_batches(number, batch if number == chunk else 0)
 
         options = grain.ReadOptions(
@@ -391,7 +391,7 @@ def batches(
     ).train()
 
 
-def padding_share(batch: Batch) -> dict[str, float]:
+def padding_share(batch: HostBatch) -> dict[str, float]:
     """Returns, per span of a batch, the share of positions that hold no token."""
     suffix = "_segment_ids"
     return {

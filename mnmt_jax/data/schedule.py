@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnmt_jax.data.order import mix64, permute, text_key
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.order import mix64, permute, text_key
 
 _RATE_UNITS = 2**32  # rates become integers, so that no rounding of a float decides an order
 

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mnmt_jax.cache import Cache, reorder
-from mnmt_jax.config import Decode
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
 from mnmt_jax.errors import UserError
-from mnmt_jax.model import Translator
+from mnmt_jax.model.key_values import Cache, reorder
+from mnmt_jax.model.network import Network
 
 
 def make_search(decode: Decode) -> Search:
@@ -79,7 +79,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
 
 
 def generate(
-    model: Translator,
+    model: Network,
     params: Any,
     batch: Mapping[str, Array | np.ndarray],
     request: Request,
@@ -124,7 +124,7 @@ def _begin(
     batch: dict[str, Array],
     request: Request,
     *,
-    model: Translator,
+    model: Network,
     search: Search,
     until: int,
 ) -> tuple[Any, Hypotheses]:
@@ -140,13 +140,13 @@ def _begin(
     jax.jit, static_argnames=("model", "search", "until"), donate_argnames=("state",)
 )
 def _go_on(
-    params: Any, state: Any, request: Request, *, model: Translator, search: Search, until: int
+    params: Any, state: Any, request: Request, *, model: Network, search: Search, until: int
 ) -> tuple[Any, Hypotheses]:
     state = search.advance(functools.partial(_step, model, params), state, request, until)
     return state, search.finish(state)
 
 
-def _step(model: Translator, params: Any, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+def _step(model: Network, params: Any, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
     after: Any = model.apply({"params": params}, tokens, cache, method="step")
     return after
 

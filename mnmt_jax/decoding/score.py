@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.search import log_normalizer
-from mnmt_jax.model import Translator
+from mnmt_jax.model.network import Network
 
 
 def score_labels(
@@ -43,7 +43,7 @@ def score_batch(
     params: Any,
     batch: dict[str, Array],
     *,
-    model: Translator,
+    model: Network,
     forced: int,
     length_penalty: float = 1.0,
 ) -> Float[Array, " batch"]:

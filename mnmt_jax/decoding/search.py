@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.special_ids import EOS_ID, PAD_ID
+from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.bucket import refuse_bucket
-from mnmt_jax.config import Config
+from mnmt_jax.config.method import as_facts
+from mnmt_jax.config.sections import Config
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -18,17 +18,12 @@ from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, wr
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
 from mnmt_jax.evaluation.table import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.training_log import read_training_log
-from mnmt_jax.evaluation.translations import (
-    Output,
-    Translate,
-    TranslationStore,
-    check_translations,
-)
+from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore, check_translations
+from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 from mnmt_jax.languages import Direction
-from mnmt_jax.method import as_facts
-from mnmt_jax.partial import check_replaced, check_writable, write_text
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +81,9 @@ def load_subject(
     """
     import jax
 
-    from mnmt_jax.checkpoint import restore_params
     from mnmt_jax.decoding.generate import describe_search, with_beam_size
-    from mnmt_jax.describe import check_parameters
-    from mnmt_jax.translator import Translator
+    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.runs.parameters import check_parameters, restore_params
 
     folder = RunDirectory.open(run)
     config = folder.config(gin_files, bindings)

@@ -13,7 +13,7 @@ from mnmt_jax.evaluation.neural import BertScore, Comet
 from mnmt_jax.evaluation.paper import PaperScorer, choose_procedure, two_decimals
 from mnmt_jax.evaluation.result import DirectionResult
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_note, spbleu
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +65,6 @@ class Further:
         own = self._paper is None or self._paper.procedure.own_bert_models
         self._bert = BertScore(wanted.bert_score, own_models=own) if wanted.bert_score else None
         self.signatures: dict[str, Any] = {}
-
-    @property
-    def paper_name(self) -> str:
-        """Name of the published procedure; "" if there is none."""
-        return self._paper.procedure.name if self._paper else ""
 
     def add(
         self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]

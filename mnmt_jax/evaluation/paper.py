@@ -30,7 +30,7 @@ from mnmt_jax.languages import (
     Direction,
     language,
 )
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _UNKNOWN = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
 

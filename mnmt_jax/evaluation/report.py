@@ -24,7 +24,7 @@ from mnmt_jax.evaluation.table import (
     paper_table,
     summary_groups,
 )
-from mnmt_jax.partial import write_text
+from mnmt_jax.files.partial import write_text
 
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text

@@ -12,10 +12,10 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
-from mnmt_jax.json_files import read_object
+from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.partial import write_text
+from mnmt_jax.files.storage import one_line
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import write_text
-from mnmt_jax.storage import one_line
 
 FORMAT = 1
 
@@ -255,11 +255,11 @@ def read_result(path: str | Path) -> RunResult:
     path = Path(path)
     path = path / "scores.json" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"{path}: no such file; run scripts/evaluate.py")
-    remedy = "run scripts/evaluate.py again"
+        raise UserError(f"{path}: no such file; run 'mnmt evaluate'")
+    remedy = "run 'mnmt evaluate' again"
     document = read_object(path, remedy=remedy)
     if document.get("format") != FORMAT:
-        raise UserError(f"{path}: not a scores file of format {FORMAT}; run scripts/evaluate.py")
+        raise UserError(f"{path}: not a scores file of format {FORMAT}; run 'mnmt evaluate'")
     try:
         return _from_json(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -14,8 +14,8 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.files.partial import check_replaced, write_text
 from mnmt_jax.languages import Direction
-from mnmt_jax.partial import check_replaced, write_text
 
 _STAMP = "made_by.json"
 

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config
-from mnmt_jax.describe import check_parameters
+from mnmt_jax.config.sections import Config
+from mnmt_jax.files.partial import check_output, new_folder
 from mnmt_jax.interchange.fairseq import export_fairseq
 from mnmt_jax.interchange.huggingface import export_huggingface
 from mnmt_jax.interchange.t5x_checkpoint import export_t5x
-from mnmt_jax.lora import merge_lora
-from mnmt_jax.partial import check_output, new_folder
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.model.lora import merge_lora
+from mnmt_jax.runs.parameters import check_parameters, load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
     "fairseq": export_fairseq,

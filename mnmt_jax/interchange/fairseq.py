@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.config import Config, Decode, Model
+from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import Foreign, check_supported
 from mnmt_jax.interchange.golden import two_stage_layout
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params, written_tensors
@@ -26,11 +29,8 @@ from mnmt_jax.interchange.token_table import (
     rows_of_vocabulary,
 )
 from mnmt_jax.interchange.torch_files import read_torch, write_torch
-from mnmt_jax.layout import Layout
-from mnmt_jax.layouts import REGISTER, get_layout
-from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 State = Mapping[str, np.ndarray]
 _EMBEDDING = FAIRSEQ.embedding[0]

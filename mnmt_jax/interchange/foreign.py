@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Decode, Model
+from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.names import Dialect, Tensors
 from mnmt_jax.interchange.token_table import TokenTable

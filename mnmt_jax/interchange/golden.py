@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.config import Model
+from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.names import FAIRSEQ
-from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
 
 _PREFIX = "param/"

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config import Config, Decode, Model
+from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import Foreign, check_supported
 from mnmt_jax.interchange.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
 from mnmt_jax.interchange.safetensors import (
@@ -26,9 +28,7 @@ from mnmt_jax.interchange.token_table import (
     tokens_for_export,
 )
 from mnmt_jax.interchange.torch_files import read_torch
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 Values = Mapping[str, Any]
 _PAD, _EOS = 1, 2

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.config import Config, Data, Mesh, Optimizer, Train
+from mnmt_jax.config.sections import Config, Data, Mesh, Optimizer, Train
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.partial import check_output
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.golden import open_golden
@@ -18,10 +20,8 @@ from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import entries, read_params
 from mnmt_jax.interchange.t5x_checkpoint import open_t5x
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.new_run import write_run
-from mnmt_jax.partial import check_output
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
     "fairseq": open_fairseq,

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.config import Model
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.layout import Layout
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.plan import Sublayer
-from mnmt_jax.sublayers import make_plan
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.sublayers import make_plan
 
 Path = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]

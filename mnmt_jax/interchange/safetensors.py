@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.files.lazy_array import LazyArray
 
 SHARD_BYTES = 5_000_000_000
 _MAX_HEADER = 25_000_000  # a hundred thousand tensors; JSON takes up to twenty times as much memory

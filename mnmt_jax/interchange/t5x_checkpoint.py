@@ -16,13 +16,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import traverse_util
 
-from mnmt_jax.config import Config, save_config
-from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.config.loading import save_config
+from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.patient_loop import patient_loops
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.patient_loop import patient_loops
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _FOLDER = re.compile(r"checkpoint_(\d+)")
 _STATE = "state"

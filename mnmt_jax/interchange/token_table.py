@@ -14,7 +14,7 @@ import numpy as np
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
 from mnmt_jax.languages import MITRE_LANGUAGES
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)

@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.lazy_array import LazyArray
+from mnmt_jax.files.lazy_array import LazyArray
 
 _CHUNK = 1 << 24
 # Names and sizes of tensors take some 200 bytes each. A byte of a pickle can become a hundred in

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config import Model
-from mnmt_jax.config_checks import Count, Rate
+from mnmt_jax.config.fields import Count, Rate
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.plan import Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import SOURCE
-from mnmt_jax.method import Method
-from mnmt_jax.plan import Plan, Sublayer
-from mnmt_jax.sublayers import DroppingFeedForward
+from mnmt_jax.model.sublayers import DroppingFeedForward
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config import Model
-from mnmt_jax.config_checks import Amount
+from mnmt_jax.config.fields import Amount
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.plan import Layer, Plan
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.method import Method
-from mnmt_jax.plan import Layer, Plan
 
 
 @dataclasses.dataclass(frozen=True)

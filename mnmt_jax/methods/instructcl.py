@@ -20,15 +20,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.config import Config
-from mnmt_jax.config_checks import Count
+from mnmt_jax.config.fields import Count
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
-from mnmt_jax.data.views import View
+from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.objective import Forward, Objective, States
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import SOURCE
-from mnmt_jax.method import Method
-from mnmt_jax.objective import Forward, Objective, States
-from mnmt_jax.plan import Plan
 
 _IDENTITY = View("identity")  # each target as a source of its own language
 _EPS = 1e-8  # a shorter state counts as this long, as in PyTorch's cosine_similarity

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.model import build_model
-from mnmt_jax.objective import States
+from mnmt_jax.design.objective import States
+from mnmt_jax.model.network import build_model
 from tests.parity.reference import FILES, load_reference
 
 ATOL = 2e-5

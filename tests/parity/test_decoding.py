@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.cache import reorder
 from mnmt_jax.decoding.generate import generate, growth_steps
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.search import EOS_ID, BeamSearch, Request
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.model.key_values import reorder
+from mnmt_jax.model.network import build_model
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, pack, random_pairs, small_config, spans_of
 from tests.slow_search import slow_beam_search

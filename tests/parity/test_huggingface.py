@@ -12,13 +12,13 @@ from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_r
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.search import log_normalizer
+from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.interchange.fairseq import permute_ids
 from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import entries, read_params
 from mnmt_jax.interchange.token_table import plain_rows
-from mnmt_jax.layouts import SOURCE, get_layout
-from mnmt_jax.losses import token_loss
-from mnmt_jax.model import build_model
+from mnmt_jax.model.network import build_model
+from mnmt_jax.training.losses import token_loss
 from tests.made_params import read_all
 from tests.parity.hugging_face_search import slow_hugging_face_search
 from tests.parity.reference import FOLDER

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Decode
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.interchange.fairseq import permute_ids, unpermute_rows, write_parameters
-from mnmt_jax.learner import Learner, batch_loss
-from mnmt_jax.losses import token_loss
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.model import build_model
+from mnmt_jax.model.network import build_model
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.losses import token_loss
 from tests.parity.reference import FILES, FOLDER, SHIPPED, load_reference
 
 LOGITS_ATOL = 2e-5

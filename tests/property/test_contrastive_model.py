@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Mesh
+from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.views import View
-from mnmt_jax.flops import Sentence, forward_flops, states_flops
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.objective import States
+from mnmt_jax.design.views import View
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL, tag_states
-from mnmt_jax.model import build_model
-from mnmt_jax.modules import sinusoid
-from mnmt_jax.objective import States
-from mnmt_jax.passes import Passes
-from mnmt_jax.sharding import make_mesh
+from mnmt_jax.model.flops import Sentence, forward_flops, states_flops
+from mnmt_jax.model.modules import sinusoid
+from mnmt_jax.model.network import build_model
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.passes import Passes
 from tests.applied import apply
 from tests.made_run import make_config
 from tests.random_params import random_params

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.order import mix64, permute
 from mnmt_jax.data.packing import first_fit
 from mnmt_jax.data.pipeline import BatchIterator, Pipeline, RowShare, batches, padding_share
 from mnmt_jax.data.schedule import Schedule, temperature_rates
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.vocabulary.order import mix64, permute
 from tests.unit import made_text
+from tests.unpacked import unpack
 
 SIZES = {("en", "de"): 90, ("de", "en"): 90, ("en", "fr"): 31, ("fr", "en"): 7}
 SETTINGS = settings(deadline=None, derandomize=True)
@@ -68,7 +69,7 @@ def pairs_of(pipeline: Pipeline, batch) -> collections.Counter:
     """The pairs in a batch, each with its task, as a multiset."""
     return collections.Counter(
         (example.task, tuple(example.source.tolist()), tuple(example.target.tolist()))
-        for row in pipeline.converter.unpack(batch)
+        for row in unpack(pipeline.converter, batch)
         for example in row
     )
 
@@ -241,7 +242,7 @@ def test_unpack_inverts_pack(rows, instruction, layout, factor):
         for row in rows
     ]
     batch = converter.batch(segments_from_rows(examples), rows=len(rows) + 1)
-    unpacked = converter.unpack(batch)
+    unpacked = unpack(converter, batch)
     assert unpacked.pop() == []
     got = [
         [(e.source.tolist(), e.target.tolist(), e.source_lang, e.target_lang) for e in row]

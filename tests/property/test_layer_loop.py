@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax import model as model_module
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
-from mnmt_jax.objective import States
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.objective import States
+from mnmt_jax.model import network as model_module
+from mnmt_jax.model.network import build_model
 from tests.applied import apply
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.adaption import Adaption
 from tests.applied import apply
 from tests.drawn_masks import labelled, read_pictures

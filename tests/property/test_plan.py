@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from mnmt_jax import model as model_module
-from mnmt_jax.cache import reorder
-from mnmt_jax.config import Mesh, Model
+from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.data.converter import Example
-from mnmt_jax.layouts import LANGUAGES, LAYOUTS
-from mnmt_jax.model import Translator, build_model
-from mnmt_jax.plan import Kind, Layer, Sublayer
-from mnmt_jax.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.design.layouts import LANGUAGES, LAYOUTS
+from mnmt_jax.design.plan import Kind, Layer, Sublayer
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.model import network as model_module
+from mnmt_jax.model.key_values import reorder
+from mnmt_jax.model.network import Network, build_model
 from tests.applied import apply
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY, make_batch
 from tests.random_params import MILD, random_params
@@ -55,7 +55,7 @@ class Told(Kind):
         return module(place)
 
 
-def telling(name: str, **changes) -> Translator:
+def telling(name: str, **changes) -> Network:
     """A model of a layout whose every layer ends in a probe."""
     plain = build_model(small_config(name, **changes), VOCABULARY.size)
     probe = Sublayer("told", Told())
@@ -71,7 +71,7 @@ def pairs(count: int) -> list[Example]:
     ]
 
 
-def random_told(model: Translator, batch) -> dict:
+def random_told(model: Network, batch) -> dict:
     return random_params(model, batch, moments=MILD | {"table": (0, 0.5)})
 
 
@@ -127,7 +127,7 @@ def test_a_batch_without_languages_is_enough_until_a_layer_asks():
         jax.eval_shape(telling("register").init, jax.random.key(0), batch)
 
 
-def without_residual(model: Translator, changed: int) -> Translator:
+def without_residual(model: Network, changed: int) -> Network:
     """The same parameters; the feed-forward change of one layer takes the states' place."""
 
     def edit(number: int, layer: Layer) -> Layer:

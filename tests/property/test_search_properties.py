@@ -8,14 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.decoding.search import (
-    EOS_ID,
-    PAD_ID,
-    BeamSearch,
-    Greedy,
-    Sample,
-    sentence_rngs,
-)
+from mnmt_jax.decoding.search import EOS_ID, PAD_ID, BeamSearch, Greedy, Sample, sentence_rngs
 from tests.toy_model import make_cache, make_request, make_tables, reorder, step
 
 ROWS, VOCAB, BEAM, STEPS = 5, 8, 3, 9

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax import model as model_module
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import Translator, build_model
-from mnmt_jax.objective import States, Tap, hand_out
-from mnmt_jax.passes import Passes
-from mnmt_jax.plan import Layer
-from mnmt_jax.sublayers import FeedForward
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.objective import States, Tap
+from mnmt_jax.design.plan import Layer
+from mnmt_jax.model import network as model_module
+from mnmt_jax.model.network import Network, build_model
+from mnmt_jax.model.sublayers import FeedForward
+from mnmt_jax.model.taps import hand_out
+from mnmt_jax.training.passes import Passes
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
 
@@ -45,10 +46,10 @@ def case():
     plan = plain.plan.with_layers(lambda number, layer: handing(layer))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(3))
     params = random_params(plain, batch)
-    return plain, Translator(config, plan, VOCAB), params, batch
+    return plain, Network(config, plan, VOCAB), params, batch
 
 
-def compiled(model: Translator, params, batch, reads=()):
+def compiled(model: Network, params, batch, reads=()):
     def run(params, batch):
         passes = Passes(model, params, batch, reads=reads)
         return passes.features, [passes.read(each) for each in reads]

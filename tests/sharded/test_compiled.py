@@ -9,10 +9,9 @@ import re
 import jax
 import pytest
 
-from mnmt_jax.collectives import collectives
-from mnmt_jax.config import Mesh
-from mnmt_jax.learner import Learner
-from mnmt_jax.sharding import (
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.cost.collectives import collectives
+from mnmt_jax.distributed.sharding import (
     batch_sharding,
     compile_on,
     make_mesh,
@@ -20,8 +19,9 @@ from mnmt_jax.sharding import (
     split_rows,
     whole_width,
 )
-from mnmt_jax.train import train_step
-from mnmt_jax.train_state import abstract_state, make_init, shardings_of
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.state import abstract_state, make_init, shardings_of
+from mnmt_jax.training.train import train_step
 from tests.made_run import make_config
 from tests.sample_batches import pack, random_pairs, spans_of
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Mesh
+from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.views import View
-from mnmt_jax.learner import Learner, batch_loss
+from mnmt_jax.design.views import View
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.training.learner import Learner, batch_loss
 from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sharded.test_compiled import kinds_of

@@ -10,18 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import Checkpoints, restore_params
-from mnmt_jax.config import Decode, Mesh, Optimizer
+from mnmt_jax.config.sections import Decode, Mesh, Optimizer
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.learner import Learner
-from mnmt_jax.losses import chunked_token_loss, token_loss
-from mnmt_jax.model import build_model
-from mnmt_jax.optimizer import make_optimizer
-from mnmt_jax.sharding import compile_on, make_mesh, place_batch, tree_sharding
-from mnmt_jax.train import train_step
-from mnmt_jax.train_state import abstract_state, create_state, make_init, shardings_of
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.parameters import restore_params
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.losses import chunked_token_loss, token_loss
+from mnmt_jax.training.optimizer import make_optimizer
+from mnmt_jax.training.state import abstract_state, create_state, make_init, shardings_of
+from mnmt_jax.training.train import train_step
 from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sample_batches import random_pairs, small_config, unpacked

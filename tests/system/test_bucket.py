@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 
 from mnmt_jax import Translator
-from mnmt_jax.bucket import Mirror, bucket_path, copy_files, files_below
-from mnmt_jax.checkpoint import Checkpoints, restore_params
-from mnmt_jax.checkpoint_average import average_checkpoints
-from mnmt_jax.config import save_config
+from mnmt_jax.config.loading import save_config
 from mnmt_jax.errors import UserError
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.new_run import write_run
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.storage import is_machine_trouble, storage_trouble
-from mnmt_jax.train import Session, train
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.files.bucket import Mirror, bucket_path, copy_files, files_below
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.storage import is_machine_trouble, storage_trouble
+from mnmt_jax.runs.average import average_checkpoints
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.runs.parameters import restore_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.train import Session, train
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import fresh_process
 from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
 from tests.made_run import (

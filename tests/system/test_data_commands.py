@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
 from mnmt_jax.data.pipeline import Pipeline
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import fresh_process
 from tests.unit import made_text
 

@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from mnmt_jax.config import load_config
-from mnmt_jax.configurations import parameter_counts
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.method import Method
+from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.method import Method
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_pages
 from tests.documents import (
     LISTED,

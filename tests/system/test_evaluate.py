@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.config import Decode
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.train import train
-from mnmt_jax.translator import Translator
+from mnmt_jax.training.train import train
 from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary
 

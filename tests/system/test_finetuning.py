@@ -14,18 +14,18 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config, Data, Decode, Mesh, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.initialization import Origin
-from mnmt_jax.lora import split_lora
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.train import train
-from mnmt_jax.translator import Translator
-from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.model.lora import split_lora
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.initialization import Origin
+from mnmt_jax.training.train import train
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
 from tests import made_foreign, made_pages
 from tests.documents import make_root, run_page
 from tests.made_params import assert_same

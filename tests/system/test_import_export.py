@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.huggingface import export_huggingface
@@ -18,10 +18,10 @@ from mnmt_jax.interchange.importing import import_checkpoint
 from mnmt_jax.interchange.safetensors import read_safetensors
 from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.interchange.torch_files import read_torch
-from mnmt_jax.new_run import write_run
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.translator import Translator
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, zeros_of
 from tests.run_commands import command

@@ -15,19 +15,19 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax import translator as translator_module
-from mnmt_jax.checkpoint import Checkpoints
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.commands.text_files import is_stream
+from mnmt_jax.commands.unfinished import Unfinished
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding.files import is_stream
-from mnmt_jax.decoding.unfinished import Unfinished
+from mnmt_jax.decoding import translator as translator_module
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.train_state import TrainState, Window
-from mnmt_jax.translator import Translator
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.state import TrainState, Window
 from tests.full_disk import files_up_to
 from tests.unit.made_text import sentence, vocabulary
 

@@ -6,7 +6,7 @@ import random
 import time
 from pathlib import Path
 
-from mnmt_jax.config import save_config
+from mnmt_jax.config.loading import save_config
 from tests.fresh_process import PATIENCE
 from tests.made_run import assert_same_training, make_cache, make_config
 from tests.system.test_resume import complete, finish, start, unfinished

@@ -8,15 +8,15 @@ import dataclasses
 
 import pytest
 
-from mnmt_jax.config import Config, Data, Decode, Mesh, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
-from mnmt_jax.layouts import LAYOUTS
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.train import train
-from mnmt_jax.translator import Translator
-from mnmt_jax.vocabulary import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.training.train import train
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
 from tests.made_run import LEARNS, LEARNS_FAST, records
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))

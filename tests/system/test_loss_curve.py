@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.train import train
+from mnmt_jax.training.train import train
 from tests.made_run import make_cache, make_config, records
 
 CURVE = Path(__file__).parents[1] / "golden" / "loss_curve.json"

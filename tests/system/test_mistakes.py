@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.config import save_config
+from mnmt_jax.config.loading import save_config
 from tests import fresh_process
 from tests.made_run import make_cache, make_config
 

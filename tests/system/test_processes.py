@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.bucket import bucket_path
-from mnmt_jax.config import save_config
-from mnmt_jax.processes import LOST_STATUS
-from mnmt_jax.train import train
+from mnmt_jax.config.loading import save_config
+from mnmt_jax.distributed.processes import LOST_STATUS
+from mnmt_jax.files.bucket import bucket_path
+from mnmt_jax.training.train import train
 from tests import fresh_process
 from tests.made_bucket import download, serve
 from tests.made_run import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.config import save_config
+from mnmt_jax.config.loading import save_config
 from tests import fresh_process
 from tests.made_run import (
     KEEP_ALL_PROGRAMS,
@@ -107,7 +107,7 @@ def damage(run: Path, step: int, how: str) -> None:
 @pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
 def test_damaged_newest_checkpoint(how, undisturbed, tmp_path, capfd):
     """Falls back to the one before, says so, and still ends as the undisturbed run."""
-    from mnmt_jax.train import train
+    from mnmt_jax.training.train import train
 
     config, straight = undisturbed
     run = tmp_path / "run"
@@ -123,7 +123,7 @@ def test_damaged_newest_checkpoint(how, undisturbed, tmp_path, capfd):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    from mnmt_jax.train import train
+    from mnmt_jax.training.train import train
 
     folder = tmp_path_factory.mktemp("damage")
     config = make_config(make_cache(folder / "cache"))

@@ -16,7 +16,7 @@ from mnmt_jax.data.mixtures import MIXTURES, language_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
-from mnmt_jax.seqio_tasks import (
+from mnmt_jax.seqio.tasks import (
     RegisteredText,
     add_corpus,
     add_mixture,
@@ -24,8 +24,8 @@ from mnmt_jax.seqio_tasks import (
     registered_vocabulary,
     task_sources,
 )
-from mnmt_jax.seqio_vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
 from scripts import cache_tasks
 from tests.run_commands import command
 from tests.unit import made_text
@@ -208,7 +208,7 @@ def test_flags_that_a_seqio_mixture_would_ignore_are_refused(files, tmp_path, ca
 def test_the_kept_vocabulary_is_named_by_what_it_depends_on(cldr, tmp_path, monkeypatch):
     before = cldr.cached_directory(tmp_path)
     assert cldr.cached_directory(tmp_path) == before and before.parent == tmp_path
-    monkeypatch.setattr("mnmt_jax.data.cldr.corpus.babel.__version__", "0.0")
+    monkeypatch.setattr("mnmt_jax.data.cldr.texts.babel.__version__", "0.0")
     other_babel = cldr.cached_directory(tmp_path)
     monkeypatch.setattr(cldr, "VOCABULARY_OPTIONS", SentencePieceOptions(vocab_size=8000, seed=1))
     other_options = cldr.cached_directory(tmp_path)

@@ -5,11 +5,11 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.mixtures import MIXTURES
-from mnmt_jax.data.published import PUBLISHED
+from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
-from mnmt_jax.seqio_tasks import add_task, task_sources
-from mnmt_jax.seqio_vocabulary import PieceVocabulary
-from tasks import published
+from mnmt_jax.seqio.tasks import add_task, task_sources
+from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.tasks import published
 from tests.unit import made_text
 
 

@@ -13,15 +13,15 @@ import safetensors.numpy
 import torch
 import transformers
 
-from mnmt_jax.checkpoint import load_params
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.importing import import_checkpoint
 from mnmt_jax.interchange.safetensors import read_safetensors
 from mnmt_jax.interchange.token_table import rows_of_vocabulary
 from mnmt_jax.interchange.torch_files import read_torch
-from mnmt_jax.model import build_model
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
 from tests.sample_batches import pack
 from tests.unit.made_text import sentences

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows, views_of
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.layouts import LAYOUTS, get_layout
-from mnmt_jax.t5x_names import LOSS_WEIGHTS, t5x_name
+from mnmt_jax.design.layouts import LAYOUTS, get_layout
+from mnmt_jax.t5x.feature_names import LOSS_WEIGHTS, t5x_name
 from tests.unit import made_text
 
 _FEATURES = ("inputs", "targets", "source_lang", "target_lang")

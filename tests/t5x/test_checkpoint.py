@@ -9,15 +9,15 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import load_params, write_params
-from mnmt_jax.config import load_config, save_config
+from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.importing import import_checkpoint
-from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
-from mnmt_jax.model import build_model
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.parameters import load_params, write_params
+from mnmt_jax.runs.run_directory import RunDirectory
 from tests.random_params import random_params
 from tests.t5x.made import make_batch, make_config
 from tests.unit import made_text

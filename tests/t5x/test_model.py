@@ -10,17 +10,17 @@ import pytest
 from flax import traverse_util
 
 from mnmt_jax.data.converter import Example
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.learner import Learner
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.model import build_model
-from mnmt_jax.sharding import make_mesh
-from mnmt_jax.t5x_settings import logical_axis_rules
-from mnmt_jax.train import train_step
-from mnmt_jax.train_state import TrainState, Window, roles_of
-from mnmt_jax.trainable import Trainable
-from mnmt_jax.translator import Translator
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.trainable import Trainable
+from mnmt_jax.t5x.settings import logical_axis_rules
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.state import TrainState, Window, roles_of
+from mnmt_jax.training.train import train_step
 from tests.random_params import random_params
 from tests.t5x.made import as_t5x, dataset, make_batch, make_config
 from tests.unit import made_text
@@ -29,8 +29,8 @@ pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
 
 from t5x import decoding, partitioning, train_state
 
-from mnmt_jax.seqio_vocabulary import PieceVocabulary
-from mnmt_jax.t5x_model import TokenMeanTrainer, TranslationModel
+from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.t5x.model import TokenMeanTrainer, TranslationModel
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # clu and optax mix dtypes
 LOSS_ATOL = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 
-from mnmt_jax.vocabulary import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
 
 LANGUAGES = ("en", "de", "fr")
 _WORDS = {

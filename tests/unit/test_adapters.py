@@ -11,17 +11,18 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.adapters import load_adapter, merge_adapter, save_adapter
-from mnmt_jax.checkpoint import load_params
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train, save_config
-from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.config.loading import save_config
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.interchange.adapters import load_adapter, merge_adapter, save_adapter
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.safetensors import read_safetensors
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.lora import split_lora
-from mnmt_jax.new_run import write_run
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.model.lora import split_lora
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
 from tests.made_params import assert_same
 from tests.unit.made_text import vocabulary as made_vocabulary
 

@@ -5,7 +5,7 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from mnmt_jax.attention.core import masked_softmax, pair_mask
-from mnmt_jax.layout import Sees
+from mnmt_jax.design.layout import Sees
 
 
 def test_wrong_rank_and_kind_are_refused():

@@ -9,12 +9,12 @@ import shutil
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Data
+from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, TokenCache, encode_pairs, split_records, write_cache
 from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.unit import made_text
 
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import Checkpoints, load_params
 from mnmt_jax.errors import UserError
-from mnmt_jax.train_state import TrainState, Window
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.state import TrainState, Window
 
 
 def make_state(step: int, width: int = 4) -> TrainState:
@@ -142,7 +143,7 @@ def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatc
         raise MemoryError("no room")
 
     DAMAGE["data gone"](folder / "2")
-    monkeypatch.setattr("mnmt_jax.checkpoint_files.load_numpy", fail)
+    monkeypatch.setattr("mnmt_jax.runs.checkpoint_files.load_numpy", fail)
     with pytest.raises(MemoryError):
         restore(folder, shapes_of(make_state(0)))
     assert (folder / "2").is_dir()

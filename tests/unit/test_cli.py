@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mnmt_jax.cli import CommandParser, import_modules, parse_command_line
+from mnmt_jax.commands.arguments import CommandParser, import_modules, parse_command_line
 from mnmt_jax.errors import UserError
 
 

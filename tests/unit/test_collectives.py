@@ -2,8 +2,8 @@
 
 import pytest
 
-from mnmt_jax.collectives import Collective, collectives
-from mnmt_jax.estimates import estimates
+from mnmt_jax.cost.collectives import Collective, collectives
+from mnmt_jax.cost.estimates import estimates
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 PROGRAM = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax import compile_ahead
-from mnmt_jax.config import load_config
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost import compile_ahead
 from scripts.make_tpu_table import SLICES, gin_files_of
 
 ROOT = Path(__file__).resolve().parents[2]

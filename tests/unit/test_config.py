@@ -8,22 +8,14 @@ from pathlib import Path
 import gin
 import pytest
 
-from mnmt_jax.cli import import_modules
-from mnmt_jax.config import (
-    Data,
-    Decode,
-    Mesh,
-    Model,
-    Optimizer,
-    Train,
-    load_config,
-    save_config,
-)
-from mnmt_jax.config_checks import Range, field_types
+from mnmt_jax.commands.arguments import import_modules
+from mnmt_jax.config.fields import Range, field_types
+from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.config.registry import all_methods, get_method
+from mnmt_jax.config.sections import Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.methods import all_methods, get_method
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).parent.parent.parent
 SECTIONS = (Data, Model, Optimizer, Train, Decode, Mesh)

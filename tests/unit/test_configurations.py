@@ -6,8 +6,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from mnmt_jax.config import load_config
-from mnmt_jax.configurations import (
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost.configurations import (
     GIN_CONFIGS,
     configuration_page,
     contrastive_files,
@@ -16,10 +16,10 @@ from mnmt_jax.configurations import (
     parameter_counts,
     run_files,
 )
-from mnmt_jax.layouts import get_layout
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.optimizer import make_schedule
-from mnmt_jax.sublayers import make_plan
+from mnmt_jax.model.sublayers import make_plan
+from mnmt_jax.training.optimizer import make_schedule
 
 ROOT = Path(__file__).parent.parent.parent
 RATE_RTOL = 5e-4  # the landmarks are given to four digits

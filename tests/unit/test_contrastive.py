@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from mnmt_jax.config import load_config
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
 from mnmt_jax.methods.instructcl import InstruCL, contrastive_loss, tag_states
-from mnmt_jax.sublayers import make_plan
+from mnmt_jax.model.sublayers import make_plan
 
 RTOL = 1e-5
 FORMS = ("code", "unweighted", "paper")

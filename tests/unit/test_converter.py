@@ -9,9 +9,9 @@ import pytest
 
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction, get_instruction
-from mnmt_jax.data.views import View
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
 from tests.unit import made_text
 
 EN, DE, FR = 60, 61, 62  # tags of the made vocabulary

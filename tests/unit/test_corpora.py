@@ -7,12 +7,12 @@ import tracemalloc
 
 import pytest
 
+from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpora
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
 from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.data.text_lines import Cleaning, read_lines
-from mnmt_jax.decoding.files import read_lines as input_lines
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
 

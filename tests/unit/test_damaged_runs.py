@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.adapters import merge_adapter
-from mnmt_jax.checkpoint import best_steps, load_params
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.interchange.adapters import merge_adapter
 from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.translator import Translator
+from mnmt_jax.runs.parameters import best_steps, load_params
+from mnmt_jax.runs.run_directory import RunDirectory
 from tests.made_params import write_zero_run
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from mnmt_jax.config import load_config
-from mnmt_jax.describe import describe
-from mnmt_jax.flops import Sentence, cache_bytes, forward_flops, train_flops
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
-from mnmt_jax.trainable import Trainable, join
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost.describe import describe
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.trainable import Trainable, join
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
 

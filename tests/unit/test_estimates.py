@@ -2,7 +2,7 @@
 
 import pytest
 
-from mnmt_jax.estimates import Estimates, estimates
+from mnmt_jax.cost.estimates import Estimates, estimates
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
 THRICE = 'config={"known_trip_count":{"n":"3"}}'

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mnmt_jax.config import load_config
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
@@ -14,7 +14,7 @@ from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_dire
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.runs.run_directory import RunDirectory
 
 LANGUAGES = ("en", "de", "fr", "cs")
 SENTENCES = 60

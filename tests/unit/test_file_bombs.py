@@ -157,8 +157,8 @@ def test_a_header_larger_than_names_need_is_not_read(tmp_path):
 
 def test_honest_files_are_not_refused(tmp_path):
     """A thousand tensors of one number each: names outweigh data."""
+    from mnmt_jax.files.lazy_array import LazyArray
     from mnmt_jax.interchange.torch_files import write_torch
-    from mnmt_jax.lazy_array import LazyArray
 
     tensors = {f"layer.{n}.weight": LazyArray.of(np.float32([n])) for n in range(1000)}
     write_torch(tmp_path / "x.pt", {"model": tensors})

@@ -12,7 +12,7 @@ from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.errors import UserError, run_command
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.partial import new_folder, write_text
+from mnmt_jax.files.partial import new_folder, write_text
 from tests.full_disk import files_up_to
 from tests.made_run import random_pairs
 from tests.run_commands import command

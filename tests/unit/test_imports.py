@@ -41,7 +41,7 @@ def test_the_package_itself_imports_nothing_heavy():
 def test_tensorboard_is_written_without_pytorch(tmp_path):
     """tensorboardX would import it where it is installed, as it is here."""
     found = run(
-        "import sys\nfrom pathlib import Path\nfrom mnmt_jax.metrics import TensorBoard\n"
+        "import sys\nfrom pathlib import Path\nfrom mnmt_jax.training.reporter import TensorBoard\n"
         f"board = TensorBoard(Path({str(tmp_path)!r}), after_step=0)\n"
         "board.write({'step': 1, 'loss': 2.5})\nboard.close()\nprint('torch' in sys.modules)"
     )
@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy(script):
 
 def test_translator_is_exported():
     assert run("import mnmt_jax; print(mnmt_jax.Translator.__module__)").strip() == (
-        "mnmt_jax.translator"
+        "mnmt_jax.decoding.translator"
     )
 
 

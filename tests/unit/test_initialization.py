@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.checkpoint import load_params, write_params
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.describe import parameter_shapes
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
-from mnmt_jax.initialization import Origin, source_names, start_from
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
 from mnmt_jax.interchange.token_table import plain_rows
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.lazy_array import LazyArray
-from mnmt_jax.lora import split_lora
 from mnmt_jax.methods.adaption import Adaption
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.train import train
+from mnmt_jax.model.lora import split_lora
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.parameters import load_params, write_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.initialization import Origin, source_names, start_from
+from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES, random_tensors
 from tests.made_params import assert_same, read_all
 from tests.made_run import make_cache, make_config

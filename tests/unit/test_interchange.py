@@ -9,19 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Model, load_config
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange import fairseq
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.huggingface import open_huggingface
-from mnmt_jax.interchange.names import (
-    FAIRSEQ,
-    M2M100,
-    MITRE,
-    entries,
-    read_params,
-    written_tensors,
-)
+from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
 from mnmt_jax.interchange.safetensors import read_safetensors
 from mnmt_jax.interchange.tags import (
     M2M100_LANGUAGES,
@@ -39,11 +35,9 @@ from mnmt_jax.interchange.token_table import (
 from mnmt_jax.interchange.torch_files import write_torch
 from mnmt_jax.languages import LANGUAGES as KNOWN
 from mnmt_jax.languages import MITRE_LANGUAGES
-from mnmt_jax.layouts import LAYOUTS, get_layout
-from mnmt_jax.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, read_all
 from tests.unit.made_text import LANGUAGES, sentences
@@ -70,7 +64,7 @@ def test_every_layout_survives_in_fairseq_names(name):
     """Read and write are one table; the shapes are those of the model itself."""
     import jax
 
-    from mnmt_jax.model import build_model
+    from mnmt_jax.model.network import build_model
     from tests.sample_batches import random_pairs, unpacked
 
     model = MODELS[name]

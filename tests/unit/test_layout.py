@@ -10,8 +10,8 @@ import pytest
 
 from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.attention.dense import dense_mask
-from mnmt_jax.layout import Layout, Sees, Stage
-from mnmt_jax.layouts import LAYOUTS, get_layout
+from mnmt_jax.design.layout import Layout, Sees, Stage
+from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from tests.drawn_masks import MASKS, labelled, read_pictures
 
 

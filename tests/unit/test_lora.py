@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.fingerprint import path_name
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.lora import is_lora, merge_lora, split_lora
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import parameter_axes
 from mnmt_jax.methods.adaption import Adaption
-from mnmt_jax.model import build_model
-from mnmt_jax.modules import Projection
-from mnmt_jax.sharding import parameter_axes
+from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
+from mnmt_jax.model.modules import Projection
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.fingerprint import path_name
 from tests.made_params import assert_same, read_all
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked

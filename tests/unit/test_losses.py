@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.losses import chunked_token_loss, token_loss
+from mnmt_jax.training.losses import chunked_token_loss, token_loss
 
 VALUE_RTOL = 1e-6
 GRADIENT_ATOL = 2e-6

@@ -8,17 +8,19 @@ import json
 import gin
 import pytest
 
-from mnmt_jax.cli import import_modules
-from mnmt_jax.config import Model, load_config, save_config
-from mnmt_jax.earlier import renewed_facts
+from mnmt_jax.commands.arguments import import_modules
+from mnmt_jax.config.earlier import renewed_facts
+from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.config.method import Method, as_facts
+from mnmt_jax.config.registry import get_method
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import get_layout
-from mnmt_jax.method import Method, as_facts
-from mnmt_jax.methods import SECTIONS, get_method
+from mnmt_jax.methods import SECTIONS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.sublayers import make_plan
-from mnmt_jax.t5x_config import parsed_config, register_methods
+from mnmt_jax.model.sublayers import make_plan
+from mnmt_jax.t5x.parsed import parsed_config, register_methods
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
 INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from mnmt_jax.config import Optimizer
-from mnmt_jax.optimizer import B1, B2, make_optimizer, make_schedule
+from mnmt_jax.config.sections import Optimizer
+from mnmt_jax.training.optimizer import B1, B2, make_optimizer, make_schedule
 
 RATE_RTOL = 1e-6
 STEP_RTOL = 2e-6

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from mnmt_jax import vocabulary as vocabulary_module
 from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import pieces as vocabulary_module
 from tests.run_commands import command
 from tests.unit import made_text
 

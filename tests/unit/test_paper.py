@@ -7,7 +7,7 @@ import types
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from mnmt_jax.config import load_config
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import spbleu as spbleu_module

@@ -12,13 +12,13 @@ import numpy as np
 import optax
 import pytest
 
-from mnmt_jax.config import Mesh, Train
+from mnmt_jax.config.sections import Mesh, Train
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.learner import Learner, turn_loss
-from mnmt_jax.model import build_model
-from mnmt_jax.sharding import make_mesh
-from mnmt_jax.train import train
-from mnmt_jax.train_state import make_init
+from mnmt_jax.model.network import build_model
+from mnmt_jax.training.learner import Learner, turn_loss
+from mnmt_jax.training.state import make_init
+from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
 from tests.sharded.test_meshes import make_batch, start

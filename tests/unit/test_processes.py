@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.cli import CommandParser
-from mnmt_jax.config import Mesh
+from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.pipeline import RowShare
+from mnmt_jax.distributed.processes import add_process_flags, is_distributed
+from mnmt_jax.distributed.sharding import make_mesh, own_shards
 from mnmt_jax.errors import UserError
-from mnmt_jax.processes import add_process_flags, is_distributed
-from mnmt_jax.sharding import make_mesh, own_shards
 from tests.fresh_process import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from mnmt_jax.data import published
 from mnmt_jax.data.corpora import CORPORA, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
-from mnmt_jax.data.published import PUBLISHED, published_corpus
+from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
     EC40_TIERS,

@@ -8,11 +8,11 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from mnmt_jax import metrics
-from mnmt_jax.chips import chip_of
+from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.metrics import MetricsFile, Reporter
-from mnmt_jax.run_directory import RunDirectory
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training import reporter as metrics
+from mnmt_jax.training.reporter import MetricsFile, Reporter
 
 STEPS = 10
 

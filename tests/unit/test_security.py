@@ -17,6 +17,7 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.report import report_page
@@ -24,9 +25,8 @@ from mnmt_jax.evaluation.result import Sample, read_result, write_result
 from mnmt_jax.evaluation.table import comparison_table
 from mnmt_jax.interchange.exporting import export_checkpoint
 from mnmt_jax.interchange.importing import import_checkpoint
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.translator import Translator
-from mnmt_jax.vocabulary import Vocabulary
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.made_params import write_zero_run
 from tests.made_run import make_cache
 from tests.unit.made_results import made_result

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from mnmt_jax.config import Mesh
-from mnmt_jax.sharding import (
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.distributed.sharding import (
     MESH_AXES,
     PARAMETER_AXES,
     RULES,

@@ -13,9 +13,9 @@ import aiohttp
 import gcsfs.retry
 import pytest
 
-from mnmt_jax.checkpoint import Checkpoints
 from mnmt_jax.errors import UserError
-from mnmt_jax.storage import is_machine_trouble, one_line, refusal, storage_trouble
+from mnmt_jax.files.storage import is_machine_trouble, one_line, refusal, storage_trouble
+from mnmt_jax.training.checkpoints import Checkpoints
 from tests.unit.test_checkpoint import make_state, shapes_of
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange import torch_files
 from mnmt_jax.interchange.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.interchange.torch_files import read_torch, write_torch
-from mnmt_jax.lazy_array import LazyArray
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -12,20 +12,20 @@ import numpy as np
 import optax
 import pytest
 
-from mnmt_jax import train as train_module
-from mnmt_jax.checkpoint import best_steps, restore_params
-from mnmt_jax.checkpoint_average import average_checkpoints, newest_steps
-from mnmt_jax.config import load_config, save_config
+from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.data.pipeline import Pipeline
-from mnmt_jax.data.views import View
+from mnmt_jax.design.views import View
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.learner import Learner, batch_loss
-from mnmt_jax.losses import token_loss
 from mnmt_jax.methods.instructcl import InstruCL
-from mnmt_jax.run_directory import RunDirectory
-from mnmt_jax.sharding import make_mesh
-from mnmt_jax.train import Session, train, train_step
-from mnmt_jax.train_state import create_state, make_init
+from mnmt_jax.runs.average import average_checkpoints, newest_steps
+from mnmt_jax.runs.parameters import best_steps, restore_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training import train as train_module
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.losses import token_loss
+from mnmt_jax.training.state import create_state, make_init
+from mnmt_jax.training.train import Session, train, train_step
 from tests.made_run import (
     SUPERVISED,
     assert_same_training,
@@ -302,7 +302,7 @@ def test_another_vocabulary_is_refused(cache, straight, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(straight, run)
     languages = (run / "vocabulary" / "languages.txt").read_text().split()
-    from mnmt_jax.vocabulary import Vocabulary
+    from mnmt_jax.vocabulary.pieces import Vocabulary
 
     other = Vocabulary.from_sentencepiece(run / "vocabulary" / "spm.model", languages[::-1])
     shutil.rmtree(run / "vocabulary")
@@ -322,7 +322,7 @@ def test_cosine_cannot_be_prolonged(cache, tmp_path):
     optimizer = {"schedule": "cosine", "warmup_steps": 1}
     before = make_config(cache, optimizer=optimizer, train={"steps": 4})
     after = make_config(cache, optimizer=optimizer)
-    from mnmt_jax.run_directory import changed_fields
+    from mnmt_jax.runs.run_directory import changed_fields
 
     assert changed_fields(before, after) == ["Train.steps was 4, now 8"]
     assert changed_fields(make_config(cache, train={"steps": 4}), make_config(cache)) == []

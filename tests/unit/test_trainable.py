@@ -13,13 +13,13 @@ import numpy as np
 import optax
 import pytest
 
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.learner import Learner, batch_loss
-from mnmt_jax.lora import split_lora
-from mnmt_jax.sharding import make_mesh
-from mnmt_jax.train import train_step
-from mnmt_jax.train_state import create_state, make_init
-from mnmt_jax.trainable import Trainable, join
+from mnmt_jax.model.lora import split_lora
+from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.state import create_state, make_init
+from mnmt_jax.training.train import train_step
 from tests.made_params import assert_same
 from tests.made_run import make_config
 from tests.sample_batches import random_pairs, unpacked

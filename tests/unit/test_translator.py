@@ -8,16 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.config import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding.generate import growth_steps
-from mnmt_jax.decoding.translate import Translation, length_limit
+from mnmt_jax.decoding.lines import Translation, length_limit
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.layouts import LAYOUTS
-from mnmt_jax.model import build_model
-from mnmt_jax.translator import Translator
+from mnmt_jax.model.network import build_model
 from tests.slow_search import slow_beam_search
 from tests.unit.made_text import sentence, vocabulary
 
@@ -277,7 +277,7 @@ def test_scoring_refuses_what_does_not_fit():
 
 
 def test_scoring_refuses_before_it_computes(monkeypatch):
-    monkeypatch.setattr("mnmt_jax.decoding.translate.score_batch", None)
+    monkeypatch.setattr("mnmt_jax.decoding.lines.score_batch", None)
     with pytest.raises(UserError, match="line 2: the pair needs"):
         _translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 

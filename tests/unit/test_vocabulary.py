@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary import (
+from mnmt_jax.vocabulary.pieces import (
     SentencePieceOptions,
     Vocabulary,
     sample_sentences,

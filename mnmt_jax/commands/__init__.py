@@ -1,0 +1,1 @@
+"""The commands: arguments, text in and out, and one module each."""

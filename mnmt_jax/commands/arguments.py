@@ -1,0 +1,147 @@
+"""Arguments that commands share: gin files, gin bindings, modules to import; errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.bucket import is_bucket
+
+_PREFIX = "--gin."
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses arguments like its base, but reports a mistake as one line without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the mistake for `mnmt_jax.errors.run_command` to print.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments like its base.
+
+        Raises:
+            UserError: for a mistake, and for an output in a bucket, which no command writes.
+        """
+        parsed = super().parse_args(args, namespace)
+        output = getattr(parsed, "output", None)
+        if output and is_bucket(output):
+            raise UserError(
+                f"--output={output}: must be on this machine; copy it to the bucket afterwards"
+            )
+        return parsed
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """Adds `--gin_file`, `--gin.NAME=VALUE` and `--module_import`."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="gin file; repeatable, later files win",
+    )
+    group.add_argument(
+        "--gin.NAME",
+        dest="_gin_binding",
+        metavar="VALUE",
+        help="binds one value, e.g. --gin.Decode.max_length=100; strings need quotes of their own: "
+        "--gin.Model.layout=\"'prefix'\"; repeatable",
+    )
+    add_module_import(group, "module to import before gin files, which import nothing themselves")
+
+
+def parse_command_line(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """Parses a command's flags, those that `add_configuration` added among them.
+
+    Args:
+        parser: holds the flags.
+        argv: arguments without the program's name; None takes the process's.
+
+    Returns:
+        The parsed flags, `module_import` for `import_modules` among them, the gin files in order,
+        and the bindings as `NAME=VALUE` in order.
+
+    Raises:
+        UserError: if `--gin.NAME` has no name or no value.
+    """
+    rest, bindings = _take_bindings(list(sys.argv[1:] if argv is None else argv))
+    namespace = parser.parse_args(rest)
+    files = namespace.gin_file
+    del namespace.gin_file, namespace._gin_binding
+    return namespace, list(files), bindings
+
+
+def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
+    """Adds `--module_import`, the one way to have a command import a module of the user's.
+
+    Args:
+        parser: or a group of it.
+        help: what the module is for; where it is searched is added.
+    """
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help=f"{help}; searched in this folder first; repeatable",
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Imports modules that the user named, from the current folder before any other.
+
+    Raises:
+        UserError: if one of them, or what it imports, is missing.
+    """
+    if not names:
+        return
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except ImportError as error:
+        own = error.name in names
+        remedy = (
+            "this folder and PYTHONPATH were searched"
+            if own
+            else "install it (seqio: mnmt-jax[seqio])"
+        )
+        raise UserError(f"--module_import={name}: {error}; {remedy}") from error
+    finally:
+        # What these modules import later is found, but no file here hides a module of others.
+        sys.path.remove(here)
+        sys.path.append(here)
+
+
+def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Splits `--gin.NAME=VALUE` and `--gin.NAME VALUE` from the other arguments."""
+    rest: list[str] = []
+    bindings: list[str] = []
+    remaining = iter(argv)
+    for argument in remaining:
+        if argument == "--":
+            return [*rest, argument, *remaining], bindings
+        if not argument.startswith(_PREFIX):
+            rest.append(argument)
+            continue
+        name, equals, value = argument[len(_PREFIX) :].partition("=")
+        if not equals:
+            value = next(remaining, "")
+        if not name or not value:
+            raise UserError(f"'{argument}' must be {_PREFIX}NAME=VALUE")
+        bindings.append(f"{name}={value}")
+    return rest, bindings

@@ -1,0 +1,34 @@
+"""Averages the parameters of checkpoints of a run; infer and evaluate then take --step=average."""
+
+import argparse
+
+from mnmt_jax.commands.arguments import CommandParser
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=int, default=5, metavar="N", help="newest checkpoints")
+    which.add_argument("--best", type=int, metavar="N", help="those of lowest validation loss")
+    which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="these checkpoints")
+    return parser
+
+
+def main() -> None:
+    """Parses the command line, averages, and prints the steps used."""
+    flags = make_parser().parse_args()
+
+    from mnmt_jax.runs.average import average_checkpoints, newest_steps
+    from mnmt_jax.runs.parameters import best_steps
+    from mnmt_jax.runs.run_directory import RunDirectory
+
+    run = RunDirectory.open(flags.run)
+    steps = flags.steps or (
+        best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
+    )
+    average_checkpoints(run, steps)
+    print(" ".join(str(step) for step in sorted(steps)))

@@ -1,0 +1,125 @@
+"""Writes the token cache that training reads: a mixture or your own files, as piece ids."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules
+from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
+from mnmt_jax.errors import UserError, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mnmt_jax.data.cache import TaskSource
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+def main() -> None:
+    """Writes the cache and prints a summary as JSON on stdout."""
+    arguments = make_parser().parse_args()
+
+    from mnmt_jax.data.cache import check_absent, write_cache
+    from mnmt_jax.data.mixtures import MIXTURES
+
+    check_absent(arguments.output, arguments.overwrite)
+    builtin = arguments.mixture is None or arguments.mixture in MIXTURES
+    sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
+    cache = write_cache(
+        arguments.output,
+        sources,
+        vocabulary=vocabulary,
+        overwrite=arguments.overwrite,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    splits = {split: cache.tasks_with(split) for split in ("train", "validation")}
+    summary = {
+        "output": arguments.output,
+        "vocabulary_size": cache.vocabulary.size,
+        "tasks": {split: len(tasks) for split, tasks in splits.items()},
+        "examples": {
+            split: sum(cache.split(task, split).examples for task in tasks)
+            for split, tasks in splits.items()
+        },
+    }
+    print(json.dumps(summary, indent=2))
+    unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
+    if not splits["validation"]:
+        print("no validation split: training will know no validation loss", file=sys.stderr)
+    elif unmeasured:
+        print(f"no validation text: {listed(unmeasured)}", file=sys.stderr)
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__ + " Supervised directions get a training and a validation split, the "
+        "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
+        "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
+    )
+    add_corpus_arguments(parser)
+    parser.add_argument("--output", required=True, metavar="CACHE", help="folder to write")
+    parser.add_argument(
+        "--vocabulary",
+        metavar="DIR",
+        help="what 'mnmt vocabulary' wrote (default: a vocabulary trained on the same "
+        "text, or a seqio mixture's own)",
+    )
+    parser.add_argument(
+        "--vocab_size", type=int, help="pieces of a vocabulary trained here (default: 8000)"
+    )
+    add_module_import(parser, "module that registers seqio mixtures")
+    parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    return parser
+
+
+def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
+    """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
+    import tempfile
+
+    from mnmt_jax.commands.corpus_arguments import corpus_and_directions, validation_hint
+    from mnmt_jax.data.mixtures import (
+        cache_sources,
+        check_lines,
+        check_training_text,
+        language_text,
+    )
+    from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+
+    if arguments.module_import:
+        raise UserError("--module_import is for seqio mixtures; leave it out")
+    corpus, directions = corpus_and_directions(arguments)
+    check_training_text(corpus, directions)
+    if hint := validation_hint(arguments, corpus):
+        print(hint, file=sys.stderr)
+    if arguments.vocabulary:
+        refuse_flags(arguments, ["vocab_size"], "a vocabulary that is there (--vocabulary)")
+        vocabulary = Vocabulary.load(arguments.vocabulary)
+    else:
+        size = {} if arguments.vocab_size is None else {"vocab_size": arguments.vocab_size}
+        options = SentencePieceOptions(**size)
+        if not arguments.mixture:
+            check_lines(corpus, directions)
+        print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
+        text = language_text(corpus, directions, options.sentences)
+        with tempfile.TemporaryDirectory() as directory:
+            vocabulary = train_sentencepiece(text, directory, options=options)
+    return cache_sources(corpus, directions, vocabulary), vocabulary
+
+
+def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
+    """Returns the tasks of a registered seqio mixture or task, and their vocabulary."""
+    if not arguments.module_import:
+        from mnmt_jax.data.mixtures import get_mixture
+
+        get_mixture(arguments.mixture)  # raises: names the built-in ones
+    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size")
+    refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
+    import_modules([*arguments.module_import, "mnmt_jax.seqio.tasks"])
+    from mnmt_jax.seqio import tasks as seqio_tasks
+
+    vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
+    return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary

@@ -1,0 +1,60 @@
+"""Compiles a run for TPUs that need not be there; prints memory, FLOPs and exchanges as JSON.
+
+Bytes are of a chip; seconds are the compiler's estimate. If the training step does not fit, the
+cheapest change of settings that makes it fit is searched and named. Needs the extra mnmt-jax[tpu].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    import_modules,
+    parse_command_line,
+)
+from mnmt_jax.errors import UserError
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--topology", required=True, help="e.g. v5e:4x4, v5p:4x4x8, v6e:8x8")
+    parser.add_argument("--slices", type=int, default=1, help="how many such slices (default 1)")
+    parser.add_argument("--vocab_size", type=int, default=0, help="default: Model.vocab_size")
+    parser.add_argument(
+        "--programs",
+        default="train_step,prefill,decode_step",
+        help="which of these, by commas (default: %(default)s)",
+    )
+    add_configuration(parser)
+    return parser
+
+
+def main() -> None:
+    """Parses the command line and prints the description."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if not gin_files:
+        raise UserError("--gin_file is missing; pass one of gin_configs/models and one of runs")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+    from mnmt_jax.config.loading import load_config
+    from mnmt_jax.cost.compile_ahead import Ahead, remedies, topology_devices
+
+    import_modules(flags.module_import)
+    config = load_config(gin_files, bindings)
+    vocab_size = flags.vocab_size or config.model.vocab_size
+    if not vocab_size:
+        raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
+    devices = topology_devices(flags.topology, flags.slices)
+    description = Ahead(config, vocab_size, devices).describe(flags.programs.split(","))
+    step = description["programs"].get("train_step")
+    if step and not step["fits"]:
+        print("train_step does not fit; searching for settings that do", file=sys.stderr)
+        trials = ((text, Ahead(changed, vocab_size, devices)) for text, changed in remedies(config))
+        step["fits_with"] = next((text for text, ahead in trials if ahead.fits()), None)
+    described = {"topology": flags.topology, "slices": flags.slices, **description}
+    print(json.dumps(described, indent=2))

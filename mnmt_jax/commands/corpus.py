@@ -1,0 +1,57 @@
+"""Writes the embedded corpus of CLDR phrases as plain parallel files or TSV."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from mnmt_jax.commands.arguments import CommandParser
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description="Write phrases from the Unicode CLDR, the same meanings in every language, as "
+        "SPLIT.LANGUAGE files or one SPLIT.tsv per split. The same arguments give the same files.",
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--languages", default="en,de,fr", metavar="CODES", help="codes with commas (en,de,fr)"
+    )
+    parser.add_argument("--format", default="parallel", choices=("parallel", "tsv"))
+    parser.add_argument("--train", type=int, default=10_000, metavar="N", help="lines (10000)")
+    parser.add_argument("--validation", type=int, default=500, metavar="N", help="lines (500)")
+    parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines (1000)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="picks the meanings (0)")
+    parser.add_argument("--inventory", default="small", choices=("small", "large"))
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    return parser
+
+
+def main() -> None:
+    """Writes the files and prints a summary as JSON on stdout."""
+    arguments = make_parser().parse_args()
+
+    from mnmt_jax.commands.corpus_arguments import split_list
+    from mnmt_jax.data.cldr import CldrCorpus
+    from mnmt_jax.data.export import export_cldr
+
+    corpus = CldrCorpus(
+        split_list(arguments.languages), arguments.seed, inventory=arguments.inventory
+    )
+    sizes = {split: getattr(arguments, split) for split in ("train", "validation", "test")}
+    print(f"writing {arguments.output}", file=sys.stderr)
+    files = export_cldr(
+        corpus,
+        arguments.output,
+        file_format=arguments.format,
+        sizes=sizes,
+        overwrite=arguments.overwrite,
+    )
+    summary = {
+        "output": arguments.output,
+        "format": arguments.format,
+        "lines": files,
+        **corpus.describe(),
+    }
+    print(json.dumps(summary, ensure_ascii=False, indent=2))

@@ -1,0 +1,144 @@
+"""Translates and scores every direction of a task; writes scores.json, table.md and report.html."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    import_modules,
+    parse_command_line,
+)
+from mnmt_jax.commands.corpus_arguments import (
+    FILE_FLAGS,
+    add_file_arguments,
+    file_corpus,
+    refuse_flags,
+    split_list,
+)
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.corpora import Corpus
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--task",
+        required=True,
+        help="corpus or mixture whose test split is translated, e.g. cldr_quickstart; with files "
+        "of your own, a name for them",
+    )
+    parser.add_argument(
+        "--directions",
+        default="all",
+        help="all, supervised (trained on) or zero_shot; default: all",
+    )
+    parser.add_argument("--output", required=True, help="folder; run again, it continues there")
+    parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
+    parser.add_argument(
+        "--beam_size",
+        type=int,
+        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+    )
+    parser.add_argument(
+        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
+    )
+    scores = parser.add_argument_group("further scores")
+    scores.add_argument(
+        "--paper_compatible",
+        nargs="?",
+        const="auto",
+        default="",
+        metavar="NAME",
+        help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
+        "ec40, ted19 or opus100; without a name by the model's languages",
+    )
+    scores.add_argument(
+        "--flores200_model",
+        metavar="FILE",
+        help="spBLEU's SentencePiece model; default: where sacreBLEU keeps it",
+    )
+    scores.add_argument("--comet", metavar="FILE", help="checkpoint of a COMET model")
+    scores.add_argument(
+        "--bert_score",
+        metavar="FOLDER",
+        help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
+    )
+    files = parser.add_argument_group("files of your own")
+    add_file_arguments(files, files.add_mutually_exclusive_group())
+    add_configuration(parser)
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.limit < 0:
+        raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
+    import_modules(flags.module_import)
+    from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, load_subject
+    from mnmt_jax.evaluation.further import Further, Wanted
+    from mnmt_jax.evaluation.table import comparison_table
+
+    check_folder(flags.output)
+    corpus, wanted = _corpus(flags)
+    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
+    subject, languages = load_subject(
+        flags.run, step, gin_files=gin_files, bindings=bindings, beam_size=flags.beam_size
+    )
+    if missing := [code for code in wanted if code not in languages]:
+        print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)
+    benchmark = Benchmark(
+        flags.task,
+        corpus,
+        languages=[code for code in wanted if code in languages],
+        limit=flags.limit,
+        candidates=languages,
+    )
+    further = Further(
+        Wanted(
+            spbleu=benchmark.nearest is None or flags.flores200_model is not None,
+            flores200_model=flags.flores200_model,
+            comet=flags.comet,
+            bert_score=flags.bert_score,
+            paper=flags.paper_compatible,
+        ),
+        subject.vocabulary,
+        languages,
+    )
+    result = evaluate(subject, benchmark, flags.output, which=flags.directions, further=further)
+    print(comparison_table([result]))
+    print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
+
+
+def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
+    """Makes the corpus that the flags name, and lists the languages to keep to."""
+    if flags.parallel or flags.tsv:
+        corpus = file_corpus(flags, flags.task, only=("test",))
+        return corpus, corpus.languages
+    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
+
+    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    if flags.module_import and not is_built_in(flags.task):
+        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
+        import_modules(["mnmt_jax.seqio.tasks"])
+        from mnmt_jax.seqio.tasks import RegisteredText
+
+        corpus = RegisteredText(flags.task)
+        wanted = corpus.languages
+    else:
+        corpus, wanted = find_corpus(flags.task)
+        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    languages = split_list(flags.languages)
+    if unknown := [code for code in languages if code not in wanted]:
+        raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
+    return corpus, tuple(code for code in wanted if not languages or code in languages)

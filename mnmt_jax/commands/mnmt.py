@@ -1,0 +1,116 @@
+"""`mnmt COMMAND`: all commands under one name."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.errors import run_command
+from mnmt_jax.version import __version__
+
+# Each is a module of this room, named alike or as said in `_MODULES`.
+COMMANDS = {
+    "train": "train a model, or continue a training",
+    "translate": "translate lines of text",
+    "evaluate": "translate and score every direction of a test set",
+    "compare": "set evaluations of several runs side by side",
+    "cache": "write the token cache that training reads",
+    "vocabulary": "train a vocabulary, or adopt a SentencePiece model",
+    "corpus": "write the embedded corpus as files",
+    "describe": "print parameters, FLOPs and bytes of a configuration",
+    "compile-ahead": "compile a run for TPUs that need not be there",
+    "import": "turn a checkpoint of another toolkit into a run",
+    "export": "write a run's model for another toolkit",
+    "average": "average checkpoints of a run",
+    "adapters": "save, load or merge LoRA",
+}
+_MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
+_COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
+
+
+def main() -> int | None:
+    """Runs the command that the first argument names."""
+    given = sys.argv[1:]
+    if given and given[0] in COMMANDS:
+        sys.argv = [f"mnmt {given[0]}", *given[1:]]
+        return module_of(given[0]).main()
+    flags = _parser().parse_args(given)
+    if flags.version:
+        print(_versions())
+    elif flags.completion:
+        print(completion(flags.completion))
+    else:
+        _parser().print_help()
+    return 0
+
+
+def run() -> None:
+    """Runs `main`; what the installed `mnmt` starts."""
+    run_command(main)
+
+
+def module_of(name: str) -> ModuleType:
+    """Imports the module of a command; it has `make_parser` and `main`."""
+    module = _MODULES.get(name, name.replace("-", "_"))
+    return importlib.import_module(f"mnmt_jax.commands.{module}")
+
+
+def completion(shell: str) -> str:
+    """Returns the script that completes command lines.
+
+    Args:
+        shell: `bash`, `zsh` or `tcsh`.
+    """
+    import shtab
+
+    parser = CommandParser(prog="mnmt")
+    commands = parser.add_subparsers()
+    for name, text in COMMANDS.items():
+        own = module_of(name).make_parser()
+        commands.add_parser(name, help=text, parents=[own], add_help=False)
+    for action in _actions(parser):
+        if action.metavar in _COMPLETED_AS_FILES or action.dest in ("input", "output"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell=shell)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yields the arguments of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for own in action.choices.values():
+                yield from _actions(own)
+
+
+def _parser() -> CommandParser:
+    width = max(map(len, COMMANDS)) + 2
+    listed = "\n".join(f"  {name:{width}}{text}" for name, text in COMMANDS.items())
+    parser = CommandParser(
+        prog="mnmt",
+        usage="mnmt COMMAND [ARGUMENTS]; mnmt COMMAND --help",
+        description="Multilingual neural machine translation in JAX and Flax.",
+        epilog=f"commands:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="store_true", help="print versions and devices")
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "tcsh"),
+        metavar="SHELL",
+        help='print what completes command lines; bash: eval "$(mnmt --completion bash)"',
+    )
+    return parser
+
+
+def _versions() -> str:
+    import jax
+
+    devices = jax.devices()
+    kind = f"{len(devices)} {devices[0].device_kind} ({devices[0].platform})"
+    return f"mnmt-jax {__version__}, jax {jax.__version__}, {kind}"

@@ -1,0 +1,161 @@
+"""Lines in and out of files and pipes, plain or gzip. No JAX here: commands load it late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from mnmt_jax.data import text_lines
+from mnmt_jax.errors import UserError, flush_output, naming
+from mnmt_jax.files.partial import new_file, open_text
+from mnmt_jax.files.storage import refusal
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.lines import Line, Translation
+
+UNFINISHED = "made_by"
+"""First word of a file of translations that are kept until they are complete."""
+
+
+def read_lines(path: str | None, bad: list[int] | None = None) -> Iterator[str]:
+    """Yields the lines of a file as `text_lines.read_lines` does.
+
+    Args:
+        path: a UTF-8 file, gzip or not; None reads standard input.
+        bad: takes the numbers, from 1, of lines that are not UTF-8, which are read as blank; None
+            stops at the first.
+
+    Raises:
+        UserError: if the file cannot be read, or a line is not UTF-8 and must be.
+    """
+    name = path or "standard input"
+    for number, line in enumerate(text_lines.read_lines(path or sys.stdin.buffer), start=1):
+        if not isinstance(line, text_lines.Flaw):
+            yield line
+        elif bad is None:
+            raise UserError(
+                f"{name}, line {number}: {line.detail}; convert the file, or take such lines as "
+                "blank with --on_bad_line=drop"
+            )
+        else:
+            bad.append(number)
+            yield ""
+
+
+def check_output_file(output: str, source: str | None) -> None:
+    """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
+
+    Args:
+        output: the name of the one.
+        source: the name of the other; None is standard input.
+
+    Raises:
+        UserError: if it is, also by a link, or if `output` is a folder or in none that is there.
+    """
+    if is_stream(output):
+        return
+    if os.path.isdir(output):
+        raise UserError(f"--output={output}: is a folder; name a file in it")
+    folder = os.path.dirname(os.path.realpath(output))
+    trouble = refusal(Path(folder), 0)
+    if trouble:
+        raise UserError(
+            f"--output={output}: cannot be written ({folder}: {trouble}); make the folder, or "
+            "choose another --output"
+        )
+    for name in (output, unfinished_path(output)):
+        if _is_read(name, source):
+            raise UserError(
+                f"--output={output}: {name} is what --input reads and would be replaced; choose "
+                "another --output"
+            )
+    _check_unfinished(unfinished_path(output))
+
+
+def _is_read(path: str, source: str | None) -> bool:
+    """Returns whether a path is the file that is read, also by a link."""
+    try:
+        read = os.stat(sys.stdin.fileno() if source is None else source)
+        return stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(path))
+    except (OSError, ValueError):  # one of them is not there
+        return False
+
+
+def unfinished_path(output: str) -> str:
+    """Returns where the translations for a file are kept until they are complete."""
+    return f"{os.path.realpath(output)}.unfinished"
+
+
+def _check_unfinished(path: str) -> None:
+    """Refuses a file by the name of kept translations that holds something else."""
+    if not os.path.exists(path):
+        return
+    with contextlib.suppress(IsADirectoryError), open(path, "rb") as file:
+        start = file.readline(99)
+        if not start or start.startswith(f'{{"{UNFINISHED}": {{'.encode()):
+            return
+    raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
+
+
+def is_stream(path: str) -> bool:
+    """Returns whether a path is no file to replace: a device, a pipe, an output of the process."""
+    if os.path.abspath(path) in ("/dev/stdout", "/dev/stderr"):
+        return True
+    if os.path.realpath(os.path.dirname(path)).startswith("/proc/"):
+        return True
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+
+
+@contextlib.contextmanager
+def open_output(path: str | None) -> Iterator[IO[str]]:
+    """Opens a file that appears under its name only when everything has been written.
+
+    Args:
+        path: a name, compressed if it ends in `.gz`; links are followed, devices and pipes written
+            directly. None writes to standard output.
+
+    Raises:
+        OSError: if it cannot be written; names it.
+    """
+    if path is None:
+        sys.stdout.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", newline="\n", line_buffering=True
+        )
+        with naming("standard output"):
+            yield sys.stdout
+        flush_output()
+    elif is_stream(path):
+        with naming(path), open_text(Path(path), path) as file:
+            yield file
+    else:
+        with naming(path, os.path.realpath(path)), new_file(Path(os.path.realpath(path))) as file:
+            yield file
+
+
+def make_record(line: Line, translation: Translation) -> dict[str, Any]:
+    """Returns all that is said about one translated line.
+
+    Args:
+        line: the line.
+        translation: what became of it.
+    """
+    return {
+        "line": line.number + 1,
+        "source": line.text,
+        "translation": translation.text,
+        "score": translation.score,
+        "truncated": translation.truncated,
+        "limited": translation.limited,
+        "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
+    }
+
+
+def format_record(record: Mapping[str, Any]) -> str:
+    """Returns a record as a line of JSON."""
+    return json.dumps(record, ensure_ascii=False)

@@ -1,0 +1,163 @@
+"""Translates lines of text with a trained model: one output line per input line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    import_modules,
+    parse_command_line,
+)
+from mnmt_jax.commands.text_files import (
+    check_output_file,
+    format_record,
+    is_stream,
+    make_record,
+    open_output,
+    read_lines,
+)
+from mnmt_jax.errors import listed
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.lines import Line
+    from mnmt_jax.decoding.translator import Translator
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument("--source", required=True, help="code of the input's language")
+    parser.add_argument("--target", required=True, help="code of the language wanted")
+    parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
+    parser.add_argument(
+        "--output",
+        help="written when complete, gzip if it ends in .gz; what is done until then is kept in "
+        "OUTPUT.unfinished, and the same command goes on; default: standard output",
+    )
+    parser.add_argument(
+        "--on_bad_line",
+        choices=("error", "drop"),
+        default="error",
+        help="stop at a line that is not UTF-8 (default), or take it as blank and count it",
+    )
+    parser.add_argument(
+        "--beam_size",
+        type=int,
+        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="jsonl adds score, n-best list, and marks of input and output that was cut",
+    )
+    parser.add_argument(
+        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
+    )
+    add_configuration(parser)
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.output:
+        check_output_file(flags.output, flags.input)
+    import_modules(flags.module_import)
+    from mnmt_jax.decoding.translator import Translator
+
+    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
+    translator = Translator.load(flags.run, step, gin_files=gin_files, bindings=bindings)
+    bad: list[int] = []
+    texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
+    lines = translator.numbered(texts, source=flags.source, target=flags.target)
+    if flags.output and not is_stream(flags.output):
+        cut, limited = _into_file(translator, lines, flags)
+    else:
+        with open_output(flags.output) as file, _progress() as report:
+            pairs = translator.in_order(lines, beam_size=flags.beam_size, report=report)
+            records = (make_record(*pair) for pair in pairs)
+            cut, limited = _write(records, file, flags.format)
+    _warn(bad, "lines are not UTF-8 and were taken as blank", "convert the input")
+    decode = translator.config.decode
+    _warn(
+        cut,
+        f"lines have more than {max(decode.buckets)} tokens with tags and were cut",
+        "add a larger bucket to --gin.Decode.buckets or split them",
+    )
+    _warn(
+        limited,
+        f"translations reached the length limit (Decode.max_length={decode.max_length}) and may "
+        "lack their end",
+        "raise --gin.Decode.max_length",
+    )
+
+
+def _into_file(
+    translator: Translator, lines: Iterator[Line], flags: argparse.Namespace
+) -> tuple[list[int], list[int]]:
+    """Translates into a file, going on where the same command was stopped; returns as `_write`."""
+    from mnmt_jax.commands.unfinished import Unfinished
+    from mnmt_jax.decoding.translator import WINDOW
+
+    made_by = translator.made_by(flags.beam_size)
+    made_by |= {"source": flags.source, "target": flags.target}
+    translate = functools.partial(translator.as_completed, beam_size=flags.beam_size)
+    with Unfinished(flags.output, made_by, WINDOW) as unfinished:
+        with _progress() as report:
+            unfinished.finish(lines, translate, report)
+        with open_output(flags.output) as file:
+            marked = _write(unfinished.records(), file, flags.format)
+        unfinished.remove()
+    return marked
+
+
+def _write(
+    records: Iterable[Mapping[str, Any]], file: IO[str], form: str
+) -> tuple[list[int], list[int]]:
+    """Writes a line per record; returns which lines were cut, and whose translation was."""
+    cut, limited = [], []
+    for record in records:
+        print(format_record(record) if form == "jsonl" else record["translation"], file=file)
+        if record["truncated"]:
+            cut.append(record["line"])
+        if record["limited"]:
+            limited.append(record["line"])
+    return cut, limited
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Takes numbers of translated lines for a bar, if this is a terminal, and for a last word."""
+    from tqdm import tqdm
+
+    count, start = 0, time.monotonic()
+    with tqdm(unit=" lines", file=sys.stderr, disable=None) as bar:
+
+        def report(lines: int) -> None:
+            nonlocal count
+            count += lines
+            bar.update(lines)
+
+        yield report
+    seconds = time.monotonic() - start
+    rate = count / max(seconds, 1e-9)
+    print(
+        f"{count} lines in {seconds:.1f} s ({rate:.1f} lines/s with compilation)", file=sys.stderr
+    )
+
+
+def _warn(numbers: list[int], what: str, remedy: str) -> None:
+    """Says which lines something happened to, if any."""
+    if numbers:
+        shown = listed([str(number) for number in numbers])
+        print(f"warning: {len(numbers)} {what} (line {shown}); {remedy}", file=sys.stderr)

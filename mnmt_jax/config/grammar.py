@@ -1,0 +1,48 @@
+"""Gin's grammar alone: a text as statements, with marks where gin would look up or call."""
+
+from __future__ import annotations
+
+import importlib.util  # noqa: F401  gin reads this attribute without importing it
+import re
+import tokenize
+from collections.abc import Iterator
+from typing import Any
+
+from gin import config_parser
+
+from mnmt_jax.config.bindings import Macro, Reference
+from mnmt_jax.errors import UserError
+
+_QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
+
+
+class _AsData(config_parser.ParserDelegate):
+    """Makes marks of what gin's own delegate looks up and later calls."""
+
+    def configurable_reference(self, name: str, evaluate: bool) -> Reference:
+        return Reference(f"@{name}{'()' if evaluate else ''}")
+
+    def macro(self, name: str) -> Macro:
+        return Macro(name)
+
+
+def statements_of(text: str, named: str) -> Iterator[Any]:
+    """Yields gin's statements of a text; `named` is its file's name, empty for a binding."""
+    try:
+        yield from config_parser.ConfigParser(text, _AsData())
+    except SyntaxError as error:
+        place = f"{named}:{error.lineno}" if named else text
+        raise UserError(f"{place}: {_syntax(error.msg)}") from error
+    except tokenize.TokenError as error:
+        place = f"{named}:{error.args[1][0]}" if named else text
+        raise UserError(f"{place}: a bracket or quote is not closed ({error.args[0]})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{named or text}: {_syntax(str(error))}") from error
+
+
+def _syntax(message: str) -> str:
+    """Says in one line what gin's parser says in several."""
+    text = " ".join(message.split())
+    if "malformed node" in text or "Unable to parse value" in text:
+        return re.sub(r"^malformed node.*?> ", "", text) + _QUOTES
+    return text

@@ -1,0 +1,130 @@
+"""What a method may do to a model and its training. Each has a file in `mnmt_jax/methods`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mnmt_jax.config.fields import Checked
+from mnmt_jax.design.objective import Objective, Player
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.config.sections import Config, Model
+
+
+_OURS = "mnmt_jax.methods."
+
+
+class Method(Checked):
+    """A method: a frozen dataclass of its settings, which gin fills under the name of the class.
+
+    `class Adaption(Method, name="adaption")` is chosen by `Model.methods = ('adaption',)`, or by
+    `Train.methods` if it leaves the model as it is, and set by `Adaption.mlp = 512`. Whatever it
+    does not say here stays as it is without it.
+    """
+
+    name: ClassVar[str]
+    known: ClassVar[dict[str, type[Method]]] = {}
+
+    def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:
+        """Makes a method known.
+
+        Args:
+            name: by which `Model.methods` and `Train.methods` choose it; empty for a class that
+                stands in for another, as gin makes them.
+            rest: of the class.
+
+        Raises:
+            UserError: if the library has one of that name.
+        """
+        super().__init_subclass__(**rest)
+        if not name:
+            return
+        other = cls.known.get(name, cls)
+        if other.__module__ != cls.__module__ and other.__module__.startswith(_OURS):
+            raise UserError(
+                f"{cls.__module__}: method '{name}' is {other.__module__}; rename yours"
+            )
+        cls.name = name
+        cls.known[name] = cls
+
+    @classmethod
+    def edits(cls) -> bool:
+        """Returns whether it changes the model."""
+        return cls.edit is not Method.edit
+
+    def edit(self, plan: Plan, config: Model) -> Plan:
+        """Returns the plan of a model with the method.
+
+        Args:
+            plan: of the model without it.
+            config: sizes.
+
+        Raises:
+            UserError: if the layout has no place for it.
+        """
+        del config
+        return plan
+
+    def check(self, config: Config, plan: Plan) -> None:
+        """Checks that a training can use it.
+
+        Args:
+            config: of the run.
+            plan: of its model.
+
+        Raises:
+            UserError: otherwise.
+        """
+        del config, plan
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Returns what training minimises besides the cross entropy."""
+        return ()
+
+    def players(self) -> tuple[Player, ...]:
+        """Returns who moves before the rest, in this order."""
+        return ()
+
+
+def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
+    """Returns the objectives of methods, those of their players too."""
+    found: list[Objective] = []
+    for method in methods:
+        found += method.objectives()
+        found += (objective for player in method.players() for objective in player.objectives)
+    return tuple(found)
+
+
+def as_facts(section: Any) -> dict[str, Any]:
+    """Returns a section, or a configuration, as what JSON holds; methods in order, with names.
+
+    Args:
+        section: a dataclass of `mnmt_jax.config.sections`.
+    """
+    facts: dict[str, Any] = {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if field.name == "methods":
+            value = [{"name": method.name, **dataclasses.asdict(method)} for method in value]
+        facts[field.name] = as_facts(value) if dataclasses.is_dataclass(value) else value
+    return facts
+
+
+def check_once(title: str, methods: Iterable[Method]) -> None:
+    """Checks that no method stands twice in a list.
+
+    Args:
+        title: of the section whose list it is.
+        methods: the list.
+
+    Raises:
+        UserError: otherwise.
+    """
+    names = [method.name for method in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{title}.methods names '{name}' twice; leave one of them out")

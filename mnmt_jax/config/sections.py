@@ -1,0 +1,294 @@
+"""Configuration: six frozen dataclasses, and one per method, that gin files fill.
+
+The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
+properties or are computed where they are used, never keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util  # noqa: F401  gin reads this attribute without importing it
+from typing import Annotated, Literal
+
+import gin
+
+from mnmt_jax.config.fields import (
+    Amount,
+    Checked,
+    Count,
+    Number,
+    Positive,
+    Range,
+    Rate,
+    Seed,
+    Weight,
+)
+from mnmt_jax.config.method import Method, check_once
+from mnmt_jax.errors import UserError
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Data(Checked):
+    """What a run reads and how rows are laid out.
+
+    Attributes:
+        cache: token cache directory (`mnmt cache` makes one).
+        tasks: names of the training tasks; empty means every task with a `train` split.
+        temperature: T of p_i ~ (n_i / N)^(1/T); 1 is proportional, larger is flatter.
+        instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: where language tags stand.
+        rows: rows of one global batch (of one micro-batch when accumulating).
+        source_length: tokens of a row's source span.
+        target_length: tokens of a row's target span.
+        max_segments: sentence pairs packed into a row at most; 1 switches packing off.
+        chunk_examples: examples planned (shuffled, packed) at a time.
+        validation_examples: sentence pairs per validation task.
+    """
+
+    cache: str = ""
+    tasks: tuple[str, ...] = ()
+    temperature: Positive = 5.0
+    instruction: str = "1"
+    rows: Count = 64
+    source_length: Count = 128
+    target_length: Count = 128
+    max_segments: Count = 8
+    chunk_examples: Count = 16384
+    validation_examples: Amount = 200
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Model(Checked):
+    """Sizes and structure of a model. Dimensions live here and nowhere else.
+
+    Attributes:
+        layout: row of `mnmt_jax.design.layouts.LAYOUTS`.
+        stage_layers: layers of each stage.
+        embed: residual width.
+        mlp: hidden width of the feed-forward layers.
+        heads: attention heads; `embed` must be a multiple.
+        vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
+        norm: `pre` (with a norm at the end of each stage) or `post` (without).
+        register_factor: source tokens per register; r = ceil(n / register_factor).
+        dropout: rate on embeddings, attention outputs and feed-forward outputs.
+        attention_dropout: rate on attention weights.
+        position_base: base of the sinusoids' wavelengths; 10000 as published.
+        methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
+            the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
+        lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
+            beside their weights; 0 is without.
+        lora: patterns (`mnmt_jax.model.patterns`) of the projections that carry it.
+        dtype: compute type, `float32` or `bfloat16`; parameters are float32.
+        attention: `split` (each role meets only the keys it may see) or `dense` (the slow oracle).
+        remat: recompute each layer in the backward pass instead of keeping its activations.
+    """
+
+    layout: str = "register"
+    stage_layers: tuple[Count, ...] = (12,)
+    embed: Annotated[int, Range(low=2)] = 1024
+    mlp: Count = 4096
+    heads: Count = 16
+    vocab_size: Amount = 0
+    norm: Literal["pre", "post"] = "pre"
+    register_factor: Positive = 1.0
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    position_base: Positive = 10000.0
+    methods: tuple[Method, ...] = ()
+    lora_rank: Amount = 0
+    lora: tuple[str, ...] = ("query", "value")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: Literal["split", "dense"] = "split"
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks every field, and that the widths fit each other."""
+        super().__post_init__()
+        check_once("Model", self.methods)
+        if self.embed % self.heads:
+            raise UserError(
+                f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
+            )
+        if self.embed % 2:
+            raise UserError(
+                f"Model.embed={self.embed} must be even: positions are sines and cosines"
+            )
+        if self.lora_rank and not self.lora:
+            raise UserError(
+                f"Model.lora=() with Model.lora_rank={self.lora_rank} must name projections, such "
+                "as ('query', 'value')"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.embed // self.heads
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Checked):
+    """Adam as fairseq computes it, its schedule, and the loss it minimises.
+
+    Attributes:
+        learning_rate: peak.
+        schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
+        warmup_steps: updates of linear warm-up.
+        initial_learning_rate: rate of the first update.
+        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
+        weight_decay: decoupled, on every parameter that trains.
+        clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
+        label_smoothing: epsilon; every other class gets epsilon / (V - 1).
+        accumulate: micro-batches per update.
+        frozen: patterns (`mnmt_jax.model.patterns`) of parameters that do not train. LoRA's own
+            always do; with `Model.lora_rank` and no pattern they alone do.
+    """
+
+    learning_rate: Weight = 5e-4
+    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    warmup_steps: Amount = 4000
+    initial_learning_rate: Weight = 0.0
+    eps: Weight = 1e-6
+    weight_decay: Weight = 0.0
+    clip_norm: Weight = 0.0
+    label_smoothing: Rate = 0.1
+    accumulate: Count = 1
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every field, and that the schedule has the warm-up it needs."""
+        super().__post_init__()
+        if self.schedule == "inverse_sqrt" and not self.warmup_steps:
+            raise UserError(
+                "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1; "
+                "or set Optimizer.schedule='constant'"
+            )
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Train(Checked):
+    """Length of a run and what happens on the way.
+
+    Attributes:
+        steps: updates.
+        seed: the run's: of parameters, dropout, and the order and mixing of the data.
+        log_every: updates between lines of `metrics.jsonl`.
+        eval_every: updates between validations.
+        save_every: updates between checkpoints.
+        keep_last: newest checkpoints kept.
+        keep_best: checkpoints kept besides, the best by supervised validation loss among those
+            validated at their step; 0 keeps none.
+        loss_chunk: tokens whose logits exist at one time, per shard of the batch.
+        methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
+            changes the model stands in `Model.methods`.
+    """
+
+    steps: Amount = 100_000
+    seed: Seed = 1
+    log_every: Count = 100
+    eval_every: Count = 1000
+    save_every: Count = 1000
+    keep_last: Count = 5
+    keep_best: Amount = 1
+    loss_chunk: Count = 4096
+    methods: tuple[Method, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every field, and that the best checkpoint can be known."""
+        super().__post_init__()
+        check_once("Train", self.methods)
+        for method in self.methods:
+            if method.edits() or method.players():
+                raise UserError(
+                    f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
+                )
+        unaligned = self.save_every % self.eval_every and self.eval_every % self.save_every
+        if self.keep_best and unaligned:
+            raise UserError(
+                f"Train.eval_every={self.eval_every} and Train.save_every={self.save_every}: one "
+                "must be a multiple of the other, or few checkpoints have a loss to be best by; "
+                "change one, or set Train.keep_best=0"
+            )
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Decode(Checked):
+    """How translations are searched.
+
+    Attributes:
+        beam_size: hypotheses per sentence: 1 is greedy search, more are a beam, or so many samples.
+        length_penalty: score = sum of log-probabilities / length ** length_penalty.
+        max_length: generated tokens at most, without eos.
+        max_length_per_source: if > 0 the limit is min(max_length, this x source tokens + 10).
+        batch: sentences translated together.
+        buckets: source lengths (with tag and eos) that inputs are padded to; longer input is cut
+            to the largest and marked.
+        temperature: of sampling; 0 searches.
+        top_k: sample among the k best; 0 is all.
+        top_p: sample among the smallest set of this probability mass; 1 is all.
+        seed: of sampling.
+    """
+
+    beam_size: Count = 5
+    length_penalty: Number = 1.0
+    max_length: Count = 200
+    max_length_per_source: Weight = 0.0
+    batch: Count = 32
+    buckets: tuple[Count, ...] = (16, 32, 64, 128, 256)
+    temperature: Weight = 0.0
+    top_k: Amount = 0
+    top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Checks every field, and that there is a bucket."""
+        super().__post_init__()
+        if not self.buckets:
+            raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
+
+    @property
+    def method(self) -> str:
+        """What the values amount to: `sample`, `beam` or `greedy`."""
+        return "sample" if self.temperature else "beam" if self.beam_size > 1 else "greedy"
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Mesh(Checked):
+    """Shape of the device mesh; its third axis, `data`, takes the devices that are left.
+
+    Attributes:
+        fsdp: batch shards with sharded parameters; -1 takes them all.
+        tensor: shards of heads, feed-forward width and vocabulary.
+    """
+
+    fsdp: Annotated[int, Range(low=-1)] = 1
+    tensor: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All six together: a run's whole configuration."""
+
+    data: Data
+    model: Model
+    optimizer: Optimizer
+    train: Train
+    decode: Decode
+    mesh: Mesh
+
+    def __post_init__(self) -> None:
+        """Checks that no method stands both in `Model` and in `Train`."""
+        check_once("Model.methods and Train", self.methods)
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """Those of the model and of training."""
+        return (*self.model.methods, *self.train.methods)
+
+
+SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
+SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}

@@ -1,0 +1,305 @@
+"""Compiles a run's programs for TPUs that are not there, and reads what the compiler says of them.
+
+libtpu compiles for any topology on a host without a TPU: bytes per chip, FLOPs and exchanges are
+those of the program that would run there. Seconds are the compiler's estimate of cycles, one
+instruction after the other and without exchanges, at the chip's clock; they are not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import re
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.cost.collectives import collectives
+from mnmt_jax.cost.estimates import estimates
+from mnmt_jax.data.converter import (
+    TASK,
+    Converter,
+    Lengths,
+    segments_from_rows,
+    training_converter,
+    views_of,
+)
+from mnmt_jax.decoding.lines import length_limit
+from mnmt_jax.design.objective import Batch
+from mnmt_jax.distributed.chips import Chip, chip_of
+from mnmt_jax.distributed.sharding import batch_sharding, make_mesh, replicated
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.flops import Sentence
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.state import TrainState, abstract_state, make_init, shardings_of
+from mnmt_jax.training.train import train_step
+from mnmt_jax.vocabulary.special_ids import EOS_ID
+
+PROGRAMS = ("train_step", "prefill", "decode_step")
+
+_TOO_LARGE = re.compile(
+    r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
+    re.IGNORECASE,
+)
+_TOKENS = 32  # a side of a sentence pair, where FLOPs are counted
+_NO_PAIRS = segments_from_rows([[]])
+# Shapes do not depend on the ids.
+_NO_VOCABULARY: Any = types.SimpleNamespace(tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID)
+# libtpu must not ask for the facts of a machine it is not on, nor complain of them.
+_LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+# The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
+_LIBTPU_FLAG = "--fibers_default_thread_stack_size=16777216"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
+    """Returns the chips of a TPU topology, none of which need be there.
+
+    Args:
+        topology: e.g. "v5e:4x4" or "v5p:4x4x8".
+        slices: how many of them, joined by the data-centre network.
+
+    Raises:
+        UserError: if libtpu is not installed or has no such topology.
+    """
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise UserError(
+            "--topology needs libtpu, which is not installed; pip install 'mnmt-jax[tpu]'"
+        )
+    for name, value in _LIBTPU.items():
+        os.environ.setdefault(name, value)
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAG} {given}".strip()
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    if topology.startswith("v4:"):
+        options["chip_config_name"] = "megacore"  # one device per chip, as jax has it on a v4
+    try:
+        return topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, **options
+        ).devices
+    except Exception as error:  # jax raises several kinds
+        text = " ".join(str(error).split())
+        raise UserError(f"--topology={topology}: {text}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Ahead:
+    """A configuration on a topology.
+
+    Attributes:
+        config: of the run.
+        vocab_size: entries of the vocabulary.
+        devices: from `topology_devices`.
+    """
+
+    config: Config
+    vocab_size: int
+    devices: Sequence[jax.Device]
+
+    @functools.cached_property
+    def mesh(self) -> jax.sharding.Mesh:
+        """The run's mesh over the devices."""
+        return make_mesh(self.config.mesh, self.devices)
+
+    @functools.cached_property
+    def learner(self) -> Learner:
+        """The run's learner."""
+        return Learner.from_config(self.config, self.vocab_size, self.mesh)
+
+    def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
+        """Compiles programs and returns what is known of each, ready for JSON.
+
+        Args:
+            programs: which of `PROGRAMS`.
+
+        Raises:
+            UserError: if there is no such program, or the configuration does not fit the mesh.
+        """
+        if unknown := [name for name in programs if name not in PROGRAMS]:
+            raise UserError(f"--programs: {unknown[0]!r} must be one of {', '.join(PROGRAMS)}")
+        chip = chip_of(self.devices[0].device_kind)
+        return {
+            "chip": self.devices[0].device_kind,
+            "chips": len(self.devices),
+            "mesh": dict(self.mesh.shape),
+            "programs": {name: self._describe(name, chip) for name in programs},
+        }
+
+    def _describe(self, name: str, chip: Chip | None) -> dict[str, Any]:
+        lower: Callable[[], Any] = getattr(self, f"_lower_{name}")
+        with jax.set_mesh(self.mesh):
+            lowered = lower()
+            try:
+                compiled = lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                return _does_not_fit(error)
+        found = _facts(compiled, dict(self.mesh.shape))
+        if chip:
+            found["bytes"]["of_chip"] = chip.memory
+            seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
+            found["seconds"] = seconds
+            if name == "train_step":
+                flops = self._model_flops() / len(self.devices)
+                found["model_flops"] = flops
+                used = flops / (seconds * chip.peak_flops) if seconds else None
+                found["model_flops_utilization"] = used
+        return found
+
+    def fits(self) -> bool:
+        """Returns whether the training step fits the chips' memory."""
+        return bool(self._describe("train_step", None)["fits"])
+
+    def _model_flops(self) -> float:
+        """Counts an update's operations, rows full of sentence pairs of one length."""
+        data = self.config.data
+        pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
+        views = dict.fromkeys(views_of(self.config), float(_TOKENS))
+        return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), views)
+
+    def _lower_train_step(self) -> Any:
+        learner, mesh = self.learner, self.mesh
+        like = self._state
+        return jax.jit(
+            functools.partial(train_step, learner),
+            donate_argnums=0,
+            out_shardings=(shardings_of(like), replicated(mesh)),
+        ).lower(like, self._batch(1))
+
+    def _lower_prefill(self) -> Any:
+        return jax.jit(self._prefill).lower(self._state.params, self._sources())
+
+    def _lower_decode_step(self) -> Any:
+        decode = self.config.decode
+        cache = jax.eval_shape(self._prefill, self._state.params, self._sources())
+        rows = (decode.batch, decode.beam_size)
+        tokens = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=batch_sharding(self.mesh))
+
+        def step(params: Any, tokens: Any, cache: Any) -> Any:
+            return self.learner.model.apply({"params": params}, tokens, cache, method="step")
+
+        # Rows are the first axis of everything a cache holds; the index has none.
+        placed = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape,
+                a.dtype,
+                sharding=batch_sharding(self.mesh) if a.shape else replicated(self.mesh),
+            ),
+            cache,
+        )
+        return jax.jit(step, donate_argnums=2).lower(self._state.params, tokens, placed)
+
+    def _prefill(self, params: Any, batch: Any) -> Any:
+        decode = self.config.decode
+        steps = length_limit(decode, max(decode.buckets)) + 1
+        return self.learner.model.apply(
+            {"params": params},
+            batch,
+            beam=decode.beam_size,
+            max_steps=steps,
+            method="prefill",
+        )
+
+    @functools.cached_property
+    def _state(self) -> TrainState:
+        """Shapes of the train state, placed."""
+        return abstract_state(make_init(self.learner, self._batch(0), 0), self.mesh)
+
+    def _sources(self) -> dict[str, Any]:
+        """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
+        decode, bucket = self.config.decode, max(self.config.decode.buckets)
+        converter = dataclasses.replace(self._converter, lengths=Lengths(bucket, bucket))
+        return self._shapes(converter.static_batch(_NO_PAIRS, decode.batch), ())
+
+    def _batch(self, leading: int) -> dict[str, Any]:
+        """Shapes of a training batch, with `leading` axes of micro-batches."""
+        batch = self._converter.batch(_NO_PAIRS, self.config.data.rows)
+        return self._shapes(batch, (self.config.optimizer.accumulate,) * leading)
+
+    def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
+        placed = batch_sharding(self.mesh, len(leading))
+        return {
+            name: jax.ShapeDtypeStruct((*leading, *array.shape), array.dtype, sharding=placed)
+            for name, array in batch.items()
+            if name != TASK
+        }
+
+    @functools.cached_property
+    def _converter(self) -> Converter:
+        roles = self.learner.model.layout.embedded_roles()
+        return training_converter(self.config, _NO_VOCABULARY, roles)
+
+
+def remedies(config: Config) -> Iterator[tuple[str, Config]]:
+    """Yields changes that make a training step smaller, the cheapest first, each upon the last."""
+    model, optimizer = config.model, config.optimizer
+    flags = []
+    if not model.remat:
+        config = dataclasses.replace(config, model=dataclasses.replace(model, remat=True))
+        flags.append("--gin.Model.remat=True")
+        yield " ".join(flags), config
+    if config.mesh.fsdp == 1:
+        config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=-1))
+        flags.append("--gin.Mesh.fsdp=-1")
+        yield " ".join(flags), config
+    rows, parts = config.data.rows, optimizer.accumulate
+    for _ in range(3):
+        if rows % 2:
+            return
+        rows, parts = rows // 2, parts * 2
+        config = dataclasses.replace(
+            config,
+            data=dataclasses.replace(config.data, rows=rows),
+            optimizer=dataclasses.replace(optimizer, accumulate=parts),
+        )
+        more = [f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={parts}"]
+        yield " ".join([*flags, *more]), config
+
+
+def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
+    memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
+    parts = {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+    }
+    # XLA's totals count a loop's body once.
+    cycles = estimates(text)
+    share = cycles.executed / cycles.once if cycles.once else 1.0
+    return {
+        "fits": True,
+        "bytes": {**parts, "peak": sum(parts.values())},
+        "flops": costs["flops"] * share,
+        "bytes_accessed": costs["bytes accessed"] * share,
+        "cycles": cycles.executed or None,
+        "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
+        "without_estimate": cycles.absent,
+        "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
+    }
+
+
+def _does_not_fit(error: Exception) -> dict[str, Any]:
+    """Returns by how much memory is exceeded; other errors are raised again."""
+    found = _TOO_LARGE.search(str(error))
+    if not found:
+        raise error
+    needed = float(found[1]) * _UNITS[found[2].upper()]
+    present = float(found[3]) * _UNITS[found[4].upper()]
+    return {
+        "fits": False,
+        "bytes": {"peak": int(needed), "of_chip": int(present), "over": int(needed - present)},
+    }

@@ -1,0 +1,86 @@
+"""Says what a configuration amounts to: parameters, FLOPs, decode memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from mnmt_jax.config.sections import Model, Optimizer
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
+from mnmt_jax.model.lora import LORA_A, LORA_B
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable import Trainable
+
+_LORA, _EMBEDDING, _NORMS = "lora", "embedding", "norms"
+# Listed even where a model has none.
+_COMPONENTS = (_LORA, _EMBEDDING, "attention", "memory_attention", "mlp", _NORMS, "adaption")
+_EVERYTHING_TRAINS = Optimizer()
+
+
+def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
+    """Counts parameters per component and in `total`.
+
+    Args:
+        shapes: a parameter tree of arrays or shapes.
+        plan: of the model.
+    """
+    components = {_EMBEDDING: _EMBEDDING} | {LORA_A: _LORA, LORA_B: _LORA}
+    layers = (each for _, layer in plan.layers() for each in layer)
+    for each in (*layers, *plan.around(), *plan.aside):
+        components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
+    counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        names = [entry.key for entry in path]
+        named = [components[name] for name in reversed(names) if name in components]
+        counts[named[0]] += int(np.prod(leaf.shape))
+    return counts | {"total": sum(counts.values())}
+
+
+def describe(
+    config: Model,
+    vocab_size: int,
+    *,
+    source_length: int,
+    target_length: int,
+    beam: int,
+    optimizer: Optimizer = _EVERYTHING_TRAINS,
+) -> Mapping[str, Any]:
+    """Describes a model for one sentence pair of the given lengths.
+
+    Args:
+        config: the model.
+        vocab_size: entries of the vocabulary.
+        source_length: source tokens, tag and eos included.
+        target_length: target tokens, eos included.
+        beam: hypotheses while decoding.
+        optimizer: says what does not train.
+
+    Returns:
+        JSON-ready figures; FLOPs count a multiply-add as two.
+    """
+    plan = build_model(config, vocab_size).plan
+    layout = plan.layout
+    sentence = Sentence(source_length, target_length)
+    sizes = config, layout, vocab_size, sentence
+    trainable = Trainable.from_config(config, optimizer)
+    shapes = parameter_shapes(config, vocab_size)
+    return {
+        "layout": layout.name,
+        "stages": [
+            {"roles": stage.roles, "sees": stage.sees, "layers": stage.layers}
+            for stage in layout.stages
+        ],
+        "vocabulary": vocab_size,
+        "parameters": count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)},
+        "lengths": {"source": source_length, "target": target_length, "beam": beam},
+        "flops_per_target_token": {
+            "forward": round(forward_flops(*sizes) / target_length),
+            "train": round(train_flops(*sizes, trainable=trainable) / target_length),
+        },
+        "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
+    }

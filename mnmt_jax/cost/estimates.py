@@ -1,0 +1,124 @@
+"""What the compiler estimates of a TPU program, and what it leaves without an estimate.
+
+Read from the program's text. An instruction inside a loop counts as often as the loop runs.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from mnmt_jax.cost.collectives import instructions, rounds
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
+_OPERATION = re.compile(r"^(?P<result>\S+) (?P<kind>[\w\-]+)\(")
+_ONE_NUMBER = re.compile(r"^\w+\[[1,]*\]")
+_CALLS = re.compile(r"calls=%?([\w.\-]+)")
+_APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
+_TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
+# Names for what others compute, and where a counted body or instruction is called or waited for.
+_NO_WORK = re.compile(
+    r"(?:after-all|bitcast|call|conditional|constant|domain|get-tuple-element|opt-barrier|parameter"
+    r"|partition-id|replica-id|tuple|while|.*-done)$"
+)
+_RANDOM = re.compile(r"threefry|random_bits| rng-bit-generator\(| rng\(")
+# Threefry rotates 20 times; nothing else here shifts as often.
+_SHIFT, _SHIFTS = " shift-right-logical(", 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimates:
+    """The compiler's estimate of a program's cycles, instructions one after the other.
+
+    Attributes:
+        once: cycles of every instruction once, as XLA's own totals count.
+        executed: cycles, those inside loops as often as they run; 0 where the text states none.
+        random: of `executed`, those of instructions that also draw random bits.
+        absent: instructions that state no cycles though they do something, by kind, most first.
+    """
+
+    once: int
+    executed: int
+    random: int
+    absent: dict[str, int]
+
+
+def estimates(program: str) -> Estimates:
+    """Adds up the cycles that a TPU program states, and counts what states none.
+
+    Args:
+        program: one device's program, `compiled.as_text()`.
+    """
+    times, bodies = rounds(program), _bodies(program)
+    inner = {
+        name
+        for lines in bodies.values()
+        for line in lines
+        if " call(" not in line
+        for name in _APPLIES.findall(line)
+    }
+    once = executed = random = 0
+    absent: collections.Counter[str] = collections.Counter()
+    for computation, line in instructions(program):
+        often = times.get(computation, 1)
+        if cycles := _CYCLES.search(line):
+            once += int(cycles[1])
+            executed += int(cycles[1]) * often
+            random += int(cycles[1]) * often * _draws(line, bodies)
+        elif computation not in inner and (kind := _kind(line)):
+            absent[kind] += often
+    return Estimates(once, executed, random, dict(absent.most_common()))
+
+
+def _bodies(program: str) -> dict[str, list[str]]:
+    """Returns the lines of each computation."""
+    bodies: dict[str, list[str]] = collections.defaultdict(list)
+    for computation, line in instructions(program):
+        bodies[computation].append(line)
+    return bodies
+
+
+def _draws(line: str, bodies: dict[str, list[str]]) -> bool:
+    """Returns whether an instruction, or what is fused into it, draws random bits."""
+    inside = list(_inside(line, bodies))
+    shifts = sum(_SHIFT in one for one in inside)
+    return shifts >= _SHIFTS or any(" rng" in one and _RANDOM.search(one) for one in inside)
+
+
+def _inside(line: str, bodies: dict[str, list[str]]) -> Iterator[str]:
+    yield line
+    for name in _CALLS.findall(line):
+        for one in bodies.get(name, ()):
+            yield from _inside(one, bodies)
+
+
+def _kind(line: str) -> str:
+    """Names what an instruction without an estimate does; empty if it does nothing."""
+    found = _INSTRUCTION.match(line)
+    if not found:
+        return ""
+    operation = _OPERATION.match(_without_tuple(found["rest"]))
+    if not operation or _NO_WORK.match(kind := operation["kind"]):
+        return ""
+    if _RANDOM.search(line):
+        return "random bits"
+    if kind == "custom-call":
+        target = _TARGET.search(line)
+        return f"custom-call {target[1]}" if target else kind
+    if kind == "fusion":
+        return f"fusion {_SUFFIX.sub('', found['name'])}".strip()
+    return "scalar" if _ONE_NUMBER.match(operation["result"]) else kind.removesuffix("-start")
+
+
+def _without_tuple(text: str) -> str:
+    """Returns the text with one word in place of a tuple that it starts with."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return f"tuple{text[place + 1 :]}" if place else text
+    return text

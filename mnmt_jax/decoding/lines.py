@@ -1,0 +1,299 @@
+"""Text in, text out: lines to fixed-shape batches, search, and back to texts.
+
+A line's bucket depends on its own length alone, and every batch of a bucket has the same shape,
+with empty rows where lines are lacking. So a line is computed by the same instructions whatever
+stands beside it, and its translation is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from mnmt_jax.config.sections import Decode
+from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.score import score_batch
+from mnmt_jax.decoding.search import Hypotheses, Request, sentence_rngs
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.network import Network
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
+_LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One translation.
+
+    Attributes:
+        text: without line breaks.
+        score: nats / length ** length_penalty, eos included.
+        tokens: generated ids with eos, without forced ones.
+    """
+
+    text: str
+    score: float
+    tokens: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """What became of one line.
+
+    Attributes:
+        hypotheses: best first; empty for a blank line.
+        truncated: the line was longer than the largest bucket and its end was not translated.
+        limited: the best hypothesis is as long as `Decode` allows; its end may be missing.
+    """
+
+    hypotheses: tuple[Hypothesis, ...] = ()
+    truncated: bool = False
+    limited: bool = False
+
+    @property
+    def text(self) -> str:
+        """The best translation; empty for a blank line."""
+        return self.hypotheses[0].text if self.hypotheses else ""
+
+    @property
+    def score(self) -> float | None:
+        """The best translation's score; None for a blank line."""
+        return self.hypotheses[0].score if self.hypotheses else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line to translate.
+
+    Attributes:
+        number: its place in the whole input, from 0; seeds sampling.
+        text: the source text.
+        source_lang: code of its language.
+        target_lang: code of the language wanted.
+    """
+
+    number: int
+    text: str
+    source_lang: str
+    target_lang: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class System:
+    """A model with all that is needed to feed it text.
+
+    Attributes:
+        model: the network.
+        params: its parameters.
+        vocabulary: text to ids and back.
+        instruction: where tags stand.
+    """
+
+    model: Network
+    params: Any
+    vocabulary: Vocabulary
+    instruction: Instruction
+
+    def converter(self, bucket: int) -> Converter:
+        """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
+        return Converter(
+            self.vocabulary,
+            self.instruction,
+            self.model.layout.embedded_roles(),
+            Lengths(bucket, bucket),
+            self.model.config.register_factor,
+        )
+
+
+def translate_lines(
+    system: System, lines: Sequence[Line], decode: Decode
+) -> Iterator[tuple[int, Translation]]:
+    """Translates lines.
+
+    Args:
+        system: the model.
+        lines: in any languages of its vocabulary, mixed at will.
+        decode: how to search.
+
+    Yields:
+        The index of each line and its translation as soon as its batch is done, blank lines first.
+
+    Raises:
+        UserError: if a language has no tag, `decode` cannot be followed, or the model's output is
+            not finite.
+    """
+    search = make_search(decode)
+    _check(system, decode)
+    encoded = _encode(system, [line.text for line in lines])
+    room = max(decode.buckets) - system.instruction.source_extra
+    yield from ((i, Translation()) for i, pieces in enumerate(encoded) if not pieces)
+    for bucket, members in _plan(system, encoded, decode):
+        rows = [_example(system, lines[i], encoded[i][:room]) for i in members]
+        numbers = [lines[i].number for i in members]
+        batch, request = _request(system, rows, numbers, bucket=bucket, decode=decode)
+        found = generate(system.model, system.params, batch, request, search=search)
+        for row, i in enumerate(members):
+            hypotheses = _hypotheses(system, found, row)
+            if not hypotheses:
+                raise UserError(
+                    f"line {lines[i].number + 1}: the model's output is not a number; "
+                    "use another checkpoint"
+                )
+            limited = len(hypotheses[0].tokens) > int(request.max_length[row])
+            yield i, Translation(hypotheses, len(encoded[i]) > room, limited)
+
+
+def score_lines(
+    system: System, lines: Sequence[Line], references: Sequence[str], decode: Decode
+) -> list[float]:
+    """Scores given translations as a search would have.
+
+    Args:
+        system: the model.
+        lines: the sources and their languages.
+        references: the translation of each.
+        decode: gives the buckets and the length penalty.
+
+    Returns:
+        One score per line, in nats.
+
+    Raises:
+        UserError: if a pair does not fit the largest bucket.
+    """
+    _check(system, decode)
+    vocabulary, instruction = system.vocabulary, system.instruction
+    sources = vocabulary.encode_lines([line.text for line in lines])
+    targets = vocabulary.encode_lines(references)
+    extra = max(instruction.source_extra, instruction.target_extra)
+    sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+    for i, size in enumerate(sizes):
+        if size > max(decode.buckets):
+            raise UserError(
+                f"line {lines[i].number + 1}: the pair needs {size} tokens, the largest of "
+                f"Decode.buckets is {max(decode.buckets)}; add a larger bucket"
+            )
+    scores = np.zeros(len(lines), np.float32)
+    for bucket in sorted(set(decode.buckets)):
+        below = max((b for b in decode.buckets if b < bucket), default=0)
+        members = [i for i, size in enumerate(sizes) if below < size <= bucket]
+        logits = bucket * vocabulary.size
+        rows = max(1, min(decode.batch, _SCORED_LOGITS // logits))
+        for chunk in _chunks(members, rows):
+            pairs = [_example(system, lines[i], sources[i], targets[i]) for i in chunk]
+            segments = segments_from_rows([[pair] for pair in pairs])
+            found = score_batch(
+                system.params,
+                _spans(system.converter(bucket).batch(segments, rows)),
+                model=system.model,
+                forced=instruction.target_extra - 1,
+                length_penalty=decode.length_penalty,
+            )
+            scores[chunk] = np.asarray(found)[: len(chunk)]
+    return scores.tolist()
+
+
+def length_limit(decode: Decode, source_tokens: int) -> int:
+    """Returns the generated tokens, without eos, that a source of this many tokens may have."""
+    if decode.max_length_per_source <= 0:
+        return decode.max_length
+    return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
+
+
+def _check(system: System, decode: Decode) -> None:
+    if decode.batch < 1 or decode.max_length < 1:
+        raise UserError(
+            f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
+        )
+    least = 1 + system.instruction.source_extra
+    if min(decode.buckets, default=0) < least:
+        raise UserError(
+            f"Decode.buckets={decode.buckets}: each must be at least {least}, a piece with its "
+            "tag and eos"
+        )
+
+
+def _plan(
+    system: System, encoded: Sequence[Sequence[int]], decode: Decode
+) -> Iterator[tuple[int, list[int]]]:
+    """Yields (bucket, indices of lines), similar lengths together; empty lines stay out."""
+    buckets = sorted(decode.buckets)
+    members: dict[int, list[int]] = {bucket: [] for bucket in buckets}
+    for i, pieces in enumerate(encoded):
+        if pieces:
+            size = len(pieces) + system.instruction.source_extra
+            members[next((b for b in buckets if size <= b), buckets[-1])].append(i)
+    for bucket in buckets:
+        # Lines of similar length end at similar times, and a batch runs until its last line ends.
+        ordered = sorted(members[bucket], key=lambda i: (len(encoded[i]), i))
+        for chunk in _chunks(ordered, decode.batch):
+            yield bucket, chunk
+
+
+def _request(
+    system: System,
+    rows: Sequence[Example],
+    numbers: Sequence[int],
+    *,
+    bucket: int,
+    decode: Decode,
+) -> tuple[HostBatch, Request]:
+    """Lays out one batch of `decode.batch` rows, the last ones empty if lines are lacking."""
+    vocabulary, instruction = system.vocabulary, system.instruction
+    size = decode.batch
+    prefix = np.full((size, instruction.target_extra), vocabulary.eos_id, np.int32)
+    limits = np.ones(size, np.int32)
+    for row, example in enumerate(rows):
+        language = vocabulary.languages[example.target_lang]
+        trigger = instruction.trigger_id(vocabulary, language)
+        prefix[row] = (trigger, *instruction.forced_ids(vocabulary, language))
+        limits[row] = length_limit(decode, len(example.source) + instruction.source_extra)
+    ids = np.zeros(size, np.int32)
+    ids[: len(rows)] = numbers
+    request = Request(
+        prefix=jnp.asarray(prefix),
+        max_length=jnp.asarray(limits),
+        active=jnp.asarray(np.arange(size) < len(rows)),
+        rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
+        max_steps=length_limit(decode, bucket) + 1,
+    )
+    segments = segments_from_rows([[example] for example in rows])
+    return _spans(system.converter(bucket).static_batch(segments, size)), request
+
+
+def _encode(system: System, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the pieces of each text; none for a blank one, whatever SentencePiece makes of it."""
+    return system.vocabulary.encode_lines([text if text.strip() else "" for text in texts])
+
+
+def _example(
+    system: System, line: Line, source: Sequence[int], target: Sequence[int] = ()
+) -> Example:
+    index = system.vocabulary.language_index
+    pieces = np.asarray(source, np.int32), np.asarray(target, np.int32)
+    return Example(*pieces, index(line.source_lang), index(line.target_lang))
+
+
+def _hypotheses(system: System, found: Hypotheses, row: int) -> tuple[Hypothesis, ...]:
+    hypotheses = []
+    for rank, length in enumerate(found.lengths[row].tolist()):
+        if length and np.isfinite(found.scores[row, rank]):
+            tokens = tuple(found.tokens[row, rank, :length].tolist())
+            text = _LINE_BREAKS.sub(" ", system.vocabulary.decode(tokens))
+            hypotheses.append(Hypothesis(text, float(found.scores[row, rank]), tokens))
+    return tuple(hypotheses)
+
+
+def _spans(batch: HostBatch) -> HostBatch:
+    return {name: array for name, array in batch.items() if name != TASK}
+
+
+def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

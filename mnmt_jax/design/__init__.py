@@ -1,0 +1,1 @@
+"""A model and its training as data: roles, layers, further sentences, objectives. No arrays."""

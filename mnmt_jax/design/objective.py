@@ -1,0 +1,95 @@
+"""What training may minimise beside the cross entropy, and what it may read of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.views import View
+
+if TYPE_CHECKING:
+    from jax import Array
+
+
+Batch = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class States:
+    """Names the states of a role after a layer.
+
+    Attributes:
+        layer: counted from 1 through all stages; the role must pass it.
+        role: whose states.
+        view: of which sentences; None is the batch itself.
+    """
+
+    layer: int
+    role: str = SOURCE
+    view: View | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """Names what a sublayer hands out besides its change, by `mnmt_jax.model.taps.hand_out`.
+
+    Attributes:
+        path: of the module and the name it gave, e.g. `layer_3/disentangle/gate`.
+        role: of whose states it was made.
+    """
+
+    path: str
+    role: str = SOURCE
+
+
+@dataclasses.dataclass(frozen=True)
+class Player:
+    """Parameters that move by objectives of their own, before the rest and by their own optimizer.
+
+    Attributes:
+        name: of the player.
+        owns: patterns (`mnmt_jax.model.patterns`) of its parameters, which nobody else moves.
+        objectives: what it minimises.
+        optimizer: fields of `Optimizer` in which its own differs from the run's.
+    """
+
+    name: str
+    owns: tuple[str, ...]
+    objectives: tuple[Objective, ...]
+    optimizer: tuple[tuple[str, Any], ...] = ()
+
+
+@runtime_checkable
+class Forward(Protocol):
+    """The network's passes over a micro-batch, as an objective meets them."""
+
+    batch: Batch
+
+    def view(self, view: View) -> Batch:
+        """Returns the arrays of a view under the names of the batch's own."""
+
+    def read(self, what: States | Tap) -> Array:
+        """Returns states, or what a sublayer handed out; one of the objective's `reads`."""
+
+    def aside(self, name: str, states: Array, role: str = SOURCE) -> Array:
+        """Returns what a sublayer beside the plan (`Plan.aside`) makes of states of a role."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A term of what training minimises.
+
+    Attributes:
+        name: under which `metrics.jsonl` reports it, in nats per target token.
+        reads: what `value` reads. All that is read of the batch itself comes from one pass; each
+            view has a pass of its own, with dropout of its own, and no layer more than it needs.
+            The batches of the run have the views that are read.
+        value: returns the term of a micro-batch in nats, a float32 scalar that is added to the loss
+            summed over target tokens.
+    """
+
+    name: str
+    reads: tuple[States | Tap, ...]
+    value: Callable[[Forward], Array]

@@ -1,0 +1,195 @@
+"""What the layers of a model consist of, as data: stages of layers, layers of sublayers.
+
+A layout says which positions exist and which see which; a plan says what is done to them. Layout
+and `Model` give the plain one (`mnmt_jax.model.sublayers.plain_plan`), methods edit it, and whoever
+must know what a layer holds walks it: the network, the count of FLOPs, the names in other toolkits,
+the loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mnmt_jax.design.layout import Layout, Stage
+from mnmt_jax.errors import UserError
+
+Lengths = Mapping[str, float]  # role -> tokens
+Maps = Iterator[tuple[str, float, tuple[int, int]]]
+
+
+class Kind:
+    """What computes a change of states: static and hashable, with the settings it needs.
+
+    Attributes:
+        reads: whether a position reads others (attention), or is changed by itself.
+        drops: whether its module drops units of the change, in the place of the residual stream's
+            dropout.
+        languages: of `mnmt_jax.design.layouts.LANGUAGES`, those that it asks a place for.
+        other_norm: name of its norm in fairseq and Hugging Face.
+    """
+
+    reads = False
+    drops = False
+    languages: tuple[str, ...] = ()
+    other_norm = ""
+
+    @property
+    def component(self) -> str:
+        """Under which its parameters are counted."""
+        raise NotImplementedError
+
+    def module(self, config: Any) -> Any:
+        """Returns the Flax module that owns the parameters.
+
+        Args:
+            config: sizes, a `mnmt_jax.config.sections.Model`.
+
+        Returns:
+            For a kind that reads, what has `read`, `out` and `project_keys_values` as those of
+            `mnmt_jax.model.modules`.
+        """
+        raise NotImplementedError
+
+    def change(self, module: Any, states: Any, place: Any) -> Any:
+        """Returns the change of states, of a kind that does not read.
+
+        Args:
+            module: from `module`.
+            states: [batch, length, embed].
+            place: where they stand, a `mnmt_jax.model.context.Place`.
+        """
+        raise NotImplementedError
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how its parameters are stored in fairseq and Hugging Face.
+
+        Args:
+            names: makes entries, a `mnmt_jax.interchange.names.Names`.
+            path: of its parameters.
+            theirs: what stands before their names of what is inside the layer.
+
+        Raises:
+            UserError: if no toolkit has it.
+        """
+        raise UserError(f"{path[-1]}: its parameters have no names in other toolkits")
+
+    def maps(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yields the projections, each with the positions it maps and its widths in and out.
+
+        Args:
+            config: sizes.
+            stage: roles and visibility.
+            roles: whose states are asked for after the sublayer.
+            lengths: role -> tokens.
+        """
+        del config, stage, roles, lengths
+        return iter(())
+
+    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+        """Returns the number of queries times the keys that each meets; arguments as in `maps`."""
+        del stage, roles, lengths
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sublayer:
+    """A change of states and how it stands in the residual stream.
+
+    Attributes:
+        name: of its parameters; those of its norm are `{name}_norm`.
+        kind: what computes the change.
+        norm: `pre` (of what it reads), `post` (of what it leaves) or `none`.
+        residual: add the change to the states, or put it in their place.
+        roles: that pass it, of those that are there; empty is all.
+    """
+
+    name: str
+    kind: Kind
+    norm: str = "none"
+    residual: bool = True
+    roles: tuple[str, ...] = ()
+
+    def passes(self, role: str) -> bool:
+        """Returns whether a role is changed by it."""
+        return not self.roles or role in self.roles
+
+
+Layer = tuple[Sublayer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StagePlan:
+    """What a stage of the layout consists of.
+
+    Attributes:
+        stage: roles and visibility.
+        enter: what the roles pass before its first layer.
+        layers: as many as the stage has.
+        leave: what they pass after its last layer; of the last stage, the generated role alone.
+    """
+
+    stage: Stage
+    enter: Layer
+    layers: tuple[Layer, ...]
+    leave: Layer
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a model consists of.
+
+    Attributes:
+        layout: its structure, with layer counts.
+        stages: one plan for each of the layout's stages.
+        aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
+            Of each only the kind matters: there is no residual stream.
+    """
+
+    layout: Layout
+    stages: tuple[StagePlan, ...]
+    aside: Layer = ()
+
+    def layers(self) -> Iterator[tuple[Stage, Layer]]:
+        """Yields the layers of all stages in order, each with its stage."""
+        for part in self.stages:
+            for layer in part.layers:
+                yield part.stage, layer
+
+    def around(self) -> Iterator[Sublayer]:
+        """Yields what stands before and after the layers of the stages."""
+        for part in self.stages:
+            yield from (*part.enter, *part.leave)
+
+    def languages(self) -> frozenset[str]:
+        """Returns the languages that any sublayer asks for."""
+        sublayers = (*self.around(), *self.aside, *(s for _, layer in self.layers() for s in layer))
+        return frozenset(name for each in sublayers for name in each.kind.languages)
+
+    def static(self, layers: int | None = None) -> tuple[StagePlan, ...]:
+        """Returns the plans of `Layout.static_stages`.
+
+        Args:
+            layers: how many, counted through all stages; None is all.
+        """
+        stages = self.layout.static_stages(layers)
+        return tuple(
+            dataclasses.replace(part, stage=stage, layers=part.layers[: stage.layers])
+            for part, stage in zip(self.stages, stages, strict=False)
+        )
+
+    def with_layers(self, edit: Callable[[int, Layer], Layer]) -> Plan:
+        """Returns the plan with every layer edited.
+
+        Args:
+            edit: takes the number of a layer, from 1 through all stages, and its sublayers.
+        """
+        number, stages = 0, []
+        for part in self.stages:
+            layers = []
+            for layer in part.layers:
+                number += 1
+                layers.append(edit(number, layer))
+            stages.append(dataclasses.replace(part, layers=tuple(layers)))
+        return dataclasses.replace(self, stages=tuple(stages))

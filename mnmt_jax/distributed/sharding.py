@@ -1,0 +1,382 @@
+"""Which array axis is split over which mesh axis: one rule table, one table of parameter axes.
+
+The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
+`tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows, which
+`split_rows` says after every projection; everything else (collectives, moments) follows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axes that split it.
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "length": (),
+    "embed": ("fsdp",),
+    "channel": (),  # of vectors, which are too small to be worth collecting
+    "mlp": ("tensor",),
+    "heads": ("tensor",),
+    "kv": (),
+    "rank": (),
+    "vocab": ("tensor",),
+}
+
+# End of a parameter's path -> its logical axes. The optimizer's moments have the same paths.
+PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("vocab", "embed"),
+    "query/kernel": ("embed", "heads", "kv"),
+    "query/bias": ("heads", "kv"),
+    "query/lora_a": ("embed", "rank"),
+    "query/lora_b": ("rank", "heads", "kv"),
+    "key/kernel": ("embed", "heads", "kv"),
+    "key/bias": ("heads", "kv"),
+    "key/lora_a": ("embed", "rank"),
+    "key/lora_b": ("rank", "heads", "kv"),
+    "value/kernel": ("embed", "heads", "kv"),
+    "value/bias": ("heads", "kv"),
+    "value/lora_a": ("embed", "rank"),
+    "value/lora_b": ("rank", "heads", "kv"),
+    "out/kernel": ("heads", "kv", "embed"),
+    "out/bias": ("channel",),
+    "out/lora_a": ("heads", "kv", "rank"),
+    "out/lora_b": ("rank", "embed"),
+    "wi/kernel": ("embed", "mlp"),
+    "wi/bias": ("mlp",),
+    "wi/lora_a": ("embed", "rank"),
+    "wi/lora_b": ("rank", "mlp"),
+    "wo/kernel": ("mlp", "embed"),
+    "wo/bias": ("channel",),
+    "wo/lora_a": ("mlp", "rank"),
+    "wo/lora_b": ("rank", "embed"),
+    "norm/scale": ("channel",),
+    "norm/bias": ("channel",),
+}
+
+# Published vocabularies have odd sizes: such a parameter is stored whole in this axis and split in
+# the other. `on_own_rows` splits it where it counts.
+_MAY_STAY_WHOLE = ("vocab",)
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """Arranges devices as (data, fsdp, tensor).
+
+    Args:
+        config: sizes; `data` follows from the number of devices.
+        devices: None takes all.
+
+    Raises:
+        UserError: if the sizes do not divide the devices, or do not fit the way they are wired.
+    """
+    found = list(jax.devices() if devices is None else devices)
+    fsdp, tensor = config.fsdp, config.tensor
+    if fsdp == -1 and tensor > 0:
+        fsdp = max(len(found) // tensor, 1)
+    if fsdp < 1 or tensor < 1 or len(found) % (fsdp * tensor):
+        raise UserError(
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} must divide the {len(found)} devices "
+            "present"
+        )
+    sizes = (len(found) // (fsdp * tensor), fsdp, tensor)
+    auto = (AxisType.Auto,) * len(sizes)
+    try:
+        return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
+    except NotImplementedError as error:  # a torus of chips, whose axes cannot be cut like this
+        raise UserError(
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
+            "chips' topology; choose products of its sizes, for instance of 4 x 4 x 4"
+        ) from error
+
+
+def partition_spec(
+    axes: Sequence[str], rules: Mapping[str, tuple[str, ...]] = RULES
+) -> PartitionSpec:
+    """Translates logical axes to mesh axes.
+
+    Args:
+        axes: logical axis of each array axis.
+        rules: the table.
+
+    Raises:
+        ValueError: if an axis is not in the table, or the table splits `length`.
+    """
+    if rules.get("length"):
+        raise ValueError(
+            f"axis 'length' cannot be split over {rules['length']}: attention would collect it in "
+            "every layer; split 'batch' instead"
+        )
+    unknown = [axis for axis in axes if axis not in rules]
+    if unknown:
+        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(rules)}")
+    return PartitionSpec(*(rules[axis] or None for axis in axes))
+
+
+def parameter_axes(path: str) -> tuple[str, ...]:
+    """Returns the logical axes of a parameter.
+
+    Args:
+        path: names joined by `/`, e.g. `layer_0/attention/query/kernel`; a prefix does not matter.
+
+    Raises:
+        ValueError: if no suffix of the table fits.
+    """
+    for suffix, axes in PARAMETER_AXES.items():
+        if path.endswith(suffix):
+            return axes
+    raise ValueError(
+        f"parameter '{path}' has no row in mnmt_jax.distributed.sharding.PARAMETER_AXES; add one"
+    )
+
+
+def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:
+    """Returns the sharding of every leaf of parameters, moments or a whole train state.
+
+    Args:
+        mesh: from `make_mesh`.
+        tree: arrays or their shapes; scalars are replicated, everything else is a parameter or has
+            a parameter's path at its end.
+
+    Raises:
+        ValueError: for an unknown parameter.
+        UserError: for a parameter whose axis its mesh axis does not divide.
+    """
+
+    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        if not leaf.shape:
+            return NamedSharding(mesh, PartitionSpec())
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        axes = parameter_axes(name)
+        if len(axes) != len(leaf.shape):
+            raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
+        return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def _fitting_spec(
+    mesh: jax.sharding.Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> PartitionSpec:
+    entries = list(partition_spec(axes))
+    for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
+        if size % parts == 0:
+            continue
+        if axis not in _MAY_STAY_WHOLE:
+            raise UserError(
+                f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
+                f"change Mesh.{RULES[axis][0]} to a divisor"
+            )
+        entries[place] = None
+    return PartitionSpec(*entries)
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Returns the sharding of what every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
+    """Returns the sharding of a batch's arrays: rows over `data` and `fsdp`.
+
+    Args:
+        mesh: from `make_mesh`.
+        leading: axes before the rows that stay whole, e.g. 1 for stacked micro-batches.
+    """
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
+
+
+def batch_shards(mesh: jax.sharding.Mesh) -> int:
+    """Returns the number of parts that the rows of a batch are split into."""
+    return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+
+
+def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
+    """Returns which of the `batch_shards` this process's devices hold, ascending."""
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
+    return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
+
+
+def split_rows(states: Array, bias: str = "") -> Array:
+    """Keeps activations split by rows over `data` and `fsdp`, as the compiler often would not.
+
+    Left to itself it may follow a parameter, which `fsdp` splits too, and give every device the
+    whole batch and a part of the parameter.
+
+    Args:
+        states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
+        bias: path of the parameter last added to them: their last axes are split as its own, and
+            those between these and the rows are whole. Without one, all but the rows are whole.
+    """
+    if not _has_mesh():
+        return states
+    last = partition_spec(parameter_axes(bias)) if bias else ()
+    whole = (None,) * (states.ndim - 1 - len(last))
+    return jax.lax.with_sharding_constraint(states, PartitionSpec(RULES["batch"], *whole, *last))
+
+
+def whole_width(table: Array) -> Array:
+    """Collects the width of an embedding table, so that looking a row up gives a whole vector.
+
+    Args:
+        table: [vocab, embed]; its first axis stays split as it is. As `split_rows` otherwise.
+    """
+    if not _has_mesh():
+        return table
+    spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, None)
+    return jax.lax.with_sharding_constraint(table, spec)
+
+
+def row_shards(rows: Array) -> int:
+    """Returns the number of parts that `on_own_rows` can split rows into.
+
+    Args:
+        rows: [rows, ...].
+
+    Returns:
+        1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
+    """
+    if not _has_mesh():
+        return 1
+    mesh = jax.sharding.get_abstract_mesh()
+    shards = math.prod(mesh.shape[axis] for axis in RULES["batch"])
+    return 1 if rows.shape[0] % shards else shards
+
+
+def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
+    """Runs a function on the rows of each device, so that a sum it forms in a loop travels once.
+
+    Left to itself the compiler sums over devices in every round of the loop.
+
+    Args:
+        function: takes a parameter table, [vocab, embed], and arrays [rows, ...]; the table is
+            whole in `embed`, and split over `tensor` even where the parameter stays whole.
+        shards: from `row_shards`.
+        kinds: of each result. `rows`: its first axis holds rows. `sum`: the devices' are added up.
+            `table`: the same, and each device keeps its part of the width, as of a parameter.
+    """
+
+    def split(table: Array, *rows: Array) -> tuple[Array, ...]:
+        if _has_mesh():
+            table = jax.lax.with_sharding_constraint(table, PartitionSpec(RULES["vocab"], None))
+        return function(table, *rows)
+
+    if shards == 1:
+        return split
+    axes = RULES["batch"]
+    width = RULES["embed"]
+    specs = {
+        "rows": PartitionSpec(axes),
+        "sum": PartitionSpec(),
+        "table": PartitionSpec(None, width),
+    }
+    others = tuple(axis for axis in axes if axis not in width)
+
+    def add_up(result: Array, kind: str) -> Array:
+        if kind == "table":
+            result = jax.lax.psum_scatter(result, width, scatter_dimension=1, tiled=True)
+            return jax.lax.psum(result, others)
+        return jax.lax.psum(result, axes) if kind == "sum" else result
+
+    def local(table: Array, *rows: Array) -> tuple[Array, ...]:
+        return tuple(map(add_up, split(table, *rows), kinds))
+
+    def call(table: Array, *rows: Array) -> tuple[Array, ...]:
+        return jax.shard_map(
+            local,
+            mesh=jax.sharding.get_abstract_mesh(),
+            in_specs=(PartitionSpec(), *[specs["rows"]] * len(rows)),
+            out_specs=tuple(specs[kind] for kind in kinds),
+            axis_names=set(axes),
+            check_vma=False,
+        )(table, *rows)
+
+    return call
+
+
+def _has_mesh() -> bool:
+    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names)
+
+
+def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
+    """Returns `jax.jit(function, **options)`, called and traced with the mesh set.
+
+    A call ends as `settle` does.
+
+    Args:
+        mesh: from `make_mesh`; `split_rows` sees it.
+        function: pure.
+        options: of `jax.jit`.
+    """
+    compiled = jax.jit(function, **options)
+
+    @functools.wraps(compiled)
+    def call(*arguments: Any) -> Any:
+        with jax.set_mesh(mesh):
+            return settle(compiled(*arguments))
+
+    return call
+
+
+def settle(result: Any) -> Any:
+    """Waits for arrays on several CPU devices; those on other devices come when they come.
+
+    Two programs at a time can take each other the threads that their collectives wait for: XLA's
+    CPU client then ends the process.
+
+    Args:
+        result: arrays of one program; returned as they are.
+    """
+    arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
+    devices: list[Any] = list(next(arrays).sharding.device_set)
+    waits = len(devices) > 1 and devices[0].platform == "cpu"
+    return jax.block_until_ready(result) if waits else result
+
+
+def place_batch(
+    batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, leading: int = 0
+) -> dict[str, jax.Array]:
+    """Puts a batch on the devices of the mesh.
+
+    Args:
+        batch: arrays with rows at axis `leading`; with several processes, the rows of this
+            process's `own_shards`.
+        mesh: from `make_mesh`.
+        leading: as in `batch_sharding`.
+
+    Raises:
+        UserError: if the rows cannot be split evenly.
+    """
+    own, shards = own_shards(mesh), batch_shards(mesh)
+    local = next(iter(batch.values())).shape[leading]
+    if local % len(own):
+        raise UserError(
+            f"Data.rows={local * shards // len(own)} must be a multiple of the {shards} parts "
+            "(data x fsdp) that the mesh splits a batch into"
+        )
+    sharding = batch_sharding(mesh, leading)
+    if jax.process_count() == 1:
+        return jax.device_put(dict(batch), sharding)
+    length = local // len(own)
+
+    def place(array: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:
+            start = own.index((index[leading].start or 0) // length) * length
+            return array[(*index[:leading], slice(start, start + length))]
+
+        shape = (*array.shape[:leading], length * shards, *array.shape[leading + 1 :])
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    return {name: place(array) for name, array in batch.items()}

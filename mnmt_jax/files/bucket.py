@@ -1,0 +1,169 @@
+"""Runs in a bucket of Google Cloud Storage: checkpoints lie there, small files are copied.
+
+Orbax and tensorstore write arrays into a bucket directly. Everything else of a run is small: a
+process works on a copy in a folder of its own, and `Mirror.publish` copies back what changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.storage import one_line
+
+if "tensorflow" not in sys.modules:  # which has a client of its own, for those who use it anyway
+    os.environ.setdefault("EPATH_USE_TF", "false")  # read once, at the first path of any kind
+
+_SCHEME = "gs://"
+_NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
+_URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib keeps one slash of two
+
+
+def is_bucket(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is a URL and not a folder."""
+    return bool(_URL.match(os.fspath(path)))
+
+
+def refuse_bucket(path: str | os.PathLike[str]) -> None:
+    """Checks that a path is not a URL, where only a folder can be written.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if is_bucket(path):
+        raise UserError(f"{_url(path)}: must be a folder; only runs can be in a bucket")
+
+
+def bucket_path(url: str | os.PathLike[str]) -> Path:
+    """Returns a URL as a path whose methods reach the bucket.
+
+    Args:
+        url: `gs://bucket/folder`.
+
+    Raises:
+        UserError: if it is of another kind, or gcsfs is not installed.
+    """
+    url = _url(url)
+    if not url.startswith(_SCHEME):
+        raise UserError(f"{url}: only {_SCHEME} is understood; mount other storage as a folder")
+    if importlib.util.find_spec("gcsfs") is None:
+        raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
+    import fsspec
+    from etils import epath
+
+    # Otherwise the client remembers for ever what it listed, whatever others write.
+    fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
+
+    path: Path = epath.Path(url)
+    return path
+
+
+def _url(path: str | os.PathLike[str]) -> str:
+    return _URL.sub(r"\g<scheme>://", os.fspath(path), count=1).rstrip("/")
+
+
+def absolute(path: Path) -> Path:
+    """Returns the path as Orbax wants it; one in a bucket is absolute."""
+    return path if is_bucket(path) else path.absolute()
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Moves a folder to where another may be; in a bucket, which has no folders, file by file."""
+    remove_folder(target)
+    if not is_bucket(source):
+        source.rename(target)
+        return
+    copy_files(source, target)
+    remove_folder(source)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder with all it holds, if it is there."""
+    if not is_bucket(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists():
+        folder.rmtree()  # type: ignore[attr-defined]  # of epath's paths
+
+
+class Mirror:
+    """A folder of this process with the small files of a run in a bucket.
+
+    Attributes:
+        bucket: where the run is.
+        folder: where its copy is, until the process ends.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        """Copies what is there.
+
+        Raises:
+            UserError: if the bucket cannot be read.
+        """
+        self.bucket = bucket_path(url)
+        self.folder = Path(tempfile.mkdtemp(prefix="mnmt_jax-"))
+        atexit.register(self.close)
+        try:
+            copy_files(self.bucket, self.folder, _NOT_COPIED)
+        except Exception as error:  # the client raises many kinds
+            raise UserError(
+                f"{self.bucket}: cannot be read ({one_line(error)}); see to the network and "
+                "to Google's credentials"
+            ) from error
+        self._published = self._present()
+
+    def close(self) -> None:
+        """Removes the copy."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def publish(self) -> None:
+        """Copies to the bucket what changed since the last time; files are whole there or absent.
+
+        Raises:
+            UserError: if the bucket cannot be written.
+        """
+        present = self._present()
+        try:
+            for name, stamp in sorted(present.items()):  # a run's config.gin before what it owns
+                if self._published.get(name) != stamp:
+                    (self.bucket / name).write_bytes((self.folder / name).read_bytes())
+        except Exception as error:  # as above
+            raise UserError(
+                f"{self.bucket}: cannot be written ({one_line(error)}); run the command again"
+            ) from error
+        self._published = present
+
+    def _present(self) -> dict[str, tuple[int, int]]:
+        """Returns size and time of change by name, relative to the folder."""
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
+        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> None:
+    """Copies the `files_below` a folder to another; either may be in a bucket."""
+    for file in files_below(source, skipped):
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+
+
+def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yields the files below a folder, but not those in its sub-folders of some names."""
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name == folder.name and not path.exists():
+            continue  # what a folder's own placeholder is listed as
+        if not path.is_dir():
+            yield path
+        elif path.name not in skipped:
+            yield from files_below(path)

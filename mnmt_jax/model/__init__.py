@@ -1,0 +1,1 @@
+"""The network: sublayers, blocks, keys and values, LoRA, which parameters train, FLOPs."""

@@ -1,0 +1,204 @@
+"""What a sublayer may ask for besides the states it changes, in training and at every decoded step.
+
+A `Context` goes with a batch through the layers of a stage. Its reader answers what keys and values
+a query meets: all positions of the batch at once (`SpanReader`), or one new position of every beam
+with what decoding remembers (`StepReader`). So a layer has one forward pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from mnmt_jax.attention import IMPLEMENTATIONS
+from mnmt_jax.attention.core import Dropout, attend, attend_beams
+from mnmt_jax.design.layout import Stage
+from mnmt_jax.model.key_values import KeyValue, LayerCache
+
+Spans = dict[str, Array]
+Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
+
+
+class Projects(Protocol):
+    """What has the projections of an attention to memory."""
+
+    def project_keys_values(self, states: Array) -> KeyValue:
+        """Returns keys and values of states."""
+
+
+@flax.struct.dataclass
+class SpanReader:
+    """Reads from all positions of the batch.
+
+    Attributes:
+        masks: from `make_masks` of the attention implementation.
+        memory: reader role -> the states that it attends to besides.
+        stage: roles and visibility.
+        implementation: key of `mnmt_jax.attention.IMPLEMENTATIONS`.
+    """
+
+    masks: Any
+    memory: dict[str, Memory]
+    stage: Stage = flax.struct.field(pytree_node=False)
+    implementation: str = flax.struct.field(pytree_node=False)
+
+    def attend(
+        self, queries: Spans, keys_values: Mapping[str, KeyValue], dropout: Dropout
+    ) -> tuple[Spans, Mapping[str, KeyValue]]:
+        """Returns what the heads of each role read of the stage, and the keys and values."""
+        heads = IMPLEMENTATIONS[self.implementation].attend(
+            self.stage,
+            self.masks,
+            queries,
+            {role: kv.keys for role, kv in keys_values.items()},
+            {role: kv.values for role, kv in keys_values.items()},
+            dropout=dropout,
+        )
+        return heads, keys_values
+
+    def recall(self, role: str, attention: Projects, queries: Array, dropout: Dropout) -> Array:
+        """Returns what the heads of a role read of its memory."""
+        states, mask = self.memory[role]
+        read = attention.project_keys_values(states)
+        return attend(queries, read.keys, read.values, mask=mask, dropout=dropout)
+
+
+@flax.struct.dataclass
+class StepReader:
+    """Reads from what a layer remembers and from the new position of each beam.
+
+    Attributes:
+        layer: what the layer remembers.
+        index: steps already taken.
+    """
+
+    layer: LayerCache
+    index: Int[Array, ""]
+
+    def attend(
+        self, queries: Spans, keys_values: Mapping[str, KeyValue], dropout: Dropout
+    ) -> tuple[Spans, KeyValue]:
+        """Returns what the heads read, and the growing keys and values with this step written."""
+        del dropout  # of training
+        ((role, asked),) = queries.items()
+        growing = jax.tree.map(
+            lambda kept, one: jax.lax.dynamic_update_index_in_dim(kept, one, self.index, axis=2),
+            self.layer.growing_kv,
+            keys_values[role],
+        )
+        taken = jnp.arange(growing.keys.shape[2]) <= self.index
+        own = growing.keys, growing.values, taken
+        return {role: attend_beams(asked, self.layer.static, own)}, growing
+
+    def recall(self, role: str, attention: Projects, queries: Array, dropout: Dropout) -> Array:
+        """Returns what the heads read of the memory, which was projected at prefill."""
+        del role, attention, dropout
+        return attend_beams(queries, self.layer.memory, None)
+
+
+@flax.struct.dataclass
+class Context:
+    """What goes with a batch through the layers of a stage.
+
+    Attributes:
+        positions: role -> int32 [batch, length], from 0 in each segment.
+        segment_ids: role -> int32 [batch, length]; 0 is padding.
+        languages: those that the plan's kinds ask for, int32 [batch, segments], -1 where no segment
+            is.
+        reader: answers attention; None outside layers.
+        deterministic: no dropout.
+        joined: apply what works position by position to all spans laid end to end; `fsdp` then
+            collects each parameter once instead of once a role, but no role's work can be left out.
+    """
+
+    positions: Spans
+    segment_ids: Spans
+    languages: dict[str, Array]
+    reader: Any = None
+    deterministic: bool = flax.struct.field(pytree_node=False, default=True)
+    joined: bool = flax.struct.field(pytree_node=False, default=False)
+
+    def map(self, function: Callable[..., Any], *spans: Mapping[str, Any]) -> dict[str, Any]:
+        """Applies a function to the arrays of each role; see `map_spans`."""
+        return map_spans(function, self.joined, *spans)
+
+    def map_places(self, function: Callable[..., Any], spans: Spans) -> Spans:
+        """Applies a function of states and their `Place` to the states of each role."""
+        if not self.joined:
+            return {role: function(own, Place(self, (role,))) for role, own in spans.items()}
+        place = Place(self, tuple(spans))
+        return map_spans(lambda states: function(states, place), True, spans)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """Where states stand. Every array is made when it is asked for, and costs nothing otherwise.
+
+    Attributes:
+        context: of the stage.
+        roles: whose states lie end to end.
+    """
+
+    context: Context
+    roles: tuple[str, ...]
+
+    @property
+    def deterministic(self) -> bool:
+        """No dropout."""
+        return self.context.deterministic
+
+    @property
+    def positions(self) -> Int[Array, "batch length"]:
+        """Positions, from 0 in each segment."""
+        return jnp.concatenate([self.context.positions[role] for role in self.roles], axis=1)
+
+    @property
+    def segment_ids(self) -> Int[Array, "batch length"]:
+        """Segment of each position; 0 is padding."""
+        return jnp.concatenate([self.context.segment_ids[role] for role in self.roles], axis=1)
+
+    def language(self, name: str) -> Int[Array, "batch length"]:
+        """Returns the language of the sentence pair that each position belongs to.
+
+        Args:
+            name: `source_lang` or `target_lang`.
+
+        Returns:
+            Indices into the vocabulary's languages; padding has any.
+
+        Raises:
+            ValueError: if the batch does not say, or the kind does not name it.
+        """
+        if name not in self.context.languages:
+            raise ValueError(
+                f"a layer asks for '{name}': name it in the kind's `languages` and in the batch"
+            )
+        segments = jnp.maximum(self.segment_ids - 1, 0)
+        return jnp.take_along_axis(self.context.languages[name], segments, axis=1)
+
+
+def map_spans(
+    function: Callable[..., Any], joined: bool, *spans: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Applies what works position by position to each role's arrays, or once to all of them.
+
+    Args:
+        function: takes one array [batch, length, ...] per item of `spans`; returns a tree of such.
+        joined: lay the arrays of all roles end to end before, and cut the results after.
+        spans: role -> array, the same roles in each.
+    """
+    roles = spans[0]
+    if not joined:
+        return {role: function(*(each[role] for each in spans)) for role in roles}
+    ends = np.cumsum([states.shape[1] for states in roles.values()])[:-1]
+    result = function(*(jnp.concatenate([each[r] for r in roles], axis=1) for each in spans))
+    parts = [jnp.split(leaf, ends, axis=1) for leaf in jax.tree.leaves(result)]
+    structure = jax.tree.structure(result)
+    return {r: jax.tree.unflatten(structure, own) for r, *own in zip(roles, *parts, strict=True)}

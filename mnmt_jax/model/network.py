@@ -1,0 +1,362 @@
+"""The translation model: any layout of the table, used through `logits`, `prefill` and `step`.
+
+`features` is `logits` before the tied output projection, for losses that never hold all logits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from mnmt_jax.attention import IMPLEMENTATIONS
+from mnmt_jax.attention.core import pair_mask
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layout import Layout, Sees, Stage
+from mnmt_jax.design.layouts import SOURCE, get_layout
+from mnmt_jax.design.objective import Batch, States
+from mnmt_jax.design.plan import Layer, Plan, StagePlan
+from mnmt_jax.distributed.sharding import split_rows, whole_width
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.block import Block, Passing
+from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
+from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, Shared
+from mnmt_jax.model.modules import sinusoid
+from mnmt_jax.model.sublayers import make_plan, recalling
+from mnmt_jax.model.taps import TAPS
+from mnmt_jax.vocabulary.special_ids import PAD_ID
+
+_LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
+_UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
+
+
+def build_model(config: Model, vocab_size: int) -> Network:
+    """Builds the model that a configuration describes.
+
+    Args:
+        config: sizes and layout.
+        vocab_size: rows of the embedding, from the vocabulary.
+
+    Raises:
+        UserError: if the layout is unknown or does not fit the configuration, or this expects
+            another vocabulary size.
+    """
+    if config.vocab_size not in (0, vocab_size):
+        raise UserError(
+            f"Model.vocab_size={config.vocab_size} but the vocabulary has {vocab_size} entries; "
+            "use the vocabulary the model was made for, or Model.vocab_size=0"
+        )
+    layout = get_layout(config.layout, config.stage_layers)
+    return Network(config, make_plan(config, layout), vocab_size)
+
+
+class _Passed(NamedTuple):
+    """What a layer made: the states of each role after it, and its keys and values."""
+
+    spans: Spans
+    keys_values: dict[str, KeyValue]
+
+
+class Network(nn.Module, Passing):
+    """A transformer whose attention follows a layout, and whose layers follow a plan.
+
+    Attributes:
+        config: sizes.
+        plan: what its stages consist of.
+        vocab_size: rows of the one embedding shared by all spans and the output projection.
+
+    Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; what the plan
+    has before and after the layers of a stage (`stage_{i}_norm`, adaption modules) by its name.
+    """
+
+    config: Model
+    plan: Plan
+    vocab_size: int
+
+    @property
+    def layout(self) -> Layout:
+        """Structure, with layer counts."""
+        return self.plan.layout
+
+    def setup(self) -> None:
+        """Creates the parameters."""
+        config = self.config
+        self.embedding = self.param(
+            "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
+        )
+        block = nn.remat(Block) if config.remat else Block
+        self.layer = [block(config, layer) for _, layer in self.plan.layers()]
+        self.create((*self.plan.around(), *self.plan.aside))
+        self.drop = nn.Dropout(config.dropout)
+
+    def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
+        """Same as `logits`; the entry for `init`."""
+        if self.is_initializing():
+            for each in self.plan.aside:
+                self.change_aside(batch, each.name, self._embed_spans(batch, [SOURCE])[SOURCE])
+        return self.logits(batch)
+
+    def features(
+        self, batch: Batch, deterministic: bool = True
+    ) -> Float[Array, "batch target embed"]:
+        """Computes the final states of the target span under teacher forcing.
+
+        Args:
+            batch: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids`, int32 [batch, length],
+                for every role of the layout.
+            deterministic: no dropout; otherwise the rng stream "dropout" is used.
+        """
+        return self.features_and_states(batch, (), deterministic)[0]
+
+    def features_and_states(
+        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+    ) -> tuple[Float[Array, "batch target embed"], tuple[Array, ...]]:
+        """Computes `features` and, in the same pass, states as those of `states`."""
+        spans, _, layers = self._run(batch, self.plan.stages, deterministic)
+        features = self._finish(spans, self._context(batch, deterministic))
+        return features, _picked(layers, reads)
+
+    def states(
+        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+    ) -> tuple[Array, ...]:
+        """Computes states of static roles after layers, and no layer beyond the last of them.
+
+        With norms first they are the residual stream, before any norm at the end of a stage;
+        otherwise the output of the layer's last norm.
+
+        Args:
+            batch: as for `features`; the generated role's spans are not needed.
+            reads: which states, at least one; [batch, length of the role, embed] each.
+            deterministic: as for `features`.
+        """
+        parts = self.plan.static(max(each.layer for each in reads))
+        _, _, layers = self._run(batch, parts, deterministic)
+        return _picked(layers, reads)
+
+    def change_aside(
+        self,
+        batch: Batch,
+        name: str,
+        states: Float[Array, "batch length embed"],
+        role: str = SOURCE,
+        deterministic: bool = True,
+    ) -> Array:
+        """Computes what a sublayer beside the plan makes of states; see `Passes.aside`."""
+        (kind,) = [each.kind for each in self.plan.aside if each.name == name]
+        place = Place(self._context(batch, deterministic), (role,))
+        return kind.change(getattr(self, name), states, place)
+
+    def logits(
+        self, batch: Batch, deterministic: bool = True
+    ) -> Float[Array, "batch target vocab"]:
+        """Computes float32 logits of the next token at each target position; see `features`."""
+        return self._project(self.features(batch, deterministic))
+
+    def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
+        """Runs the static roles once and prepares decoding.
+
+        Args:
+            batch: spans of the static roles, one sentence per row; no target span.
+            beam: hypotheses per sentence.
+            max_steps: steps that may be taken.
+        """
+        _, memory, passed = self._run(batch, self.plan.static(), True)
+        rows, config = batch[f"{SOURCE}_tokens"].shape[0], self.config
+        shape = (rows, beam, max_steps, config.heads, config.head_dim)
+        zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
+        layers = []
+        for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
+            if self.layout.generated in stage.roles:
+                fixed = self._static(stage, one.keys_values, batch)
+                remembered = self._memory(stage, layer, block, memory, batch)
+                layers.append(LayerCache(fixed, remembered, KeyValue(zeros, zeros)))
+        return Cache(tuple(layers), jnp.zeros((), jnp.int32), self._languages(batch))
+
+    def step(
+        self, tokens: Int[Array, "batch beam"], cache: Cache
+    ) -> tuple[Float[Array, "batch beam vocab"], Cache]:
+        """Feeds one token to every hypothesis.
+
+        Args:
+            tokens: the trigger at the first step, then what was generated.
+            cache: from `prefill` or the step before.
+
+        Returns:
+            float32 logits of the next token, and the cache after this step.
+        """
+        role, positions = self.layout.generated, cache.index[None, None]
+        spans = {role: self._embed(tokens, positions)}
+        context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
+        first = len(self.layer) - len(cache.layers)
+        layers = []
+        for block, layer in zip(self.layer[first:], cache.layers, strict=True):
+            reader = StepReader(layer, cache.index)
+            spans, growing = block(spans, dataclasses.replace(context, reader=reader))
+            layers.append(dataclasses.replace(layer, growing_kv=growing))
+        logits = self._project(self._finish(spans, context))
+        return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
+
+    def _run(
+        self, batch: Batch, parts: tuple[StagePlan, ...], deterministic: bool
+    ) -> tuple[Spans, Spans, list[_Passed]]:
+        """Returns the last spans, those that ended before, and what each layer made."""
+        context = self._context(batch, deterministic)
+        spans: Spans = {}
+        memory: Spans = {}
+        layers: list[_Passed] = []
+        roles = list(dict.fromkeys(role for part in parts for role in part.stage.roles))
+        vectors = self._embed_spans(batch, roles)
+        for number, part in enumerate(parts):
+            stage = part.stage
+            memory |= {role: states for role, states in spans.items() if role not in stage.roles}
+            spans = {
+                r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
+                for r in stage.roles
+            }
+            spans, _ = self.pass_through(part.enter, spans, context)
+            reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
+            within = dataclasses.replace(context, reader=reader)
+            passed = self._pass(part, len(layers), spans, within)
+            spans = passed[-1].spans
+            layers += passed
+            if number + 1 < len(parts):
+                spans, _ = self.pass_through(part.leave, spans, context)
+        return spans, memory, layers
+
+    def _context(self, batch: Batch, deterministic: bool) -> Context:
+        positions, segment_ids = (_by_role(batch, kind) for kind in ("positions", "segment_ids"))
+        languages = self._languages(batch)
+        return Context(positions, segment_ids, languages, deterministic=deterministic)
+
+    def _languages(self, batch: Batch) -> dict[str, Array]:
+        """Returns what the batch has of the languages that a sublayer asks for."""
+        return {name: jnp.asarray(batch[name]) for name in self.plan.languages() & batch.keys()}
+
+    def _reader(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanReader:
+        masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, segment_ids)
+        edges = {
+            reader: (memory[read], pair_mask(Sees.FULL, segment_ids[reader], segment_ids[read]))
+            for reader, read in stage.memory
+        }
+        return SpanReader(masks, edges, stage, self.config.attention)
+
+    def _pass(self, part: StagePlan, first: int, spans: Spans, context: Context) -> list[_Passed]:
+        """Runs the layers of a stage, all but the last ones as a loop if they are many."""
+        layers = part.stage.layers
+        if not part.stage.roles:
+            return [_Passed(spans, {})] * layers
+        looped = max(layers - _UNROLLED, 0) if self._can_loop(part, first) else 0
+        passed = self._loop(first, looped, spans, context) if looped else []
+        # Drawing parameters asks for no states: joined there is less to trace.
+        context = dataclasses.replace(context, joined=self.is_initializing())
+        for number in range(first + looped, first + layers):
+            spans = passed[-1].spans if passed else spans
+            passed.append(self._one_layer(number, spans, context))
+        return passed
+
+    def _can_loop(self, part: StagePlan, first: int) -> bool:
+        count = part.stage.layers
+        if self.is_initializing() or count < _LOOPED_FROM or len(set(part.layers)) > 1:
+            return False
+        if self.is_mutable_collection(TAPS):  # a loop hands nothing out
+            return False
+        layers = (self._layer_params(first + number) for number in range(count))
+        return len({jax.tree.structure(layer) for layer in layers}) == 1
+
+    def _loop(self, first: int, count: int, spans: Spans, context: Context) -> list[_Passed]:
+        """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
+
+        Each round puts a layer's parameters in the place of the first one's, whose name they then
+        have: so what names decide (LoRA) is what it is outside.
+        """
+        layers = [self._layer_params(number) for number in range(first, first + count)]
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+        params, apply = self.variables["params"], self.clone(parent=None).apply
+        rng = None if context.deterministic else self.make_rng("dropout")
+        within = dataclasses.replace(context, joined=True)
+
+        def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, _Passed]:
+            own, number = layer
+            rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
+            passed: Any = apply(
+                {"params": {**params, f"layer_{first}": own}},
+                *(first, spans, within),
+                rngs=rngs,
+                method="_one_layer",
+            )
+            return passed.spans, passed
+
+        _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))
+        return [jax.tree.map(lambda a: a[number], every) for number in range(count)]  # noqa: B023
+
+    def _one_layer(self, number: int, spans: Spans, context: Context) -> _Passed:
+        return _Passed(*self.layer[number](spans, context))
+
+    def _layer_params(self, number: int) -> Any:
+        return self.variables["params"][f"layer_{number}"]
+
+    def _finish(self, spans: Spans, context: Context) -> Float[Array, "*b embed"]:
+        """Returns the generated role's states after the end of the last stage."""
+        role = self.layout.generated
+        return self.pass_through(self.plan.stages[-1].leave, {role: spans[role]}, context)[0][role]
+
+    def _project(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b vocab"]:
+        table = self.embedding.astype(states.dtype)
+        return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+
+    def _embed(
+        self, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
+    ) -> Float[Array, "*b embed"]:
+        config = self.config
+        scaled = whole_width(self.embedding)[tokens] * jnp.float32(math.sqrt(config.embed))
+        vectors = scaled + sinusoid(positions, config.embed, config.position_base)
+        return vectors.astype(jnp.dtype(config.dtype))
+
+    def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
+        """Looks all spans up at once: the gradient of the table is summed over devices once."""
+        tokens, positions = (
+            {role: batch[f"{role}_{kind}"] for role in roles} for kind in ("tokens", "positions")
+        )
+        return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
+
+    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
+        roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
+        if not roles:
+            return None
+        segment_ids = _by_role(batch, "segment_ids")
+        return (
+            jnp.concatenate([read[role].keys for role in roles], axis=1),
+            jnp.concatenate([read[role].values for role in roles], axis=1),
+            jnp.concatenate([segment_ids[role] != 0 for role in roles], axis=1),
+        )
+
+    def _memory(
+        self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
+    ) -> Shared | None:
+        role, sublayer = stage.memory_role(self.layout.generated), recalling(layer)
+        if role is None or sublayer is None:
+            return None
+        projected = getattr(block, sublayer.name).project_keys_values(memory[role])
+        return projected.keys, projected.values, _by_role(batch, "segment_ids")[role] != 0
+
+
+def _picked(layers: Sequence[_Passed], reads: Sequence[States]) -> tuple[Array, ...]:
+    return tuple(layers[each.layer - 1].spans[each.role] for each in reads)
+
+
+def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
+    suffix = f"_{kind}"
+    found = {name: array for name, array in batch.items() if name.endswith(suffix)}
+    return {name.removesuffix(suffix): jnp.asarray(array) for name, array in found.items()}
+
+
+def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Draws N(0, embed ** -0.5) with a zero row for padding, as fairseq does (MITRE spec 4.5)."""
+    table = jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
+    return table.at[PAD_ID].set(0)

@@ -1,0 +1,25 @@
+"""The shapes of a model's parameters."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import LANGUAGES
+from mnmt_jax.model.network import build_model
+
+
+@functools.cache  # seconds for a deep model
+def parameter_shapes(config: Model, vocab_size: int) -> Any:
+    """Returns the parameter tree as shapes, without making an array; do not change the tree."""
+    model = build_model(config, vocab_size)
+    batch = {
+        f"{role}_{kind}": jax.ShapeDtypeStruct((1, 2), np.int32)
+        for role in model.layout.embedded_roles()
+        for kind in ("tokens", "positions", "segment_ids")
+    } | dict.fromkeys(LANGUAGES, jax.ShapeDtypeStruct((1, 1), np.int32))
+    return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]

@@ -1,0 +1,195 @@
+"""The kinds of sublayer of a plain transformer, and the plan that a layout and `Model` give.
+
+A kind is what a plan says of a sublayer: plain data, from which the network makes a module and
+`mnmt_jax.model.flops` counts. A method may bring kinds of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flax import linen as nn
+from jaxtyping import Array
+
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layout import Layout, Stage
+from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
+from mnmt_jax.model import modules
+from mnmt_jax.model.context import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfAttention(Kind):
+    """Multi-head attention of the positions of a stage to each other, as its table says."""
+
+    reads = True
+    component = "attention"
+    other_norm = "self_attn_layer_norm"
+
+    def module(self, config: Model) -> modules.SelfAttention:
+        """Returns the projections."""
+        return modules.SelfAttention(config)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the projections are stored in fairseq and Hugging Face."""
+        return names.attention(path, f"{theirs}self_attn")
+
+    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yields the projections; keys and values of all that the roles see."""
+        keys = {key for role in roles for key in stage.key_roles(role)}
+        asked, read = sum(lengths[role] for role in roles), sum(lengths[role] for role in keys)
+        return _attention_maps(config, asked, read)
+
+    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+        """Returns the number of queries times the keys that each meets."""
+        met = {role: sum(lengths[key] for key in stage.key_roles(role)) for role in roles}
+        return sum(lengths[role] * count for role, count in met.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAttention(Kind):
+    """Multi-head attention to the states of a role that has ended (cross-attention)."""
+
+    reads = True
+    component = "memory_attention"
+    other_norm = "encoder_attn_layer_norm"
+
+    def module(self, config: Model) -> modules.MemoryAttention:
+        """Returns the projections."""
+        return modules.MemoryAttention(config)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the projections are stored in fairseq and Hugging Face."""
+        return names.attention(path, f"{theirs}encoder_attn")
+
+    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yields the projections, of each edge of the memory."""
+        for role, memory in _edges(stage, roles):
+            yield from _attention_maps(config, lengths[role], lengths[memory])
+
+    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+        """Returns the number of queries times the keys that each meets."""
+        return sum(lengths[role] * lengths[memory] for role, memory in _edges(stage, roles))
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForward(Kind):
+    """Two linear layers with a ReLU between them.
+
+    Attributes:
+        hidden: width between them.
+        component: under which `describe` counts the parameters.
+        other: names of the two layers in fairseq and Hugging Face.
+    """
+
+    hidden: int
+    component: str = "mlp"
+    other: tuple[str, str] = ("fc1", "fc2")
+
+    other_norm = "final_layer_norm"
+
+    def module(self, config: Model) -> modules.FeedForward:
+        """Returns the two layers."""
+        return modules.FeedForward(config, self.hidden)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the two layers are stored in fairseq and Hugging Face."""
+        first, second = self.other
+        return names.mlp(path, (theirs + first, theirs + second), self.hidden)
+
+    def change(self, module: Any, states: Array, place: Place) -> Array:
+        """Returns the change of states."""
+        return module(states, place.deterministic)
+
+    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yields the two layers."""
+        del stage
+        positions = sum(lengths[role] for role in roles)
+        yield "wi", positions, (config.embed, self.hidden)
+        yield "wo", positions, (self.hidden, config.embed)
+
+
+@dataclasses.dataclass(frozen=True)
+class DroppingFeedForward(FeedForward):
+    """A `FeedForward` with a dropout of its own in the place of the residual stream's.
+
+    Attributes:
+        rate: of the dropout.
+    """
+
+    rate: float = 0.0
+
+    drops = True
+
+    def module(self, config: Model) -> modules.FeedForward:
+        """Returns the two layers and the dropout."""
+        return modules.FeedForward(config, self.hidden, self.rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class StageNorm(Kind):
+    """The norm at the end of a stage of pre-norm layers."""
+
+    drops = True  # it has no dropout
+    component = "norms"
+
+    def module(self, config: Model) -> nn.LayerNorm:
+        """Returns the norm."""
+        return modules.layer_norm(config)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the norm is stored in fairseq and Hugging Face."""
+        return names.norm(path, f"{theirs}layer_norm")
+
+    def change(self, module: Any, states: Array, place: Place) -> Array:
+        """Returns the normalised states."""
+        del place
+        return module(states)
+
+
+def plain_plan(config: Model, layout: Layout) -> Plan:
+    """Returns the plan of a transformer: attention, attention to memory if any, feed-forward."""
+    stages = []
+    for number, stage in enumerate(layout.stages):
+        layer = [Sublayer("attention", SelfAttention(), config.norm)]
+        if stage.memory:
+            readers = tuple(reader for reader, _ in stage.memory)
+            memory = MemoryAttention()
+            layer.append(Sublayer("memory_attention", memory, config.norm, roles=readers))
+        layer.append(Sublayer("mlp", FeedForward(config.mlp), config.norm))
+        norm = Sublayer(f"stage_{number}_norm", StageNorm(), residual=False)
+        leave = (norm,) if config.norm == "pre" else ()
+        stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, leave))
+    return Plan(layout, tuple(stages))
+
+
+def make_plan(config: Model, layout: Layout) -> Plan:
+    """Returns the plan of the model that a configuration describes, with its methods' edits.
+
+    Raises:
+        UserError: if a method does not fit the layout.
+    """
+    plan = plain_plan(config, layout)
+    for method in config.methods:
+        plan = method.edit(plan, config)
+    return plan
+
+
+def recalling(layer: Layer) -> Sublayer | None:
+    """Returns a layer's attention to memory."""
+    return next((each for each in layer if isinstance(each.kind, MemoryAttention)), None)
+
+
+def _attention_maps(config: Model, asked: float, read: float) -> Maps:
+    square = config.embed, config.embed
+    for name, positions in (("query", asked), ("key", read), ("value", read), ("out", asked)):
+        yield name, positions, square
+
+
+def _edges(stage: Stage, roles: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for role in roles:
+        memory = stage.memory_role(role)
+        if memory:
+            yield role, memory

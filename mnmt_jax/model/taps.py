@@ -1,0 +1,46 @@
+"""What sublayers hand out for objectives and analyses to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import Array
+
+from mnmt_jax.design.objective import Tap
+from mnmt_jax.model.context import Place
+
+TAPS = "taps"  # Flax's collection of what sublayers hand out
+
+
+def hand_out(module: Any, place: Place, name: str, value: Array) -> None:
+    """Lets objectives and analyses read a value as a `Tap`; costs nothing when none does.
+
+    Args:
+        module: the Flax module that a `Kind` was given.
+        place: that it was given.
+        name: last part of the tap's path.
+        value: any array.
+    """
+    if not module.is_initializing():
+        own = _name(name, "_".join(place.roles))
+        module.sow(TAPS, own, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+
+
+def tapped(taps: Any, tap: Tap) -> Array:
+    """Returns what was handed out.
+
+    Args:
+        taps: Flax's collection `TAPS` after a pass.
+        tap: which.
+
+    Raises:
+        KeyError: if no sublayer handed it out.
+    """
+    *modules, name = tap.path.split("/")
+    for module in modules:
+        taps = taps[module]
+    return taps[_name(name, tap.role)]
+
+
+def _name(name: str, role: str) -> str:
+    return f"{name}_of_{role}"

@@ -1,0 +1,7 @@
+"""The name of `mnmt_jax.seqio.tasks` in gin files and modules of version 0.1."""
+
+import sys
+
+from mnmt_jax.seqio import tasks
+
+sys.modules[__name__] = tasks

@@ -1,0 +1,7 @@
+"""The name of `mnmt_jax.t5x.errors` in gin files and modules of version 0.1."""
+
+import sys
+
+from mnmt_jax.t5x import errors
+
+sys.modules[__name__] = errors

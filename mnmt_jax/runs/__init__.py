@@ -1,0 +1,1 @@
+"""Run directories: what lies where, and their parameters, without the training that made them."""

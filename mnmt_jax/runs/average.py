@@ -1,0 +1,66 @@
+"""Averages of a run's checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.bucket import absolute, is_bucket, move_folder, remove_folder
+from mnmt_jax.runs.fingerprint import tree_fingerprint
+from mnmt_jax.runs.parameters import available_steps, choose_step, read_step
+from mnmt_jax.runs.run_directory import RunDirectory
+
+
+def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]) -> None:
+    """Averages the parameters of checkpoints and writes RUN/average, replacing an older one.
+
+    Args:
+        run_dir: the run.
+        steps: which checkpoints, e.g. from `newest_steps` or `best_steps`.
+
+    Raises:
+        UserError: if one of them does not exist or is damaged, or RUN/average is not an average;
+            nothing is written then.
+
+    Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
+    """
+    run = RunDirectory.open(run_dir)
+    if run.average.exists() and not (run.average / "params").exists():
+        raise UserError(f"{run.average}: is there already and is no average of ours; move it")
+    chosen = sorted({choose_step(run.checkpoints, step) for step in steps})
+    total = read_step(run.checkpoints, chosen[0])
+    for step in chosen[1:]:
+        total = jax.tree.map(np.add, total, read_step(run.checkpoints, step))
+    mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
+    _write_average(absolute(run.average), mean, chosen)
+
+
+def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
+    """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
+
+    Raises:
+        UserError: if the run has no checkpoint.
+    """
+    directory = RunDirectory.open(run_dir).checkpoints
+    choose_step(directory, None)
+    return available_steps(directory)[-count:]
+
+
+def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
+    # A bucket renames nothing; there the facts, which are written last, make an average complete.
+    partial = folder if is_bucket(folder) else folder.with_name(f".{folder.name}.partial")
+    remove_folder(partial)
+    partial.mkdir()
+    with ocp.PyTreeCheckpointer() as writer:
+        writer.save(partial / "params", params)
+    facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
+    (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    if partial != folder:
+        move_folder(partial, folder)

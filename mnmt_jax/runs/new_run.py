@@ -1,0 +1,45 @@
+"""Makes a run directory of parameters that no training here made: imported ones, merged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config.loading import save_config
+from mnmt_jax.config.sections import Config
+from mnmt_jax.files.partial import check_output, new_folder
+from mnmt_jax.languages import Direction
+from mnmt_jax.runs.parameters import write_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+def write_run(
+    run_dir: Path,
+    config: Config,
+    vocabulary: Vocabulary,
+    params: Any,
+    *,
+    origin: tuple[str, str],
+    tasks: Mapping[str, Direction] | None = None,
+) -> None:
+    """Writes a run at step 0, all that `infer`, `evaluate` and `--initialize_from` need.
+
+    Args:
+        run_dir: to make; must not exist or be empty. It appears when it is complete.
+        config: of the run.
+        vocabulary: of the run.
+        params: tree of `LazyArray`; one of them is in memory at a time.
+        origin: whose parameters they are, and what was done with them.
+        tasks: directions they were trained on, by task name; None if unknown.
+    """
+    check_output(run_dir)
+    with new_folder(run_dir) as partial:
+        run = RunDirectory(partial)
+        write_params(run.path, params)
+        vocabulary.save(run.vocabulary)
+        save_config(config, run.config_file)
+        run.write_origin(*origin)
+        if tasks is not None:
+            run.write_tasks(tasks)

@@ -1,0 +1,294 @@
+"""The folder of a run: what lies where, and whether a configuration may continue it.
+
+RUN/config.gin     resolved configuration
+RUN/vocabulary/    copy of the cache's vocabulary
+RUN/tasks.json     languages of each training task
+RUN/origin.json    whose parameters it started from, if not drawn
+RUN/checkpoints/   Orbax, one folder per step
+RUN/average/       averaged parameters, if mnmt average made them
+RUN/metrics.jsonl  one line per logged step
+RUN/tensorboard/   the same as events
+RUN/report/        evaluation
+RUN/.held          locked by the process that trains
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from mnmt_jax.config.loading import is_saved_config, load_config, save_config
+from mnmt_jax.config.sections import Config
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.bucket import Mirror, is_bucket
+from mnmt_jax.files.partial import check_replaced, lock, write_text
+from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+# What may change between two starts of one run: nothing here moves a loss by more than rounding.
+_MAY_CHANGE = (
+    "data.cache",
+    "model.attention",
+    "model.remat",
+    "train.steps",
+    "train.log_every",
+    "train.eval_every",
+    "train.save_every",
+    "train.keep_last",
+    "train.keep_best",
+    "train.loss_chunk",
+    "decode",
+    "mesh",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """Paths of a run.
+
+    Attributes:
+        path: the folder itself, or the copy of what is small in a bucket.
+        mirror: of the bucket; None if the run is a folder.
+    """
+
+    path: Path
+    mirror: Mirror | None = None
+
+    @classmethod
+    def open(cls, run: str | os.PathLike[str] | RunDirectory) -> RunDirectory:
+        """Opens a run, which need not be there yet.
+
+        Args:
+            run: a folder, `gs://bucket/folder`, or a run that is open already.
+
+        Raises:
+            UserError: if it is in a bucket that cannot be read.
+        """
+        if isinstance(run, RunDirectory):
+            return run
+        if not is_bucket(run):
+            return cls(Path(run))
+        mirror = Mirror(run)
+        return cls(mirror.folder, mirror)
+
+    @property
+    def place(self) -> Path:
+        """Where the user finds the run."""
+        return self.mirror.bucket if self.mirror else self.path
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved gin file."""
+        return self.path / "config.gin"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The folder of the vocabulary."""
+        return self.path / "vocabulary"
+
+    @property
+    def tasks_file(self) -> Path:
+        """The file of the training tasks' languages."""
+        return self.path / "tasks.json"
+
+    @property
+    def origin_file(self) -> Path:
+        """The file about the parameters a run started from."""
+        return self.path / "origin.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that Orbax manages."""
+        return self.place / "checkpoints"
+
+    @property
+    def average(self) -> Path:
+        """The folder of the averaged parameters."""
+        return self.place / "average"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The file of one JSON object per logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def report(self) -> Path:
+        """The folder of the evaluation's report."""
+        return self.path / "report"
+
+    def exists(self) -> bool:
+        """Returns whether the run has been prepared, by this process or another."""
+        return (self.place / self.config_file.name).is_file()
+
+    def hold(self) -> IO[str] | None:
+        """Keeps other trainings of this run out until what is returned is closed.
+
+        The system lets go by itself when the process dies. On storage without locks, and in a
+        bucket (None), nobody is kept out.
+
+        Raises:
+            UserError: if another training holds it.
+        """
+        if self.mirror:
+            return None
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = (self.path / ".held").open("a", encoding="utf-8")
+        if not lock(file):
+            file.close()
+            raise UserError(
+                f"--workdir={self.place}: another process is training there; wait for its end, "
+                "stop it, or choose another --workdir"
+            )
+        return file
+
+    def publish(self) -> None:
+        """Copies what is new to the bucket; a run in a folder is there already."""
+        if self.mirror:
+            self.mirror.publish()
+
+    def close(self) -> None:
+        """Removes what this process alone has of the run, if anything."""
+        if self.mirror:
+            self.mirror.close()
+
+    def config(self, gin_files: Sequence[str] = (), bindings: Sequence[str] = ()) -> Config:
+        """Reads the configuration.
+
+        Args:
+            gin_files: read after it, e.g. with other `Decode` values.
+            bindings: `Section.field=value`, read last.
+
+        Raises:
+            UserError: if this is not a run directory, or a value is not what it must be.
+        """
+        if not self.config_file.is_file():
+            raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
+        return load_config(gin_files, bindings, run=self.config_file)
+
+    def trained_directions(self) -> frozenset[Direction] | None:
+        """Reads which directions the run was trained on; None if the run does not say.
+
+        Raises:
+            UserError: if the file is there but cannot be understood.
+        """
+        tasks = self.trained_tasks()
+        return None if tasks is None else frozenset(tasks.values())
+
+    def trained_tasks(self) -> dict[str, Direction] | None:
+        """Reads the direction of each training task by its name; as `trained_directions`."""
+        if not self.tasks_file.is_file():
+            return None
+        try:
+            tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
+            return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            file = self.place / self.tasks_file.name
+            raise UserError(
+                f"{file}: cannot be read ({error}); run the training command once more"
+            ) from error
+
+    def write_tasks(self, directions: Mapping[str, Direction]) -> None:
+        """Writes the languages of each training task.
+
+        Args:
+            directions: source and target language by task name.
+        """
+        facts = {
+            name: {"source_lang": source, "target_lang": target}
+            for name, (source, target) in directions.items()
+        }
+        _write_json(self.tasks_file, facts)
+
+    def write_origin(self, origin: str, report: str) -> None:
+        """Writes whose parameters the run starts from.
+
+        Args:
+            origin: a run directory, or a checkpoint of another toolkit.
+            report: what was taken of it.
+        """
+        _write_json(self.origin_file, {"origin": origin, "report": report})
+
+    def check_folder(self) -> None:
+        """Checks that a training here would replace nothing but what a run has written.
+
+        Raises:
+            UserError: if the folder has a `config.gin` of somebody else, or files by a run's names
+                without the `config.gin` that a run writes first.
+        """
+        check_replaced(self.config_file, is_saved_config, "--workdir")
+        if not self.config_file.is_file():
+            for name in (self.vocabulary, self.tasks_file, self.origin_file, self.metrics_file):
+                if name.exists():
+                    raise UserError(
+                        f"{self.place / name.name}: is there already, and no config.gin of a run; "
+                        "move it, or choose another --workdir"
+                    )
+
+    def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
+        """Checks that a configuration and a vocabulary continue the run.
+
+        Args:
+            config: of the training about to start.
+            vocabulary: the cache's.
+            has_checkpoint: whether there is something to continue; without it anything may change.
+
+        Raises:
+            UserError: if the run was started with another configuration or vocabulary.
+        """
+        if not (has_checkpoint and self.config_file.is_file()):
+            return
+        changed = changed_fields(self.config(), config)
+        if changed:
+            raise UserError(
+                f"{self.place} was started with another configuration: {'; '.join(changed)}. "
+                "Restore these values, or choose another --workdir (a new run can start from "
+                f"these parameters: --initialize_from={self.place})"
+            )
+        if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
+            raise UserError(
+                f"{self.place / 'vocabulary'} differs from the vocabulary of Data.cache="
+                f"'{config.data.cache}'; choose the cache of the run or another --workdir"
+            )
+
+    def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
+        """Writes the configuration, and the vocabulary unless the run has one; as `check`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        continues = has_checkpoint and self.config_file.is_file()
+        save_config(config, self.config_file)  # first: it says whose the other files are
+        if not continues:
+            vocabulary.save(self.vocabulary)
+
+
+def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(facts, indent=1) + "\n")
+
+
+def changed_fields(before: Config, after: Config) -> list[str]:
+    """Lists the fields that differ and must not, as `Section.field was X, now Y`.
+
+    Args:
+        before: the configuration a run was started with.
+        after: the configuration it would be continued with.
+    """
+    changed = []
+    for section in dataclasses.fields(before):
+        old, new = getattr(before, section.name), getattr(after, section.name)
+        for field in dataclasses.fields(old):
+            values = getattr(old, field.name), getattr(new, field.name)
+            name = f"{section.name}.{field.name}"
+            free = section.name in _MAY_CHANGE or name in _MAY_CHANGE
+            if name == "train.steps" and after.optimizer.schedule == "cosine":
+                free = False  # the schedule ends at the last step, so every rate would change
+            if values[0] != values[1] and not free:
+                title = type(old).__name__
+                changed.append(f"{title}.{field.name} was {values[0]!r}, now {values[1]!r}")
+    return changed

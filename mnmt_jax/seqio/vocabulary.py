@@ -1,0 +1,87 @@
+"""The project's vocabulary as a seqio vocabulary. Imports TensorFlow; the core never imports it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+class PieceVocabulary(seqio.Vocabulary):
+    """Gives seqio the ids of a `Vocabulary`, in Python and inside TensorFlow graphs.
+
+    The vocabulary is loaded when first used, so tasks can be registered before it exists.
+    """
+
+    def __init__(self, load: Callable[[], Vocabulary]) -> None:
+        """Remembers how to get the vocabulary.
+
+        Args:
+            load: returns the vocabulary; called once.
+        """
+        super().__init__()
+        self._load = load
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary itself."""
+        return self._load()
+
+    @property
+    def eos_id(self) -> int:
+        """Id that ends a sentence."""
+        return Vocabulary.eos_id
+
+    @property
+    def unk_id(self) -> int:
+        """Id of text no piece covers."""
+        return Vocabulary.unk_id
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self.vocabulary.size
+
+    def _encode(self, s: str) -> Sequence[int]:
+        return self.vocabulary.encode(s)
+
+    def _decode(self, ids: Iterable[int]) -> str:
+        return self.vocabulary.decode(ids)
+
+    def _encode_tf(self, s: Any) -> Any:
+        return tf.gather(self.vocabulary.spm_to_id, self._tokenizer.tokenize(s))
+
+    def _decode_tf(self, ids: Any) -> Any:
+        first = self.vocabulary.first_tag
+        text = tf.logical_and(ids > self.eos_id, ids < first)
+        pieces = tf.gather(self.vocabulary.id_to_spm, tf.where(text, ids, self.unk_id))
+        return self._tokenizer.detokenize(tf.ragged.boolean_mask(pieces, text))
+
+    @property
+    def _tokenizer(self) -> Any:
+        # Made anew in each graph: a tokenizer holds a resource of the graph it was made in.
+        return tf_text.SentencepieceTokenizer(model=self.vocabulary.model, out_type=tf.int32)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares what is encoded, as seqio does before it mixes tasks."""
+        if self is other:
+            return True
+        if not isinstance(other, PieceVocabulary):
+            return False
+        return self.vocabulary.fingerprint == other.vocabulary.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(PieceVocabulary)
+
+
+class LanguageVocabulary(seqio.PassThroughVocabulary):
+    """Lets a language's index pass through seqio as a feature of one number."""
+
+    def __init__(self) -> None:
+        super().__init__(size=np.iinfo(np.int32).max)

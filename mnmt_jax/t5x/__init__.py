@@ -1,0 +1,1 @@
+"""Our models in t5x's trainer. Needs TensorFlow."""

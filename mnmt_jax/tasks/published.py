@@ -1,0 +1,75 @@
+"""Tasks and mixtures of the published corpora (`mnmt_jax.data.published_corpora`).
+
+One task per direction, `{corpus}_{source}_{target}`. They can be registered without the files: what
+is missing is said when a task is first used.
+
+| mixture | directions |
+|---|---|
+| `ted19`, `ted19_zero_shot` | 36 with English; the 306 others |
+| `opus100`, `opus100_zero_shot` | 188 with English; 30 |
+| `ec40`, `ec40_zero_shot` | 80 with English; 1560 |
+| `nllb_bridge`, `nllb_bridge_zero_shot` | MITRE's 194, tested on Flores+; the 358 others |
+| `flores_finetune_5`, `_25`, `_100` | MITRE's fine-tuning directions: trains on dev |
+| `multi30k`, `multi30k_zero_shot` | 6 with English; 6 |
+| `flores`, `ntrex` | test sets: all 552 of MITRE's languages |
+
+Zero-shot mixtures and test sets have no training text. A vocabulary is read from the directory that
+the environment variable `MNMT_JAX_{NAME}_VOCABULARY` names, or from `vocabularies/{name}` beside
+the corpora; those of `nllb`, `flores` and `ntrex` are called `mitre`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import seqio
+
+from mnmt_jax.data.mixtures import MIXTURES, task_name
+from mnmt_jax.data.published_corpora import PUBLISHED, Published, data_folder, published_corpus
+from mnmt_jax.errors import UserError
+from mnmt_jax.seqio.tasks import add_mixture, add_named_corpus
+from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+def vocabulary_folder(row: Published) -> Path:
+    """Returns the directory of a corpus's vocabulary."""
+    name = row.vocabulary or row.name
+    chosen = os.environ.get(f"MNMT_JAX_{name.upper()}_VOCABULARY")
+    return Path(chosen) if chosen else data_folder() / "vocabularies" / name
+
+
+def load_vocabulary(row: Published) -> Vocabulary:
+    """Reads a corpus's vocabulary.
+
+    Raises:
+        UserError: if it is not there: how to make it.
+    """
+    folder = vocabulary_folder(row)
+    if not folder.is_dir():
+        raise UserError(
+            f"the vocabulary of corpus '{row.name}' is not in {folder}: make it with "
+            f"scripts/train_vocabulary.py --output {folder} and --mixture NAME, or --sentencepiece "
+            f"MODEL --languages {','.join(row.languages)}"
+        )
+    return Vocabulary.load(folder)
+
+
+def _register(row: Published) -> None:
+    vocabulary = PieceVocabulary(functools.cache(functools.partial(load_vocabulary, row)))
+    load = functools.cache(functools.partial(published_corpus, row.name))
+    directions = (*row.supervised, *row.zero_shot)
+    add_named_corpus(row.name, load, directions=directions, vocabulary=vocabulary)
+    zero_shot = [task_name(row.name, direction) for direction in row.zero_shot]
+    for mixture in MIXTURES.values():
+        if mixture.corpus == row.name:
+            names = [task_name(row.name, direction) for direction in mixture.directions]
+            add_mixture(mixture.name, names, temperature=mixture.temperature, zero_shot=zero_shot)
+    if zero_shot and not row.supervised:
+        seqio.MixtureRegistry.add(row.name, zero_shot, default_rate=1.0)
+
+
+for _row in PUBLISHED.values():
+    _register(_row)

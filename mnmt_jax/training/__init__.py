@@ -1,0 +1,1 @@
+"""Training: players, objectives, losses, updates, checkpoints, validation, reports."""

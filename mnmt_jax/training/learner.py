@@ -1,0 +1,228 @@
+"""What a run minimises: the model, its loss on a micro-batch, and the optimizer that uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from mnmt_jax.config.method import all_objectives
+from mnmt_jax.config.sections import Config
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import TARGET
+from mnmt_jax.design.objective import Batch, Objective, Player, States
+from mnmt_jax.design.views import View
+from mnmt_jax.distributed.sharding import batch_shards
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.flops import Sentence, train_flops
+from mnmt_jax.model.network import Network, build_model
+from mnmt_jax.model.trainable import EVERYTHING, Owned, Trainable
+from mnmt_jax.training.losses import LossSums, Sums, chunked_token_loss
+from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
+from mnmt_jax.training.passes import Passes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+    """A player's part of an update.
+
+    Attributes:
+        name: of the player; empty for the one that has the cross entropy.
+        trainable: which parameters it moves.
+        optimizer: from `make_optimizer`.
+        objectives: what it minimises, for the last player besides the cross entropy.
+    """
+
+    name: str
+    trainable: Trainable
+    optimizer: optax.GradientTransformation
+    objectives: tuple[Objective, ...]
+
+    @classmethod
+    def of(cls, player: Player, config: Config) -> Turn:
+        """Returns the turn of a player of a run."""
+        optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
+        return cls(
+            player.name,
+            Owned(owns=player.owns),
+            make_optimizer(optimizer, config.train.steps),
+            player.objectives,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learner:
+    """What `train_step` needs besides state and batch: structure and constants of a run.
+
+    Attributes:
+        model: the network.
+        optimizer: from `make_optimizer`.
+        schedule: the optimizer's, for the record.
+        label_smoothing: of the loss.
+        chunk: tokens, over all devices, whose logits exist at one time.
+        seed: of dropout.
+        trainable: which parameters train.
+        objectives: what is minimised besides the cross entropy.
+        before: turns of players that move before the rest.
+    """
+
+    model: Network
+    optimizer: optax.GradientTransformation
+    schedule: Schedule
+    label_smoothing: float
+    chunk: int
+    seed: int
+    trainable: Trainable = EVERYTHING
+    objectives: tuple[Objective, ...] = ()
+    before: tuple[Turn, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
+        """Builds the learner that a configuration describes.
+
+        Raises:
+            UserError: if a method does not fit the layout or the data, or the model cannot be
+                built.
+        """
+        model = build_model(config.model, vocab_size)
+        for method in config.methods:
+            method.check(config, model.plan)
+        _check_objectives(all_objectives(config.methods), model.layout)
+        return cls(
+            model,
+            make_optimizer(config.optimizer, config.train.steps),
+            make_schedule(config.optimizer, config.train.steps),
+            config.optimizer.label_smoothing,
+            config.train.loss_chunk * batch_shards(mesh),
+            config.train.seed,
+            Trainable.from_config(config.model, config.optimizer),
+            tuple(objective for method in config.methods for objective in method.objectives()),
+            tuple(Turn.of(each, config) for method in config.methods for each in method.players()),
+        )
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Returns all players' parts of an update, in order."""
+        rest = Turn("", self.trainable, self.optimizer, self.objectives)
+        return (*self.before, rest)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The names of what an update reports."""
+        terms = [objective.name for turn in self.turns for objective in turn.objectives]
+        return (*LossSums._fields, *terms)
+
+    def init_optimizers(self, params: Any) -> Any:
+        """Returns the state of the optimizer; of several players' by name.
+
+        Raises:
+            UserError: if two players own one parameter.
+        """
+        owned = [name for turn in self.before for name in turn.trainable.names(params)]
+        for name in owned:
+            if owned.count(name) > 1:
+                raise UserError(f"two players own '{name}'; only one may move it")
+        states = {
+            turn.name: turn.optimizer.init(turn.trainable.split(params)[0]) for turn in self.turns
+        }
+        return states if self.before else states[""]
+
+    def train_flops(self, pair: Sentence, views: Mapping[View, float]) -> float:
+        """Counts the FLOPs that training on one sentence pair needs; see `mnmt_jax.model.flops`.
+
+        Args:
+            pair: its lengths.
+            views: tokens of the source of each view that objectives read.
+        """
+        model = self.model
+        objectives = [objective for turn in self.turns for objective in turn.objectives]
+        reads = [each for one in objectives for each in one.reads]
+        return train_flops(
+            model.config,
+            model.layout,
+            model.vocab_size,
+            pair,
+            trainable=self.trainable,
+            reads=[each for each in reads if isinstance(each, States)],
+            views=views,
+        )
+
+    def plain(self) -> Learner:
+        """Returns the learner of the cross entropy alone, which validation measures.
+
+        A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
+        """
+        return dataclasses.replace(self, objectives=(), before=())
+
+
+def _check_objectives(objectives: tuple[Objective, ...], layout: Layout) -> None:
+    """Checks that the names differ and that there is what is read.
+
+    Raises:
+        UserError: otherwise.
+    """
+    names = [*LossSums._fields, "loss", *(objective.name for objective in objectives)]
+    for objective in objectives:
+        if names.count(objective.name) > 1:
+            raise UserError(f"objective '{objective.name}': the name is taken; choose another")
+        for read in objective.reads:
+            if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
+                raise UserError(
+                    f"objective '{objective.name}' reads '{read.role}' after layer {read.layer}, "
+                    f"which layout '{layout.name}' does not have; choose another layer"
+                )
+
+
+def batch_loss(
+    learner: Learner, params: Any, batch: Batch, rng: Array | None = None
+) -> tuple[Array, Sums]:
+    """Computes what one micro-batch adds to the loss.
+
+    Args:
+        learner: the run's constants.
+        params: of the model.
+        batch: arrays [rows, length], those of the views that objectives read too.
+        rng: of dropout; None is without.
+
+    Returns:
+        The sum to differentiate, and the sums to report.
+    """
+    forward = _passes(learner, learner.objectives, params, batch, rng)
+    sums = chunked_token_loss(
+        forward.features,
+        params["embedding"],
+        batch[f"{TARGET}_labels"],
+        batch[f"{TARGET}_segment_ids"] != 0,
+        label_smoothing=learner.label_smoothing,
+        chunk=learner.chunk,
+    )
+    terms = {each.name: each.value(forward) for each in learner.objectives}
+    return sum(terms.values(), sums.smoothed), sums._asdict() | terms
+
+
+def turn_loss(
+    learner: Learner, turn: Turn, params: Any, batch: Batch, rng: Array | None = None
+) -> tuple[Array, Sums]:
+    """Computes what one micro-batch adds to what a player minimises; as `batch_loss`."""
+    if not turn.name:
+        return batch_loss(learner, params, batch, rng)
+    forward = _passes(learner, turn.objectives, params, batch, rng)
+    terms = {each.name: each.value(forward) for each in turn.objectives}
+    tokens = (batch[f"{TARGET}_segment_ids"] != 0).sum(dtype=jnp.float32)
+    return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}
+
+
+def _passes(
+    learner: Learner,
+    objectives: tuple[Objective, ...],
+    params: Any,
+    batch: Batch,
+    rng: Array | None,
+) -> Passes:
+    reads = tuple(each for one in objectives for each in one.reads)
+    return Passes(learner.model, params, batch, rng, reads)

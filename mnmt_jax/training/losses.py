@@ -1,0 +1,255 @@
+"""Label-smoothed cross entropy as fairseq computes it, plain and without ever holding all logits.
+
+Both functions return sums, never means: the trainer adds them over devices and micro-batches and
+divides once by the global number of tokens (MITRE spec 6.1).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from mnmt_jax.distributed.sharding import on_own_rows, row_shards
+from mnmt_jax.errors import UserError
+
+
+class LossSums(NamedTuple):
+    """Sums over the valid tokens of a batch, float32.
+
+    Attributes:
+        smoothed: label-smoothed loss in nats; what training minimises.
+        nll: negative log-likelihood in nats.
+        tokens: number of valid tokens.
+    """
+
+    smoothed: Float[Array, ""]
+    nll: Float[Array, ""]
+    tokens: Float[Array, ""]
+
+
+# Float32 scalars by name: those of `LossSums`, and each further objective's term in nats.
+Sums = Mapping[str, Any]
+
+
+def per_token(sums: Sums) -> dict[str, Array]:
+    """Divides sums by their target tokens.
+
+    Returns:
+        `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token;
+        what training minimises is `loss` + the terms.
+    """
+    tokens = jnp.maximum(sums["tokens"], 1.0)
+    return {name: total / tokens for name, total in reported(sums).items()}
+
+
+def reported(sums: Sums) -> dict[str, Any]:
+    """Returns the sums that are divided by tokens, under the names they are reported by."""
+    names = {"smoothed": "loss"}
+    return {names.get(name, name): sums[name] for name in sums if name != "tokens"}
+
+
+def token_loss(
+    logits: Float[Array, "*b vocab"],
+    labels: Int[Array, "*b"],
+    valid: Bool[Array, "*b"],
+    label_smoothing: float,
+) -> LossSums:
+    """Sums the label-smoothed loss over tokens, the slow and obvious way.
+
+    Args:
+        logits: of every token.
+        labels: id of the right next token.
+        valid: whether the position counts.
+        label_smoothing: probability epsilon taken from the label; every other class gets
+            epsilon / (vocab - 1). 0 makes `smoothed` equal `nll`.
+
+    Returns:
+        The three sums in float32.
+
+    Source: MITRE spec 6.1, fairseq's `label_smoothed_cross_entropy`.
+    """
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    nll = -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    gold, other = _class_weights(label_smoothing, logits.shape[-1])
+    smoothed = gold * nll - other * log_probs.sum(axis=-1)
+    return LossSums(
+        jnp.where(valid, smoothed, 0.0).sum(),
+        jnp.where(valid, nll, 0.0).sum(),
+        valid.sum(dtype=jnp.float32),
+    )
+
+
+def chunked_token_loss(
+    features: Float[Array, "*b embed"],
+    embedding: Float[Array, "vocab embed"],
+    labels: Int[Array, "*b"],
+    valid: Bool[Array, "*b"],
+    *,
+    label_smoothing: float,
+    chunk: int,
+) -> LossSums:
+    """Computes `token_loss(features @ embedding.T, ...)` with the logits of few tokens at a time.
+
+    Under differentiation the gradients are computed in the same pass as the loss, so each logit is
+    computed once, and the embedding's gradient only if it is asked for. Only `smoothed` carries a
+    gradient; to train on the plain likelihood set `label_smoothing` to 0.
+
+    Args:
+        features: final states, float32 or bfloat16; products are accumulated in float32.
+        embedding: tied output projection.
+        labels: id of the right next token.
+        valid: whether the position counts.
+        label_smoothing: as in `token_loss`.
+        chunk: tokens whose logits exist at one time, over all devices together.
+
+    Returns:
+        The three sums in float32.
+
+    Raises:
+        UserError: if `chunk` is not positive.
+    """
+    if chunk < 1:
+        raise UserError(f"Train.loss_chunk={chunk} must be at least 1")
+    smoothed, nll = _fused_loss(label_smoothing, chunk, features, embedding, labels, valid)
+    return LossSums(smoothed, jax.lax.stop_gradient(nll), valid.sum(dtype=jnp.float32))
+
+
+def _split(states: Array, labels: Array, valid: Array, chunk: int) -> tuple[Array, Array, Array]:
+    """Reshapes to [chunks, tokens of a chunk], padding when no fitting divisor exists."""
+    states, labels, valid = states.reshape(-1, states.shape[-1]), labels.ravel(), valid.ravel()
+    tokens = labels.shape[0]
+    least = -(-tokens // chunk)
+    chunks = next((n for n in range(least, 2 * least) if tokens % n == 0), least)
+    padding = -tokens % chunks
+
+    def split(array: Array) -> Array:
+        padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) if padding else array
+        return padded.reshape(chunks, -1, *array.shape[1:])
+
+    return split(states), split(labels), split(valid)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _fused_loss(
+    label_smoothing: float,
+    chunk: int,
+    states: Array,
+    embedding: Array,
+    labels: Array,
+    valid: Array,
+) -> tuple[Array, Array]:
+    """Sums smoothed loss and nll over chunks."""
+    shards = row_shards(labels)
+
+    def sums(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, Array]:
+        def add(sums: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[Any, None]:
+            smoothed, nll, _ = _chunk_loss(label_smoothing, table, *part)
+            return (sums[0] + smoothed, sums[1] + nll), None
+
+        zero = jnp.zeros((), jnp.float32)
+        parts = _split(states, labels, valid, max(chunk // shards, 1))
+        return _scan(add, (zero, zero), parts)[0]
+
+    table = embedding.astype(states.dtype)
+    return on_own_rows(sums, shards, ("sum", "sum"))(table, states, labels, valid)
+
+
+def _fused_forward(
+    label_smoothing: float, chunk: int, *arguments: Any
+) -> tuple[tuple[Array, Array], tuple[Array, Array | None]]:
+    """Sums as `_fused_loss`, with its gradients; every argument says whether it is perturbed.
+
+    A frozen embedding is not: its gradient, the size of the vocabulary, is then never formed. Each
+    device adds its rows' gradient up over all chunks; the devices exchange it once.
+    """
+    states, embedding, labels, valid = (argument.value for argument in arguments)
+    trains, shards = arguments[1].perturbed, row_shards(labels)
+
+    def gradients(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, ...]:
+        def add(carry: tuple[Any, ...], part: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
+            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, table, *part)
+            grad_logits = grad_logits.astype(table.dtype)
+            grad_states = jnp.einsum(
+                "tv,vm->tm", grad_logits, table, preferred_element_type=jnp.float32
+            )
+            grad_table = carry[2]
+            if trains:
+                grad_table += jnp.einsum(
+                    "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
+                )
+            sums = carry[0] + smoothed, carry[1] + nll
+            return (*sums, grad_table), grad_states.astype(table.dtype)
+
+        zero = jnp.zeros((), jnp.float32)
+        start = (zero, zero, jnp.zeros(table.shape, jnp.float32) if trains else None)
+        parts = _split(states, labels, valid, max(chunk // shards, 1))
+        (smoothed, nll, grad_table), grad_states = _scan(add, start, parts)
+        grad_states = grad_states.reshape(-1, states.shape[-1])[: labels.size]
+        found = smoothed, nll, grad_states.reshape(states.shape)
+        return (*found, grad_table) if trains else found
+
+    kinds = ("sum", "sum", "rows", "table") if trains else ("sum", "sum", "rows")
+    table = embedding.astype(states.dtype)
+    found = on_own_rows(gradients, shards, kinds)(table, states, labels, valid)
+    smoothed, nll, grad_states, *grad_table = found
+    return (smoothed, nll), (grad_states, grad_table[0].astype(embedding.dtype) if trains else None)
+
+
+def _fused_backward(
+    label_smoothing: float,
+    chunk: int,
+    gradients: tuple[Array, Array | None],
+    cotangents: tuple[Array, Any],
+) -> tuple[Array, Array | None, None, None]:
+    scale, _ = cotangents
+    grad_states, grad_table = gradients
+    return (
+        grad_states * scale.astype(grad_states.dtype),
+        None if grad_table is None else grad_table * scale.astype(grad_table.dtype),
+        None,
+        None,
+    )
+
+
+_fused_loss.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
+
+
+def _chunk_loss(
+    label_smoothing: float, table: Array, states: Array, labels: Array, valid: Array
+) -> tuple[Array, Array, Array]:
+    """Returns smoothed sum, nll sum and the smoothed sum's gradient by the logits [tokens, vocab].
+
+    The class weights add up to 1: loss = logsumexp(z) - sum_v w_v z_v, with gradient softmax - w.
+    The label is picked by comparison: a gather would collect a vocabulary-sharded axis.
+    """
+    logits = jnp.einsum("tm,vm->tv", states, table, preferred_element_type=jnp.float32)
+    logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    exponentials = jnp.exp(logits)
+    total = exponentials.sum(axis=-1)
+    gold, other = _class_weights(label_smoothing, table.shape[0])
+    is_label = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 1) == labels[:, None]
+    label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
+    nll = jnp.log(total) - label_logit
+    smoothed = jnp.log(total) - gold * label_logit - other * logits.sum(axis=-1)
+    softmax = exponentials / total[:, None]
+    grad = jnp.where(valid[:, None], softmax - other - jnp.where(is_label, gold, 0.0), 0.0)
+    return jnp.where(valid, smoothed, 0.0).sum(), jnp.where(valid, nll, 0.0).sum(), grad
+
+
+def _class_weights(label_smoothing: float, vocab: int) -> tuple[float, float]:
+    """Returns the factor of the label's negative log-probability and that of every class's."""
+    other = label_smoothing / (vocab - 1)
+    return 1.0 - label_smoothing - other, other
+
+
+def _scan(body, start, parts):  # noqa: ANN001, ANN202  as jax.lax.scan
+    """Scans, but calls the body directly when there is one part."""
+    if parts[0].shape[0] > 1:
+        return jax.lax.scan(body, start, parts)
+    carry, out = body(start, tuple(part[0] for part in parts))
+    return carry, None if out is None else out[None]

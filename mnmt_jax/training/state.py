@@ -1,0 +1,122 @@
+"""What a training run is at one moment: all that must be saved to continue it bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mnmt_jax.distributed.sharding import settle, tree_sharding
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.losses import LossSums
+
+NEVER = -1
+
+
+@flax.struct.dataclass
+class Window:
+    """Sums over the updates since the last logged one.
+
+    They are part of the state so that a line of the metrics file does not depend on where the run
+    was interrupted.
+
+    Attributes:
+        updates: how many.
+        losses: sums over their tokens.
+        examples: sentence pairs.
+        present: per role, positions that hold a token.
+        first_bad: number of the first update whose loss or gradient was not finite, or `NEVER`.
+    """
+
+    updates: Int[Array, ""]
+    losses: dict[str, Float[Array, ""]]
+    examples: Float[Array, ""]
+    present: dict[str, Float[Array, ""]]
+    first_bad: Int[Array, ""]
+
+    @classmethod
+    def empty(cls, roles: tuple[str, ...], sums: Sequence[str] = LossSums._fields) -> Window:
+        """Returns a window without updates.
+
+        Args:
+            roles: whose positions are counted.
+            sums: names of those that an update reports.
+        """
+        zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  buffers must not be shared: donated
+        return cls(
+            jnp.zeros((), jnp.int32),
+            {name: zero() for name in sums},
+            zero(),
+            {role: zero() for role in roles},
+            jnp.full((), NEVER, jnp.int32),
+        )
+
+
+@flax.struct.dataclass
+class TrainState:
+    """The state that `train_step` takes and returns.
+
+    Attributes:
+        step: updates done.
+        params: float32 master weights, frozen ones too.
+        opt_state: the optimizer's, of the parameters that train; of several players' by name.
+        window: sums for the metrics.
+    """
+
+    step: Int[Array, ""]
+    params: Any
+    opt_state: Any
+    window: Window
+
+
+Init = Callable[[], TrainState]
+
+
+def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
+    """Returns the pure function that makes the state before the first update.
+
+    Args:
+        learner: the run's.
+        batch: arrays or shapes of one micro-batch.
+        seed: of the parameters.
+    """
+    shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
+
+    def init() -> TrainState:
+        zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
+        params = learner.model.init(jax.random.key(seed), zeros)["params"]
+        opt_state = learner.init_optimizers(params)
+        window = Window.empty(roles_of(shapes), learner.sums)
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
+
+    return init
+
+
+def abstract_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
+    """Returns shapes, types and shardings of a state, without computing it."""
+    shapes = jax.eval_shape(init)
+    return jax.tree.map(
+        lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
+        shapes,
+        tree_sharding(mesh, shapes),
+    )
+
+
+def shardings_of(state: TrainState) -> TrainState:
+    """Returns the sharding of every array of a state or of its abstract form."""
+    return jax.tree.map(lambda a: a.sharding, state)
+
+
+def create_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
+    """Computes the first state directly in its shards; the values do not depend on the mesh."""
+    return settle(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
+
+
+def roles_of(batch: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the roles that a batch has spans of, sorted."""
+    suffix = "_segment_ids"
+    return tuple(sorted(name.removesuffix(suffix) for name in batch if name.endswith(suffix)))

@@ -1,0 +1,477 @@
+"""Training: the pure `train_step`, and the loop that feeds, logs, validates and saves."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.converter import segments_from_rows, views_of
+from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
+from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.objective import Batch
+from mnmt_jax.distributed.processes import Agreement, check_alike, is_first, wait_for_all
+from mnmt_jax.distributed.sharding import (
+    batch_shards,
+    compile_on,
+    make_mesh,
+    own_shards,
+    place_batch,
+    replicated,
+)
+from mnmt_jax.distributed.stopping import StopRequests
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.model.flops import Sentence
+from mnmt_jax.model.trainable import join
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.initialization import Origin, start_from
+from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
+from mnmt_jax.training.losses import LossSums, Sums, per_token
+from mnmt_jax.training.reporter import Record, Reporter
+from mnmt_jax.training.state import (
+    NEVER,
+    Init,
+    TrainState,
+    Window,
+    abstract_state,
+    create_state,
+    make_init,
+    roles_of,
+    shardings_of,
+)
+from mnmt_jax.training.validation import SUPERVISED, validate, validation_tasks
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
+
+
+def train_step(
+    learner: Learner, state: TrainState, batch: Batch
+) -> tuple[TrainState, dict[str, Array]]:
+    """Updates the parameters that train. Pure; every process and device sees the same sums.
+
+    Args:
+        learner: the run's constants.
+        state: before the update.
+        batch: arrays [micro-batches, rows, length].
+
+    Returns:
+        The state after the update and, in float32, `loss` (the cross entropy), `nll` and the term
+        of each objective in nats per target token, `learning_rate` and `gradient_norm`.
+    """
+    rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
+    params = state.params
+    sums: dict[str, Array] = {}
+    norms: dict[str, Array] = {}
+    states = dict(state.opt_state) if learner.before else {"": state.opt_state}
+    for turn in learner.turns:
+        params, states[turn.name], found, norms[turn.name] = _move(
+            learner, turn, (params, states[turn.name]), batch, rng
+        )
+        sums |= found
+    window = _widen(
+        state.window, sums, batch, (functools.reduce(jnp.add, norms.values()), state.step + 1)
+    )
+    opt_state = states if learner.before else states[""]
+    return TrainState(state.step + 1, params, opt_state, window), {
+        **per_token(sums),
+        "learning_rate": learner.schedule(state.step),
+        "gradient_norm": norms[""],
+    }
+
+
+def _move(
+    learner: Learner, turn: Turn, before: tuple[Any, Any], batch: Batch, rng: Array
+) -> tuple[Any, Any, Sums, Array]:
+    """Updates the parameters of one player.
+
+    Args:
+        learner: the run's constants.
+        turn: the player's.
+        before: all parameters and the player's optimizer, as those who moved earlier left them.
+        batch: arrays [micro-batches, rows, length].
+        rng: of dropout, the same for every player.
+
+    Returns:
+        All parameters and the optimizer's state after it, its sums, and the norm of its gradient.
+    """
+    params, opt_state = before
+    trained, frozen = turn.trainable.split(params)
+
+    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
+        def loss(trained: Any) -> tuple[Array, Sums]:
+            micro_rng = jax.random.fold_in(rng, number)
+            return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
+
+        return jax.grad(loss, has_aux=True)(trained)
+
+    gradients, sums = _sum_parts(part, batch)
+    tokens = jnp.maximum(sums["tokens"], 1.0)
+    gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    norm = optax.global_norm(gradients)
+    updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
+    return join(optax.apply_updates(trained, updates), frozen), opt_state, sums, norm
+
+
+def _sum_parts(part: Any, batch: Batch) -> Any:
+    """Adds `part(number, micro_batch)` over the micro-batches, holding one of them at a time."""
+    count = next(iter(batch.values())).shape[0]
+    first = jnp.zeros((), jnp.int32)
+    if count == 1:
+        return part(first, {name: array[0] for name, array in batch.items()})
+    shapes = jax.eval_shape(part, first, {name: array[0] for name, array in batch.items()})
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    def add(total: Any, one: tuple[Array, Batch]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, part(*one)), None
+
+    return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]
+
+
+def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
+    """Adds an update to the sums for the metrics."""
+    norm, step = norm_step
+    finite = jnp.isfinite(sums["smoothed"]) & jnp.isfinite(norm)
+    first_bad = jnp.where((window.first_bad == NEVER) & ~finite, step, window.first_bad)
+    present = {
+        role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
+        for role, count in window.present.items()
+    }
+    starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
+    return Window(
+        updates=window.updates + 1,
+        losses={name: window.losses[name] + total for name, total in sums.items()},
+        examples=window.examples + starts.sum(dtype=jnp.float32),
+        present=present,
+        first_bad=first_bad,
+    )
+
+
+def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> str | None:
+    """Trains, or continues the training in a run directory, to `Train.steps` updates.
+
+    Args:
+        config: everything about the run.
+        workdir: the run directory.
+        origin: whose parameters a new run starts from; None draws them. Continuing ignores it.
+
+    Returns:
+        None when the run is complete; the name of the signal that stopped it otherwise.
+
+    Raises:
+        UserError: if the configuration does not fit the data, the devices or the run, if the folder
+            has files of others in a run's place, if LoRA has no `origin`, or if a loss is not
+            finite.
+    """
+    settings = config.train
+    run = RunDirectory.open(workdir)
+    run.check_folder()
+    with (
+        StopRequests() as stop,
+        Session(config, run, origin) as session,
+        Agreement(session.mesh, lambda: stop.received or 0) as agreement,
+    ):
+        asked = agreement.signal()
+        while session.step < settings.steps and not asked:
+            session.advance()
+            record: Record = {}
+            if session.due(settings.log_every):
+                record |= session.log()
+            if session.due(settings.eval_every):
+                record |= session.validate()
+            if record:
+                session.reporter.write({"step": session.step, **record})
+            if session.due(settings.save_every):
+                session.save()
+            asked = agreement.signal()
+        session.save()
+        done = f"step {session.step} of {settings.steps}"
+    stopped = asked.name if asked else None
+    again = "; the same command continues" if session.step < settings.steps else ""
+    session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {done}{again}")
+    return stopped if again else None
+
+
+class Session:
+    """One process's share of a run: from the start, or the last checkpoint, to the end or a stop.
+
+    Attributes:
+        config: of the run.
+        run: its directory.
+        mesh: of all devices, those of other processes too.
+        reporter: takes records and lines.
+        state: after the last update.
+        step: updates done, known without asking the device.
+    """
+
+    def __init__(self, config: Config, run: RunDirectory, origin: Origin | None = None) -> None:
+        """Builds everything, restores the last checkpoint if any, and opens the run's files."""
+        check_alike("the configuration", repr(config))
+        cache = TokenCache.open(config.data.cache)
+        config = _with_tasks(config, cache)
+        self.config, self.run = config, run
+        self.mesh = make_mesh(config.mesh)
+        self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
+        self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
+        check_alike("the data", f"{self._pipeline.fingerprint()} {self._pipeline.left_out()}")
+        check_alike("--initialize_from", repr(origin))
+        self._tasks = validation_tasks(self._pipeline)
+        shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
+        self._positions = {
+            role: shapes[f"{role}_segment_ids"].size
+            * config.data.rows
+            * config.optimizer.accumulate
+            for role in roles_of(shapes)
+        }
+        init = make_init(self._learner, shapes, config.train.seed)
+        like = abstract_state(init, self.mesh)
+        self._compile(shardings_of(like))
+        self._batches = self._pipeline.train()
+        self._latest: dict[str, Array] = {}
+        self._dispatched: collections.deque[Any] = collections.deque()
+        self._unchecked: dict[int, list[np.ndarray]] = {}
+        self._validated: tuple[int, float | None] = (-1, None)
+        self._held = run.hold() if is_first() else None
+        self._checkpoints = Checkpoints(
+            run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
+        )
+        try:
+            self._begin(cache, init, like, origin)
+        except BaseException:
+            self._checkpoints.close(complain=False)
+            self._let_go()
+            raise
+
+    def _begin(
+        self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
+    ) -> None:
+        continues = bool(self._checkpoints.steps())
+        if self.config.model.lora_rank and not origin and not continues:
+            raise UserError(
+                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
+                "changes a trained model; name its run, or set Model.lora_rank=0"
+            )
+        self.run.check(self.config, cache.vocabulary, has_checkpoint=continues)
+        wait_for_all("checked")  # before anything is written
+        if is_first():
+            self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
+            tasks = {name: cache.tasks[name] for name in self.config.data.tasks}
+            self.run.write_tasks(
+                {n: (task.source_lang, task.target_lang) for n, task in tasks.items()}
+            )
+            self.run.publish()
+        wait_for_all("prepared")
+        if not self.run.exists():
+            raise UserError(
+                f"{self.run.place} is not the folder that process 0 writes to; choose a --workdir "
+                "on storage that all processes share"
+            )
+        restored = self._checkpoints.restore(like)
+        extra = restored.extra if restored else {}
+        self.state = restored.state if restored else create_state(init, self.mesh)
+        if restored:
+            self._batches.set_state(extra["data"])
+        report = "" if restored or not origin else self._start_from(origin, cache.vocabulary)
+        self.step = self._saved = int(self.state.step)
+        seconds = extra.get("seconds", 0.0)
+        self.reporter = Reporter(
+            self.run,
+            self.step,
+            self.config.train.steps,
+            seconds,
+            terms=self._learner.sums[len(LossSums._fields) :],
+            silent=not is_first(),
+        )
+        unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
+        new = (self._pipeline.left_out(), report, self._share(), unmeasured)
+        lines = (f"continues at step {self.step}",) if restored else new
+        for line in filter(None, lines):
+            self.reporter.say(line)
+
+    def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
+        """Exchanges the parameters just drawn for another run's."""
+        params, report = start_from(origin, self.state.params, self.config, vocabulary)
+        self.state = dataclasses.replace(self.state, params=params)
+        if is_first():
+            self.run.write_origin(str(origin.run), report)
+        return report
+
+    def _share(self) -> str:
+        """Says how much of the model trains; nothing if all of it does."""
+        params = self.state.params
+        total = sum(leaf.size for leaf in jax.tree.leaves(params))
+        count = sum(turn.trainable.count(params) for turn in self._learner.turns)
+        return f"trains {count:,} of {total:,} parameters" if count < total else ""
+
+    def _compile(self, shardings: TrainState) -> None:
+        whole, learner, roles = replicated(self.mesh), self._learner, tuple(self._positions)
+        self._train_step = compile_on(
+            self.mesh,
+            functools.partial(train_step, learner),
+            donate_argnums=0,
+            out_shardings=(shardings, whole),
+        )
+        plain = learner.plain()
+        self._loss = compile_on(
+            self.mesh,
+            lambda params, batch: batch_loss(plain, params, batch)[1],
+            out_shardings=whole,
+        )
+        self._empty_window = jax.jit(lambda: Window.empty(roles, learner.sums), out_shardings=whole)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.ExitStack() as stack:  # the last one first
+            stack.callback(self._let_go)
+            stack.callback(self.run.close)
+            stack.callback(self._publish, complain=error is None)
+            stack.callback(self.reporter.close)
+            stack.callback(self._checkpoints.close, complain=error is None)
+
+    def _let_go(self) -> None:
+        if self._held:
+            self._held.close()
+
+    def due(self, every: int) -> bool:
+        """Returns whether something done every so many steps is due now, or the run is complete."""
+        return self.step % every == 0 or self.step == self.config.train.steps
+
+    def advance(self) -> None:
+        """Does one update; returns before the device has finished it."""
+        parts = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
+        batch = {name: np.stack([part[name] for part in parts]) for name in _for_device(parts[0])}
+        placed = place_batch(batch, self.mesh, leading=1)
+        self.state, self._latest = self._train_step(self.state, placed)
+        self.step += 1
+        self._unchecked[self.step] = [part["task"] for part in parts]
+        self._dispatched.append(self._latest)
+        if len(self._dispatched) > _STEPS_AHEAD:
+            jax.block_until_ready(self._dispatched.popleft())
+        self.reporter.advance(self._latest)
+
+    def log(self) -> Record:
+        """Returns the metrics of the updates since the last logged one and starts new sums."""
+        latest, window = jax.device_get(self._latest), self._checked_window()
+        self.state = dataclasses.replace(self.state, window=self._empty_window())
+        tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
+        flops = self._flops(tokens, float(window.examples) / int(window.updates))
+        return {
+            **{name: float(value) for name, value in per_token(window.losses).items()},
+            "learning_rate": float(latest["learning_rate"]),
+            "gradient_norm": float(latest["gradient_norm"]),
+            "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
+            **self.reporter.speed(tokens, flops, self.mesh.devices.flatten().tolist()),
+        }
+
+    def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
+        """Counts the operations an update needs: those of its mean sentence pair, so many times."""
+        many = max(examples, 1.0)
+        mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
+        views = self._pipeline.converter.views
+        read = {view: tokens[view.prefix + SOURCE] / many for view in views}
+        return many * self._learner.train_flops(mean, read)
+
+    def validate(self) -> Record:
+        """Returns the validation losses; empty if the cache has no validation split."""
+        names = self._tasks.supervised + self._tasks.zero_shot
+        if not names:
+            return {}
+        self._checked_window()
+
+        def loss(batch: Mapping[str, np.ndarray]) -> Sums:
+            return self._loss(self.state.params, place_batch(_for_device(batch), self.mesh))
+
+        with self.reporter.paused():
+            result = validate(self._pipeline.validation(names), loss, self._tasks)
+        self._validated = (self.step, result.get(SUPERVISED, {}).get("loss"))
+        return {"validation": result}
+
+    def save(self) -> None:
+        """Starts writing a checkpoint of this step, unless there is one."""
+        if self._saved == self.step:
+            return
+        self._checked_window()
+        step, loss = self._validated
+        with self.reporter.paused():
+            self._publish(complain=False)  # first: who continues can drop lines, not add them
+            extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
+            self._checkpoints.save(self.state, extra, loss if step == self.step else None)
+        self._saved = self.step
+
+    def _publish(self, *, complain: bool) -> None:
+        """Copies small files to the bucket, if that is where the run is."""
+        try:
+            if is_first():
+                self.run.publish()
+        except UserError as error:
+            if complain:
+                raise
+            self.reporter.say(str(error))
+
+    def is_saving(self) -> bool:
+        """Returns whether a checkpoint is still being written."""
+        return self._checkpoints.is_saving()
+
+    def _checked_window(self) -> Window:
+        """Waits for the device and returns the sums, if all updates so far were finite."""
+        window = jax.device_get(self.state.window)
+        bad = int(window.first_bad)
+        if bad == NEVER:
+            self._unchecked.clear()
+            return window
+        self._checkpoints.wait()
+        good = self._checkpoints.steps()
+        number = np.unique(np.concatenate([task.reshape(-1) for task in self._unchecked[bad]]))
+        names = [self._pipeline.task_names[task] for task in number if task >= 0]
+        raise UserError(
+            f"step {bad}: the loss or its gradient is not finite; tasks of the batch: "
+            f"{listed(names)}; last good checkpoint: "
+            f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
+        )
+
+
+def _with_tasks(config: Config, cache: TokenCache) -> Config:
+    """Spells the training tasks out, so that the run directory alone tells what is zero-shot."""
+    tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
+
+
+def _make_pipeline(
+    config: Config, cache: TokenCache, learner: Learner, mesh: jax.sharding.Mesh
+) -> Pipeline:
+    return Pipeline(
+        cache,
+        learner.model.layout,
+        config.data,
+        register_factor=config.model.register_factor,
+        views=views_of(config),
+        seed=config.train.seed,
+        share=RowShare(own_shards(mesh), batch_shards(mesh)),
+    )
+
+
+def _for_device(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays that the model or the loss may read."""
+    return {name: array for name, array in batch.items() if name != "task"}

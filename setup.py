@@ -1,0 +1,15 @@
+"""Puts the gin files into what is installed; setup.cfg has the rest."""
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+GIN = "gin_configs"  # beside the package in a checkout, within it in a wheel
+
+setup(
+    packages=[
+        *find_packages(include=["mnmt_jax", "mnmt_jax.*"]),
+        "mnmt_jax.moved",
+        *(f"mnmt_jax.{name}" for name in find_namespace_packages(include=[GIN, f"{GIN}.*"])),
+    ],
+    package_dir={f"mnmt_jax.{GIN}": GIN},
+    package_data={"": ["*.gin"], "mnmt_jax": ["py.typed"]},
+)
