@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from mnmt_jax.data import published
+from mnmt_jax.data import published_corpora as published
 from mnmt_jax.data.corpora import CORPORA, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
