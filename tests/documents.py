@@ -20,7 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ import pytest
 from mnmt_jax.config.loading import load_config
 from tests.fresh_process import serve_starts
 from tests.made_run import one_device
-from tests.run_commands import ROOT, call
+from tests.run_commands import ROOT, SCRIPTS, call
 
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
 
@@ -108,9 +108,10 @@ LISTED: Mapping[str, str] = {
 }
 # For `check_flags`: the arguments are written to the file CALLS, and nothing is run.
 _WRITE_CALLS = """if [ -n "${CALLS:-}" ]; then printf '%s\\0' "$@" '' >> "$CALLS"; exit; fi"""
+_MNMT = "from mnmt_jax.commands.mnmt import run; run()"
 # Commands of the pages that write to one folder by turns: what the first makes is kept.
 _ALTERNATIVES = ("import_checkpoint", "export_checkpoint", "train_vocabulary", "cache_tasks")
-_STARTS = re.compile(r"(\w+=\S+ )*(bash|gcloud|pip|python|taskset|\.) ")
+_STARTS = re.compile(r"(\w+=\S+ )*(bash|gcloud|mnmt|pip|python|taskset|\.) ")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 
@@ -154,7 +155,7 @@ def _split(block: str) -> Iterator[str]:
 
 
 def make_root(folder: Path) -> Path:
-    """Makes a folder that looks like the repository, and whose `python` adds what shortens."""
+    """Makes a folder that looks like the repository; its `python` and `mnmt` add what shortens."""
     for name in ("benchmarks", "gin_configs", "scripts"):
         (folder / name).mkdir(parents=True)
         for path in (ROOT / name).iterdir():
@@ -168,6 +169,13 @@ def make_root(folder: Path) -> Path:
     )
     python.write_text("\n".join(("#!/bin/sh", _WRITE_CALLS, "given=$*", *cases, start_python())))
     python.chmod(0o755)
+    mnmt = folder / "bin" / "mnmt"
+    scripts = (f"{name}) script={script};;" for name, script in SCRIPTS.items())
+    mnmt.write_text(
+        f'#!/bin/sh\ncase $1 in {" ".join(scripts)} *) exec {sys.executable} -c "{_MNMT}" "$@";; '
+        f'esac\nshift\nexec {python} $script "$@"\n'
+    )
+    mnmt.chmod(0o755)
     environment = folder / "scripts" / "environment.sh"
     environment.unlink()  # it would install everything
     environment.write_text(f"prepare_environment() {{ python={python}; }}\n")
@@ -243,15 +251,21 @@ def _plain(text: str) -> list[str]:
     tokens.whitespace_split = True
     words = list(tokens)
     operators = any(set(word) <= set("();<>|&") for word in words) or "$" in text
+    if words[0] == "mnmt" and words[1] in SCRIPTS:
+        words = ["python", SCRIPTS[words[1]], *words[2:]]
     return words[1:] if words[0] == "python" and words[1][:1] != "-" and not operators else []
 
 
 def _in_this_process(arguments: list[str]) -> str:
-    given = " ".join(arguments)
-    more = [f for pattern, fs in SHORTENED if fnmatch.fnmatchcase(given, pattern) for f in fs]
     with one_device(), contextlib.redirect_stdout(io.StringIO()) as printed:
-        call(arguments[0], [*arguments[1:], *more])
+        call(arguments[0], [*arguments[1:], *shortening(arguments)])
     return printed.getvalue()
+
+
+def shortening(arguments: Sequence[str]) -> list[str]:
+    """Returns what `SHORTENED` adds to a script and its arguments."""
+    given = " ".join(arguments)
+    return [f for pattern, fs in SHORTENED if fnmatch.fnmatchcase(given, pattern) for f in fs]
 
 
 @contextlib.contextmanager
@@ -275,7 +289,7 @@ class _Accepted(Exception):
 
 def check_flags(one: Command, root: Path) -> None:
     """Asserts that every command of the project that a listed command starts takes its flags."""
-    if not one.text.startswith(("python ", "bash benchmarks/")):
+    if not one.text.startswith(("python ", "mnmt ", "bash benchmarks/")):
         return
     calls = root / "calls"
     shell(root, f"export CALLS={calls}\n{one.text}")

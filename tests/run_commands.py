@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.mnmt import COMMANDS, module_of
+
 ROOT = Path(__file__).resolve().parents[1]
+# The script that is a command of `mnmt`.
+SCRIPTS = {
+    name: f"scripts/{path.name}"
+    for path in sorted((ROOT / "scripts").glob("*.py"))
+    for name in COMMANDS
+    if f"from {module_of(name).__name__} import main" in path.read_text(encoding="utf-8")
+}
 
 
 def command(name: str, *arguments: object) -> None:

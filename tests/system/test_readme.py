@@ -56,13 +56,13 @@ def test_the_quickstart_continues(readme):
 
 def test_the_readme_describes_a_model(readme):
     _, printed = readme
-    described = printed_by(printed, "scripts/describe.py")
+    described = printed_by(printed, "mnmt describe")
     assert json.loads(described)["parameters"]["total"] == 985_856
 
 
 def test_the_readme_translates_with_the_quickstart(readme):
     _, printed = readme
-    assert printed_by(printed, "infer.py").count("\n") == 1
+    assert printed_by(printed, "mnmt translate").count("\n") == 1
     found = printed_by(printed, "import mnmt_jax")
     assert found.startswith("[") and found.count("\n") == 1
 
@@ -74,5 +74,5 @@ def test_the_readme_trains_on_files_of_ones_own(readme):
     result = read_result(root / "runs/mine/register/report")
     assert (result.task, result.layout, result.step) == ("mine", "register", 2)
     assert {item.sentences for item in result.directions} == {3}
-    infer = "python scripts/infer.py --run=runs/mine/register --source=de --target=fr"
+    infer = "mnmt translate --run=runs/mine/register --source=de --target=fr"
     assert shell(root, f"printf 'drei Haus\\n\\neins\\n' | {infer}").stdout.count("\n") == 3

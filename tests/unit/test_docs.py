@@ -21,6 +21,8 @@ def test_the_walk_names_what_stands_on_its_lines():
     page = ROOT / "docs" / "walk.md"
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if link[2]]
     assert len(links) > 15
+    files = {target for _, target, _ in links} | {"../mnmt_jax/__init__.py"}
+    assert f"the {len(files)} files" in page.read_text(encoding="utf-8")
     for label, target, number in links:
         name = label.strip("`")
         lines = (page.parent / target).resolve().read_text(encoding="utf-8").splitlines()

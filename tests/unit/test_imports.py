@@ -4,11 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.new_run import write_run
+from tests.unit.made_text import vocabulary
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FOREIGN = ("tensorflow", "seqio", "t5x")
+TRANSLATING = (
+    "attention config data decoding design distributed errors files interrupts languages model "
+    "runs version vocabulary"
+)
 HEAVY = (*FOREIGN, "jax", "flax", "orbax", "grain", "sacrebleu", "sentencepiece")
 
 
@@ -18,9 +30,9 @@ def run(code: str) -> str:
 
 
 def core_modules() -> list[str]:
-    paths = [
-        p for p in (ROOT / "mnmt_jax").rglob("*.py") if not p.stem.startswith(("seqio_", "t5x_"))
-    ]
+    package = ROOT / "mnmt_jax"
+    apart = {package / room for room in ("seqio", "t5x", "tasks", "moved")}
+    paths = [path for path in package.rglob("*.py") if not apart & set(path.parents)]
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
     return sorted(name.removesuffix(".__init__") for name in names)
 
@@ -64,6 +76,29 @@ def test_help_imports_nothing_heavy(script):
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stderr.strip().splitlines()[-1] == "[]"
     assert "usage:" in done.stdout
+
+
+def test_translating_imports_no_trainer(tmp_path):
+    """Orbax's package imports its own manager whatever one asks of it; nothing here makes one."""
+    model = Model(embed=16, mlp=24, heads=2, stage_layers=(1,))
+    shapes = parameter_shapes(model, vocabulary().size)
+    zeros = jax.tree.map(lambda one: LazyArray.of(np.zeros(one.shape, one.dtype)), shapes)
+    config = Config(Data(), model, Optimizer(), Train(), Decode(), Mesh())
+    write_run(tmp_path / "run", config, vocabulary(), zeros, origin=("nobody", "zeros"))
+    found = run(
+        "import sys, orbax.checkpoint as ocp, mnmt_jax\n"
+        "def refuse(*given, **named): raise AssertionError('a manager of checkpoints')\n"
+        "ocp.CheckpointManager.__init__ = refuse\n"
+        f"translator = mnmt_jax.Translator.load({str(tmp_path / 'run')!r})\n"
+        "translator.translate(['eins'], source='de', target='en')\n"
+        "print(*sorted({'.'.join(m.split('.')[:2]) for m in sys.modules if m[:8] == 'mnmt_jax'}))\n"
+        f"print([m for m in ('optax', 'grain', 'sacrebleu', *{FOREIGN}) if m in sys.modules])"
+    )
+    rooms, foreign = found.splitlines()
+    assert foreign == "[]"
+    assert rooms.split() == sorted(
+        ["mnmt_jax", *(f"mnmt_jax.{name}" for name in TRANSLATING.split())]
+    )
 
 
 def test_translator_is_exported():
