@@ -1,6 +1,6 @@
 """The project's model, loss and optimizer as t5x's `train`, `eval` and `infer` want them.
 
-Needs t5x and seqio; nothing outside `mnmt_jax.t5x_*` imports this module.
+Needs t5x and seqio; nothing outside this room imports it.
 """
 
 from __future__ import annotations

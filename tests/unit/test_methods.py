@@ -108,8 +108,8 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path):
 
 OWN = """
 import dataclasses
-from mnmt_jax.config_checks import Count
-from mnmt_jax.method import Method
+from mnmt_jax.config.fields import Count
+from mnmt_jax.config.method import Method
 
 @dataclasses.dataclass(frozen=True)
 class Twice(Method, name="twice"):

@@ -63,7 +63,7 @@ def test_one_process_owns_all_shards():
 
 WORK = """
 import os, sys, time
-from mnmt_jax.processes import supervise
+from mnmt_jax.distributed.processes import supervise
 def work():
     {}
 sys.exit(supervise(work) or 0)
