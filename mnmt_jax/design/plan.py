@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.errors import UserError
@@ -28,12 +28,30 @@ class Kind:
             dropout.
         languages: of `mnmt_jax.design.layouts.LANGUAGES`, those that it asks a place for.
         other_norm: name of its norm in fairseq and Hugging Face.
+        axes: end of a parameter's path -> its logical axes (`mnmt_jax.distributed.sharding.RULES`),
+            of those that are named unlike the library's, e.g. `{"gate/kernel": ("embed", "mlp")}`.
+        known_axes: those of all kinds.
     """
 
     reads = False
     drops = False
     languages: tuple[str, ...] = ()
     other_norm = ""
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    known_axes: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        """Makes the axes of its parameters known.
+
+        Raises:
+            ValueError: if another kind gives a parameter of that name other axes.
+        """
+        super().__init_subclass__(**rest)
+        for name, axes in cls.axes.items():
+            if Kind.known_axes.setdefault(name, axes) != axes:
+                raise ValueError(
+                    f"{cls.__name__}.axes: '{name}' is {Kind.known_axes[name]} elsewhere; rename it"
+                )
 
     @property
     def component(self) -> str:

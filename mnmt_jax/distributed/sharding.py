@@ -18,6 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.design.plan import Kind
 from mnmt_jax.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -35,8 +36,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
 }
 
-# End of a parameter's path -> its logical axes. The optimizer's moments have the same paths.
-PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
+# End of a parameter's path -> its logical axes; a `Kind` names those that are not here. The optimizer's moments have the same paths.
+PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
     "query/kernel": ("embed", "heads", "kv"),
     "query/bias": ("heads", "kv"),
@@ -133,12 +134,10 @@ def parameter_axes(path: str) -> tuple[str, ...]:
     Raises:
         ValueError: if no suffix of the table fits.
     """
-    for suffix, axes in PARAMETER_AXES.items():
+    for suffix, axes in (PARAMETER_AXES | Kind.known_axes).items():
         if path.endswith(suffix):
             return axes
-    raise ValueError(
-        f"parameter '{path}' has no row in mnmt_jax.distributed.sharding.PARAMETER_AXES; add one"
-    )
+    raise ValueError(f"parameter '{path}' has unknown axes; give its Kind `axes` for it")
 
 
 def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:

@@ -1,5 +1,7 @@
 """The two tables of sharding: complete, strict, and with messages that say what to do."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from mnmt_jax.config.sections import Mesh
+from mnmt_jax.design.plan import Kind
 from mnmt_jax.distributed.sharding import (
     MESH_AXES,
     PARAMETER_AXES,
@@ -118,3 +121,21 @@ def test_batch_rows_are_split_over_data_and_fsdp():
     assert batch_sharding(mesh, 1).spec == PartitionSpec(None, ("data", "fsdp"))
     with pytest.raises(ValueError, match="Data.rows=6 must be a multiple of the 4 parts"):
         place_batch({"source_tokens": np.zeros((6, 3), np.int32)}, mesh)
+
+
+def test_a_kind_names_the_axes_of_its_parameters(monkeypatch):
+    monkeypatch.setattr(Kind, "known_axes", dict(Kind.known_axes))
+    mesh = make_mesh(Mesh(fsdp=2, tensor=2))
+    tree = {"layer_0": {"gated": {"gate": {"kernel": jnp.zeros((4, 6))}}}}
+    with pytest.raises(ValueError, match="layer_0/gated/gate/kernel.*Kind `axes`"):
+        tree_sharding(mesh, tree)
+
+    class Gated(Kind):
+        axes: ClassVar = {"gate/kernel": ("embed", "mlp")}
+
+    (spec,) = jax.tree.leaves(tree_sharding(mesh, tree))
+    assert spec.spec == PartitionSpec("fsdp", "tensor")
+    with pytest.raises(ValueError, match=r"'gate/kernel' is \('embed', 'mlp'\) elsewhere"):
+
+        class Other(Gated):
+            axes: ClassVar = {"gate/kernel": ("embed", "embed")}
