@@ -73,7 +73,7 @@ def test_partition_spec():
 def test_unknown_axis_and_parameter_raise():
     with pytest.raises(ValueError, match="unknown logical axis 'width'"):
         partition_spec(("width",))
-    with pytest.raises(ValueError, match="parameter 'layer_0/gate/kernel' has no row"):
+    with pytest.raises(ValueError, match="parameter 'layer_0/gate/kernel' has unknown axes"):
         parameter_axes("layer_0/gate/kernel")
 
 
