@@ -38,6 +38,11 @@ def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
     return separator.join(names[:shown]) + more
 
 
+def counted(number: int, word: str) -> str:
+    """Returns a number and what it counts, e.g. `1 line`, `2 lines`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def run_command(main: Callable[[], int | None]) -> None:
     """Runs a command's `main` and ends the process with an honest status.
 

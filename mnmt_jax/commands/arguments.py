@@ -15,6 +15,13 @@ from mnmt_jax.files.bucket import is_bucket
 _PREFIX = "--gin."
 
 
+class DefaultsHelp(argparse.ArgumentDefaultsHelpFormatter):
+    """Says what a flag is without it, where that is a value."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
 class CommandParser(argparse.ArgumentParser):
     """Parses arguments like its base, but reports a mistake as one line without the usage text."""
 

@@ -1,15 +1,11 @@
 """Averages the parameters of checkpoints of a run; infer and evaluate then take --step=average."""
 
-import argparse
-
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp
 
 
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", type=int, default=5, metavar="N", help="newest checkpoints")

@@ -1,15 +1,11 @@
 """Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
-import argparse
-
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp
 
 
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     parser.add_argument(
         "--format", choices=("huggingface", "fairseq", "t5x"), default="huggingface"

@@ -5,6 +5,7 @@ import signal
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
+    DefaultsHelp,
     add_configuration,
     import_modules,
     parse_command_line,
@@ -16,9 +17,7 @@ _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, 
 
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument(
         "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
     )

@@ -24,7 +24,7 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.errors import listed
+from mnmt_jax.errors import counted, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.lines import Line
@@ -87,17 +87,18 @@ def main() -> None:
             pairs = translator.in_order(lines, beam_size=flags.beam_size, report=report)
             records = (make_record(*pair) for pair in pairs)
             cut, limited = _write(records, file, flags.format)
-    _warn(bad, "lines are not UTF-8 and were taken as blank", "convert the input")
+    _warn(bad, "line", "not UTF-8, taken as blank", "convert the input")
     decode = translator.config.decode
     _warn(
         cut,
-        f"lines have more than {max(decode.buckets)} tokens with tags and were cut",
+        "line",
+        f"of more than {max(decode.buckets)} tokens with tags cut",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
     _warn(
         limited,
-        f"translations reached the length limit (Decode.max_length={decode.max_length}) and may "
-        "lack their end",
+        "translation",
+        f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
         "raise --gin.Decode.max_length",
     )
 
@@ -151,13 +152,13 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield report
     seconds = time.monotonic() - start
     rate = count / max(seconds, 1e-9)
-    print(
-        f"{count} lines in {seconds:.1f} s ({rate:.1f} lines/s with compilation)", file=sys.stderr
-    )
+    done = f"{counted(count, 'line')} in {seconds:.1f} s"
+    print(f"{done} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
 
 
-def _warn(numbers: list[int], what: str, remedy: str) -> None:
+def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
     """Says which lines something happened to, if any."""
     if numbers:
         shown = listed([str(number) for number in numbers])
-        print(f"warning: {len(numbers)} {what} (line {shown}); {remedy}", file=sys.stderr)
+        told = f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}"
+        print(f"warning: {told}", file=sys.stderr)

@@ -17,7 +17,7 @@ from typing import Any
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.lines import Line, Translation
-from mnmt_jax.errors import UserError, listed, naming
+from mnmt_jax.errors import UserError, counted, listed, naming
 from mnmt_jax.files.partial import lock
 
 Translate = Callable[[Sequence[Line]], Iterator[tuple[Line, Translation]]]
@@ -92,7 +92,7 @@ class Unfinished:
             if going_on:
                 self._cut()
                 if self._kept:
-                    _say(f"goes on after {self._kept} lines that were translated before")
+                    _say(f"goes on after {counted(self._kept, 'line')} translated before")
             going_on = False
             for line, translation in translate([x for x in window if x.number not in done]):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
@@ -127,7 +127,8 @@ class Unfinished:
         if self._complete:
             return
         if self._kept:
-            _say(f"{self._kept} translated lines are kept in {self.path}: the same command goes on")
+            kept = counted(self._kept, "translated line")
+            _say(f"{kept} kept in {self.path}: the same command goes on")
         else:
             self.path.unlink(missing_ok=True)
 

@@ -60,12 +60,12 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
             nothing.
 
     Raises:
-        UserError: if it is not positive.
+        UserError: if it is not a positive number.
     """
     if beam_size is None:
         return decode
-    if beam_size < 1:
-        raise UserError(f"beam_size={beam_size} must be at least 1")
+    if not isinstance(beam_size, int) or beam_size < 1:
+        raise UserError(f"beam_size={beam_size!r} must be a whole number, at least 1")
     return dataclasses.replace(decode, beam_size=beam_size)
 
 

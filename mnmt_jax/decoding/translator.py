@@ -17,7 +17,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.lines import Line, System, Translation, score_lines, translate_lines
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, counted
 from mnmt_jax.languages import LANGUAGES
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
@@ -133,8 +133,8 @@ class Translator:
         if cut := sum(translation.truncated for translation in found):
             longest = max(self.config.decode.buckets)
             warnings.warn(
-                f"{cut} lines have more than {longest} tokens with tags and were cut; split them, "
-                "or load with bindings=['Decode.buckets=(...)'] that hold them",
+                f"{counted(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
+                "load with bindings=['Decode.buckets=(...)'] that hold more",
                 stacklevel=2,
             )
         return [translation.text for translation in found]
@@ -254,7 +254,7 @@ class Translator:
 
     def _each(self, codes: str | Sequence[str], flag: str) -> Iterator[str]:
         """Returns the code of each line after checking them all."""
-        if not isinstance(codes, str | Sequence):
+        if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
             raise UserError(
                 f"{flag}={codes!r}: must be a language's code, or a list of one per line"
             )

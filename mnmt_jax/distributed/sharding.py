@@ -36,8 +36,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
 }
 
-# End of a parameter's path -> its logical axes; a `Kind` may name more. The optimizer's moments have
-# the same paths.
+# End of a parameter's path -> its logical axes; a `Kind` may name more. The optimizer's moments
+# have the same paths.
 PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
     "query/kernel": ("embed", "heads", "kv"),

@@ -66,10 +66,12 @@ class RunDirectory:
             run: a folder, `gs://bucket/folder`, or a run that is open already.
 
         Raises:
-            UserError: if it is in a bucket that cannot be read.
+            UserError: if it is no path, or in a bucket that cannot be read.
         """
         if isinstance(run, RunDirectory):
             return run
+        if not isinstance(run, str | os.PathLike):
+            raise UserError(f"run={run!r}: name the directory of a run, such as 'runs/register'")
         if not is_bucket(run):
             return cls(Path(run))
         mirror = Mirror(run)

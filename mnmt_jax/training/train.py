@@ -199,7 +199,8 @@ def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> 
                 session.save()
             asked = agreement.signal()
         session.save()
-        done = f"step {session.step} of {settings.steps}"
+        beyond = session.step > settings.steps  # more were asked for before
+        done = f"step {session.step}{', beyond' if beyond else ' of'} {settings.steps}"
     stopped = asked.name if asked else None
     again = "; the same command continues" if session.step < settings.steps else ""
     session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {done}{again}")

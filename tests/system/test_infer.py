@@ -93,9 +93,9 @@ def test_a_pipe_gives_one_line_per_line(run):
     assert output.endswith("\n") and output.removesuffix("\n").split("\n") == expected
     assert expected[1] == "" and all(expected[i] for i in (0, 2, 3, 4))
     assert "5 lines in" in done.stderr.decode()
-    assert "warning: 1 lines have more than 12 tokens" in done.stderr.decode()
+    assert "warning: 1 line of more than 12 tokens" in done.stderr.decode()
     assert "(line 5)" in done.stderr.decode()
-    assert "4 translations reached the length limit (Decode.max_length=6)" in done.stderr.decode()
+    assert "4 translations at the length limit (Decode.max_length=6)" in done.stderr.decode()
 
 
 def test_files_gzip_and_json(run, infer, tmp_path):
@@ -271,7 +271,7 @@ def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
         status, out, error = infer(*arguments)
     kept = folder / f"{name}.unfinished"
     assert (status, out) == (130, "") and (folder / name).read_bytes() == b"old"
-    assert f"13 translated lines are kept in {kept}: the same command goes on" in error
+    assert f"13 translated lines kept in {kept}: the same command goes on" in error
     with monkeypatch.context() as patch:
         rest = _stop_after(-1, KeyboardInterrupt(), patch)
         status, out, error = infer(*arguments)
@@ -288,12 +288,12 @@ def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
     lines[17] = b"two \xff"
     (folder / "in").write_bytes(b"\n".join(lines))
     status, _, error = infer(*_languages(run), *_files(folder))
-    assert status == 2 and "16 translated lines are kept" in error
+    assert status == 2 and "16 translated lines kept" in error
     assert error.splitlines()[-1].startswith(f"error: {folder / 'in'}, line 18: not UTF-8 (byte 5)")
     assert "--on_bad_line=drop" in error and not (folder / "out").exists()
     status, _, error = infer(*_languages(run), *_files(folder), "--on_bad_line=drop")
     assert status == 0 and "goes on after 16 lines" in error
-    assert "warning: 1 lines are not UTF-8 and were taken as blank (line 18)" in error
+    assert "warning: 1 line not UTF-8, taken as blank (line 18)" in error
     texts = [*TEXTS[:17], "", *TEXTS[18:]]
     expected = Translator.load(run).translate(texts, source="en", target="de")
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
@@ -366,12 +366,12 @@ def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
     kept = folder / "out.unfinished"
     with files_up_to(3000):
         status, _, error = infer(*_languages(run), *_files(folder))
-    assert status == 2 and re.search(r"^\d translated lines are kept", error, re.MULTILINE)
+    assert status == 2 and re.search(r"^\d translated lines kept", error, re.MULTILINE)
     assert f"error: {kept}: File too large; make room" in error.splitlines()[-1]
     with monkeypatch.context() as patch:
         patch.setattr(Unfinished, "records", full)
         status, _, error = infer(*_languages(run), *_files(folder))
-    assert status == 2 and "20 translated lines are kept" in error
+    assert status == 2 and "20 translated lines kept" in error
     assert f"error: {folder / 'out'}: No space left on device; make room" in error.splitlines()[-1]
     status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 0 and "0 lines in" in error and not kept.exists()

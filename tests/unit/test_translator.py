@@ -100,7 +100,7 @@ def test_order_blank_lines_and_cut_lines():
         _translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
         truncated=True,
     )
-    with pytest.warns(UserWarning, match="1 lines have more than .* tokens with tags and were cut"):
+    with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags cut"):
         texts = _translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
@@ -184,7 +184,11 @@ def test_score_is_the_search_score():
         ({"source": "en", "target": "german"}, r"--target=german.*did you mean de\?.*en, de, fr"),
         ({"source": "sw", "target": "de"}, "--source=sw: the model has no such language"),
         ({"source": ["en"], "target": "de"}, "line 2 has no language"),
-        ({"source": "en", "target": "de", "beam_size": 0}, "beam_size=0 must be at least 1"),
+        ({"source": "en", "target": "de", "beam_size": 0}, "beam_size=0 must be a whole number"),
+        (
+            {"source": "en", "target": "de", "beam_size": "2"},
+            "beam_size='2' must be a whole number",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
@@ -209,9 +213,16 @@ def test_what_is_no_text_is_named_by_its_number(lines, message):
         _translator().translate(lines, source="en", target="de")
 
 
+@pytest.mark.parametrize("run", [None, 3, b"runs/mine"])
+def test_what_is_no_path_of_a_run_is_said(run):
+    with pytest.raises(UserError, match=f"run={run!r}: name the directory of a run"):
+        Translator.load(run)
+
+
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
+        ({"target": b"de"}, "target=b'de': must be a language's code, or a list"),
         ({"target": None}, "target=None: must be a language's code, or a list"),
         ({"source": 5}, "source=5: must be a language's code"),
         ({"target": ["de", None]}, "target of line 2 is None; give a language's code"),
