@@ -20,7 +20,12 @@ from collections.abc import Callable
 
 import jax
 
-from mnmt_jax.commands.arguments import CommandParser, import_modules, parse_command_line
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    import_modules,
+    parse_command_line,
+)
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.errors import run_command
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -35,6 +40,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, metavar="DIR", help="new folder")
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="timed between two saves")
+    add_configuration(parser)
     flags, gin_files, bindings = parse_command_line(parser)
     import_modules(flags.module_import)
     config = load_config(gin_files, bindings)

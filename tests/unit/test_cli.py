@@ -5,7 +5,12 @@ import sys
 
 import pytest
 
-from mnmt_jax.commands.arguments import CommandParser, import_modules, parse_command_line
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    import_modules,
+    parse_command_line,
+)
 from mnmt_jax.errors import UserError
 
 
@@ -13,6 +18,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="x")
     parser.add_argument("--workdir")
     parser.add_argument("--beam_size", type=int)
+    add_configuration(parser)
     return parser
 
 
