@@ -32,6 +32,7 @@ from tests.documents import (
     run_page,
 )
 from tests.made_run import steps_of
+from tests.run_commands import SCRIPTS
 from tests.unit import made_text
 
 
@@ -49,7 +50,9 @@ def test_the_tables_hold_what_the_pages_do():
     assert all(word in text for word in REPLACED)
     quickstart = (ROOT / "scripts" / "quickstart.sh").read_text(encoding="utf-8")
     joined = (text + quickstart).replace("\\\n", " ")
-    calls = [" ".join(call.split()) for call in re.findall(r'python"? (.*)', joined)]
+    started = re.findall(r'(?:python"?|(mnmt [\w-]+)) (.*)', joined)
+    calls = [f"{SCRIPTS[own[5:]]} {rest}" if own else rest for own, rest in started]
+    calls = [" ".join(call.split()) for call in calls]
     assert all(fnmatch.filter(calls, pattern) for pattern, _ in SHORTENED)
     assert RUN_BY.keys() == {p for p in PAGES if not all(one.listed for one in found[p])}
     for page, test in RUN_BY.items():
