@@ -57,7 +57,7 @@ def test_what_is_written_is_read(cache):
 
 
 def test_no_cache_named_says_how_to_make_one():
-    with pytest.raises(UserError, match="Data.cache is not set.*cache_tasks.py"):
+    with pytest.raises(UserError, match="Data.cache is not set.*mnmt cache"):
         TokenCache.open("")
 
 
@@ -146,7 +146,7 @@ def test_exchanged_vocabularies_and_damage_are_noticed(cache):
 
 def test_errors_name_the_remedy(tmp_path, cache):
     vocabulary = cache.vocabulary
-    with pytest.raises(UserError, match="scripts/cache_tasks.py"):
+    with pytest.raises(UserError, match="'mnmt cache' wrote"):
         TokenCache.open(tmp_path / "missing")
     with pytest.raises(UserError, match="given twice"):
         write_cache(tmp_path / "a", [task(), task()], vocabulary=vocabulary)

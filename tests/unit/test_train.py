@@ -371,7 +371,7 @@ def test_parameters_are_read_from_the_run_alone(straight):
 
 
 def test_average(straight):
-    with pytest.raises(UserError, match="average_checkpoints.py"):
+    with pytest.raises(UserError, match="mnmt average"):
         restore_params(straight, "average")
     assert newest_steps(straight, 5) == [4, 8] and len(best_steps(straight, 1)) == 1
     average_checkpoints(straight, [8, 4])
