@@ -21,7 +21,9 @@ from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.initialization import Origin, source_names, start_from
+from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.layer_order import source_names
+from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES, random_tensors
 from tests.made_params import assert_same, read_all
@@ -64,9 +66,16 @@ def start(given, model: Model) -> tuple[dict, dict, str]:
     """Returns the parameters drawn, those after the start, and the report."""
     vocabulary = made_vocabulary()
     drawn = jax.tree.map(jnp.asarray, read_all(params_of(model, vocabulary.size, seed=1)))
-    started, report = start_from(Origin(given[0]), drawn, config_of(model), vocabulary)
+    started, report = start_from(given[0], drawn, model)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(started))
     return drawn, started, report
+
+
+def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
+    """Returns the parameters after the start, and the report."""
+    taken = read_start([Origin(folder)], drawn, config_of(model), made_vocabulary())
+    (report,) = taken.report
+    return taken.replace(drawn), report
 
 
 def test_the_same_structure_gives_everything(given):
@@ -135,7 +144,7 @@ def test_lora_is_drawn_beside_what_is_given(given, layout):
     plain = dataclasses.replace(model, lora_rank=0)
     drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
     _, expected, _ = start(given, plain)
-    started, report = start_from(Origin(given[0]), drawn, config_of(model), made_vocabulary())
+    started, report = start_from(given[0], drawn, model)
     own, base = split_lora(started)
     assert_same(base, expected)
     assert_same(own, split_lora(drawn)[0])
@@ -151,7 +160,7 @@ def test_lora_is_given_to_lora_but_never_lost(tmp_path):
 
     def take(model):
         drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
-        return start_from(Origin(folder), drawn, config_of(model), made_vocabulary())[0]
+        return start_from(folder, drawn, model)[0]
 
     assert_same(take(model), old)
     for changes in ({"lora_rank": 0}, {"lora": ("query",)}):
@@ -189,7 +198,7 @@ def test_what_does_not_fit_is_refused(given, model, message):
 def test_another_vocabulary_is_refused(given):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
-        start_from(Origin(given[0]), {}, config_of(ENCODER_DECODER), other)
+        read_start([Origin(given[0])], {}, config_of(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +216,9 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
     config = make_config(cache, model=model, train=settings)
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
-    train(config, folder, Origin(given, 0))
+    train(config, folder, [Origin(given, 0)])
     params, step = load_params(folder)
-    train(longer, folder, Origin(tmp_path / "gone"))  # continuing does not look at it
+    train(longer, folder, [Origin(tmp_path / "gone")])  # continuing does not look at it
     after, later = load_params(folder)
     assert (step, later) == (1, 2)
     assert_same(params["layer_0"]["mlp"], expected["layer_1"]["mlp"])
