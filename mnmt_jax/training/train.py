@@ -283,7 +283,8 @@ class Session:
         if restored:
             self._batches.set_state(extra["data"])
         taken = self._take(start) if start else ()
-        self.step = self._saved = int(self.state.step)
+        self.step = int(self.state.step)
+        self._saved = self.step if restored else NEVER
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(
             self.run,
