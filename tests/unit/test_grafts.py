@@ -11,13 +11,13 @@ import re
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.sections import Model, Train
+from mnmt_jax.config.sections import Mesh, Model, Train
 from mnmt_jax.design.move import Move
+from mnmt_jax.distributed.sharding import make_mesh, tree_sharding
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.graft import Graft
@@ -104,9 +104,12 @@ def start(folders, parts, model: Model = NEW, **changes):
 
 def test_every_array_is_the_named_one_or_as_drawn(given):
     folders, arrays = given
-    drawn = jax.tree.map(jnp.asarray, read_all(random_params(NEW, made_vocabulary().size, seed=1)))
+    drawn = read_all(random_params(NEW, made_vocabulary().size, seed=1))
+    drawn = jax.device_put(drawn, tree_sharding(make_mesh(Mesh(fsdp=2, tensor=2)), drawn))
     taken = start(folders, PARTS)
-    found, wanted = flat(taken.replace(drawn)), expected(arrays, flat(drawn))
+    replaced = taken.replace(drawn)
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, replaced, drawn))
+    found, wanted = flat(replaced), expected(arrays, flat(drawn))
     assert_all_equal(found, wanted)
     assert sum(found[name] is not array for name, array in wanted.items()) > 56
     mlm, lm, new = taken.report
