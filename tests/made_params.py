@@ -8,10 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from mnmt_jax.config.sections import Model
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
+from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.runs.parameters import write_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from tests.made_foreign import random_tensors
 from tests.made_run import make_config
 from tests.unit import made_text
 
@@ -36,6 +43,29 @@ def write_zero_run(run: Path) -> Path:
     params = zeros_of(config.model, vocabulary.size)
     write_run(run, config, vocabulary, params, origin=("nobody", "zeros"))
     return run
+
+
+def config_with(model: Model) -> Config:
+    return Config(Data(), model, Optimizer(), Train(), Decode(), Mesh())
+
+
+def random_params(model: Model, size: int, seed: int = 0) -> dict:
+    """Random parameters, made without the model."""
+    layout = get_layout(model.layout, model.stage_layers)
+    tensors = random_tensors(model, FAIRSEQ, size, seed)
+    lazy = {name: LazyArray.of(value) for name, value in tensors.items()}
+    return read_params(lazy, entries(model, layout, FAIRSEQ, plain_rows(size)))
+
+
+def write_random_run(
+    folder: Path, model: Model, seed: int = 0, vocabulary: Vocabulary | None = None
+) -> dict:
+    """Writes a run at step 0; returns its parameters."""
+    vocabulary = vocabulary or made_text.vocabulary()
+    params = random_params(model, vocabulary.size, seed)
+    RunDirectory(folder).prepare(config_with(model), vocabulary, has_checkpoint=False)
+    write_params(folder, params)
+    return read_all(params)
 
 
 def assert_same(found: Any, expected: Any) -> None:

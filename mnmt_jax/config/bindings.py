@@ -173,15 +173,23 @@ class Bindings:
         return _Bound(value, place)
 
     def _value(self, bound: _Bound) -> Any:
-        """Returns a value without macros."""
+        """Returns a value without macros; a list that is written out may hold such lists."""
         value, names = self._followed(bound.value, bound.place, ())
         if not isinstance(value, list | tuple):
             return value
-        parts = [self._followed(part, bound.place, names)[0] for part in value]
-        # Beyond this no field goes, and macros that hold macros twice each would grow without end.
-        if any(isinstance(part, list | tuple | dict) for part in parts):
-            raise UserError(f"{bound.place}a list inside a list, which no field holds; flatten it")
-        return type(value)(parts)
+        return self._filled(value, bound.place, names, inner=2)
+
+    def _filled(self, value: Any, place: str, names: tuple[str, ...], *, inner: int) -> Any:
+        """Returns a list without macros, which holds lists to a depth."""
+        if inner and isinstance(value, list | tuple):
+            return type(value)(self._filled(part, place, names, inner=inner - 1) for part in value)
+        found = self._followed(value, place, names)[0]
+        # No macro in a list is a list: those that hold macros twice each would grow without end.
+        if isinstance(found, list | tuple | dict):
+            raise UserError(
+                f"{place}a list inside a list, which no field holds so; flatten it or write it out"
+            )
+        return found
 
     def _followed(
         self, value: Any, place: str, names: tuple[str, ...]

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mnmt_jax.config.fields import Checked
+from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Config, Model
-
 
 _OURS = "mnmt_jax.methods."
 
@@ -89,6 +89,17 @@ class Method(Checked):
         """Returns who moves before the rest, in this order."""
         return ()
 
+    def moves(self) -> tuple[Move, ...]:
+        """Returns what a new run takes from other runs; asked for only when one is made."""
+        return ()
+
+    def lasting(self) -> Method | None:
+        """Returns it with what only matters when a run is made as by default.
+
+        A run may be continued with other values of that. None is a method that does nothing later.
+        """
+        return self
+
 
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
     """Returns the objectives of methods, those of their players too."""
@@ -97,6 +108,16 @@ def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
         found += method.objectives()
         found += (objective for player in method.players() for objective in player.objectives)
     return tuple(found)
+
+
+def all_moves(methods: Iterable[Method]) -> tuple[Move, ...]:
+    """Returns the moves of methods, in their order."""
+    return tuple(move for method in methods for move in method.moves())
+
+
+def all_lasting(methods: Iterable[Method]) -> tuple[Method, ...]:
+    """Returns what of methods a run that is continued must share with what it was."""
+    return tuple(kept for method in methods if (kept := method.lasting()) is not None)
 
 
 def as_facts(section: Any) -> dict[str, Any]:

@@ -8,5 +8,6 @@ does.
 SECTIONS = {
     "adaption": "Adaption",
     "cut_residual": "CutResidual",
+    "graft": "Graft",
     "instructcl": "InstruCL",
 }

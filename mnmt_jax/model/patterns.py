@@ -49,6 +49,10 @@ def _hint(pattern: str, paths: Sequence[str]) -> str:
     split = {tuple(re.sub(r"_\d+", "_*", path).split("/")) for path in paths}
     known = sorted({part for parts in split for part in parts})
     runs = {"/".join(parts[n:m]) for parts in split for m in range(5) for n in range(m)}
-    near = difflib.get_close_matches(pattern, sorted(runs), n=3)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{meant}paths are made of {', '.join(known)}"
+    return f"{meant(pattern, runs)}paths are made of {', '.join(known)}"
+
+
+def meant(wanted: str, names: Iterable[str]) -> str:
+    """Returns a question about names that come close to a wrong one; nothing if none does."""
+    near = difflib.get_close_matches(wanted, sorted(names), n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""

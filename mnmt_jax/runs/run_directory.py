@@ -17,12 +17,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
+from mnmt_jax.config.method import all_lasting
 from mnmt_jax.config.sections import Config
+from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.partial import check_replaced, lock, write_text
@@ -210,14 +212,17 @@ class RunDirectory:
         }
         _write_json(self.tasks_file, facts)
 
-    def write_origin(self, origin: str, report: str) -> None:
+    def write_origin(self, origin: str, report: str, moves: Iterable[Move] = ()) -> None:
         """Writes whose parameters the run starts from.
 
         Args:
-            origin: a run directory, or a checkpoint of another toolkit.
+            origin: a run directory, or a checkpoint of another toolkit; several with their names.
             report: what was taken of it.
+            moves: what was put where, if a method says so.
         """
-        _write_json(self.origin_file, {"origin": origin, "report": report})
+        told = [[move.origin, move.take, move.put] for move in moves]
+        facts = {"origin": origin, "report": report} | ({"moves": told} if told else {})
+        _write_json(self.origin_file, facts)
 
     def check_folder(self) -> None:
         """Checks that a training here would replace nothing but what a run has written.
@@ -286,6 +291,8 @@ def changed_fields(before: Config, after: Config) -> list[str]:
         old, new = getattr(before, section.name), getattr(after, section.name)
         for field in dataclasses.fields(old):
             values = getattr(old, field.name), getattr(new, field.name)
+            if field.name == "methods":
+                values = all_lasting(values[0]), all_lasting(values[1])
             name = f"{section.name}.{field.name}"
             free = section.name in _MAY_CHANGE or name in _MAY_CHANGE
             if name == "train.steps" and after.optimizer.schedule == "cosine":

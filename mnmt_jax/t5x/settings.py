@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gin
+
+from mnmt_jax.config.method import all_moves
 from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.sharding import RULES
 from mnmt_jax.errors import UserError, listed
@@ -75,8 +78,19 @@ def steps() -> int:
 
 
 def seed() -> int:
-    """Returns the seed of parameters, dropout and data."""
-    return parsed_config().train.seed
+    """Returns the seed of parameters, dropout and data.
+
+    Raises:
+        UserError: if a method takes parameters of other runs, and t5x would draw them.
+    """
+    config = parsed_config()
+    if not _is_bound("%INITIAL_CHECKPOINT_PATH") and (moves := all_moves(config.methods)):
+        raise UserError(
+            f"{moves[0]}: t5x starts from one checkpoint; make the run with 'mnmt train "
+            "--gin.Train.steps=0', then 'mnmt export --format t5x', and add "
+            "gin_configs/t5x/start_from.gin"
+        )
+    return config.train.seed
 
 
 def log_every() -> int:
@@ -164,6 +178,15 @@ def logical_axis_rules(config: Config) -> list[tuple[str, str | None]]:
         for name, split in RULES.items()
     }
     return [(name, found[0] if found else None) for name, found in axes.items()]
+
+
+def _is_bound(name: str) -> bool:
+    """Returns whether t5x's gin files or flags give something a value."""
+    try:
+        gin.query_parameter(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _lengths(source: int, target: int) -> dict[str, int]:

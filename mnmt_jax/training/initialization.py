@@ -1,177 +1,150 @@
-"""Starts a training from the parameters of another run, of the same structure or not.
+"""Starts a training from the parameters of other runs: of one, or of several, by moves.
 
-A run of the same structure gives all its parameters; LoRA that it does not have is drawn. Otherwise
-layers are taken in order: layer k of the new model, counted through its stages, starts as what
-layer k of the old one was. Of an encoder-decoder that is its decoder: the encoder is not used, and
-cross-attention only where the new model has it. The last norm is the last norm; a norm between
-stages that the old model did not have starts as a copy of it. What else the old model does not have
-(adaption modules) stays as drawn.
-
-Source: two-stage paper, 5.2 and 5.4 ("initialize our model's parameters from the decoder"). The
-mapping itself is ours: the authors' code for it was not released, and their parameter counts allow
-no other number of layers.
+One origin gives all its parameters (`mnmt_jax.training.layer_order`). Several have names, and the
+moves of the methods say what each of them gives (`mnmt_jax.training.moves`). What nobody gives
+stays as drawn. This is done once, when a run is made, and checked before anything of it is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
+from mnmt_jax.config.method import all_moves
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.lora import is_lora
+from mnmt_jax.model.lora import LORA_A, is_lora
 from mnmt_jax.runs.fingerprint import path_name
-from mnmt_jax.runs.parameters import load_params
-from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.layer_order import sources_in_order
+from mnmt_jax.training.moves import sources_of_moves
+from mnmt_jax.training.origins import Giver, Origin, Sources, check_names, check_sources
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
-_SIZES = ("embed", "mlp", "heads", "norm", "position_base")
 
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Whose parameters a training starts from.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """What a new run takes from others: read and checked.
 
     Attributes:
-        run: a run directory, trained or imported.
-        step: as in `restore_params`; None is the newest.
+        origin: which runs these are.
+        sources: what its parameters become, those that are not as drawn.
+        moves: that say so; none if layers are taken in order.
+        report: lines about what was taken.
     """
 
-    run: str | Path
-    step: int | str | None = None
+    origin: str
+    sources: Sources
+    moves: tuple[Move, ...]
+    report: tuple[str, ...]
+
+    def replace(self, params: Any) -> Any:
+        """Replaces freshly drawn parameters, each placed as the one it replaces.
+
+        Args:
+            params: of the new run.
+        """
+
+        def replaced(path: Any, drawn: Any) -> Any:
+            source = self.sources.get(path_name(path))
+            if source is None:
+                return drawn
+            return jax.device_put(source.array.astype(drawn.dtype, copy=False), drawn.sharding)
+
+        return jax.tree_util.tree_map_with_path(replaced, params)
 
 
-def start_from(
-    origin: Origin, params: Any, config: Config, vocabulary: Vocabulary
-) -> tuple[Any, str]:
-    """Replaces freshly drawn parameters by those of a run.
+def read_start(
+    origins: Sequence[Origin], like: Any, config: Config, vocabulary: Vocabulary
+) -> Start | None:
+    """Reads what a new run takes from others.
 
     Args:
-        origin: the run.
-        params: of the new model, freshly drawn.
-        config: of the new model.
-        vocabulary: of the new model.
+        origins: the others.
+        like: the new run's parameters, or their shapes.
+        config: of the new run.
+        vocabulary: of the new run.
 
     Returns:
-        The parameters, each placed as the one it replaces, and a line about what was taken.
+        What is taken; None if all parameters stay as drawn.
 
     Raises:
-        UserError: if the vocabulary, a size or the number of layers does not fit, or if the run has
-            LoRA that the new model has no place for.
+        UserError: if the origins are not those that the methods' moves name; if a vocabulary, a
+            size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
+            place.
     """
-    run = RunDirectory.open(origin.run)
-    old = run.config()
-    _check(run, old, config, vocabulary)
-    before = get_layout(old.model.layout, old.model.stage_layers)
-    after = get_layout(config.model.layout, config.model.stage_layers)
-    names = source_names(before, after)
-    loaded, step = load_params(run, origin.step)
-    stored = {path_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(loaded)}
-    used: set[str] = set()
-    fresh: list[str] = []
-
-    def replace(path: Any, drawn: Any) -> Any:
-        name = path_name(path)
-        theirs = _translate(name, names)
-        if theirs not in stored:
-            fresh.append(name)
-            return drawn
-        used.add(theirs)
-        return _placed_like(stored[theirs], drawn, name)
-
-    replaced = jax.tree_util.tree_map_with_path(replace, params)
-    left = sorted(stored.keys() - used)
-    if any(map(is_lora, left)):
-        raise _no_place_for_lora(run, old)
-    parts = [f"started from {run.place}, step {step}: {len(used)} arrays"]
-    parts += [f"freshly drawn {_summary(fresh)}"] if fresh else []
-    parts += [f"not used {_summary(left)}"] if left else []
-    return replaced, "; ".join(parts)
+    moves = all_moves(config.methods)
+    check_names(origins, moves)
+    if not origins:
+        return None
+    leaves = jax.tree_util.tree_leaves_with_path(like)
+    shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
+    givers = {origin.name: Giver.open(origin) for origin in origins}
+    if moves:
+        sources = sources_of_moves(moves, givers, shapes)
+        for giver in givers.values():
+            put = [name for name, source in sources.items() if source.giver is giver]
+            giver.check_put(put, config, vocabulary)
+    else:
+        (giver,) = givers.values()
+        giver.check_all(config, vocabulary)
+        sources = sources_in_order(giver, config, shapes)
+    check_sources(sources, shapes)
+    for giver in givers.values():
+        _check_lora(giver, sources, whole=not moves)
+    report = _report(list(givers.values()), sources, shapes)
+    return Start(", ".join(map(str, origins)), sources, moves, report)
 
 
-def source_names(before: Layout, after: Layout) -> dict[str, str]:
-    """Maps each layer and norm of a new structure to the one of the old that it starts as.
+def _check_lora(giver: Giver, sources: Sources, *, whole: bool) -> None:
+    """Checks that no weight is taken without the LoRA that changes it.
 
     Args:
-        before: structure of the run that gives.
-        after: structure of the new model.
-
-    Returns:
-        E.g. `layer_0` to `layer_12`, `stage_1_norm` to `stage_0_norm`.
+        giver: an origin.
+        sources: of the new run's parameters.
+        whole: whether LoRA of what is not taken is missed too.
 
     Raises:
-        UserError: if no choice of layers has the number needed.
+        UserError: otherwise.
     """
-    chosen = _layers(before, after)
-    names = {f"layer_{k}": f"layer_{layer}" for k, layer in enumerate(chosen)}
-    last = len(before.stages) - 1
-    same = [stage.layers for stage in before.stages] == [stage.layers for stage in after.stages]
-    for number in range(len(after.stages)):
-        kept = number if same and chosen == list(range(len(chosen))) else last
-        names[f"stage_{number}_norm"] = f"stage_{kept}_norm"
-    return names
-
-
-def _layers(before: Layout, after: Layout) -> list[int]:
-    count = sum(stage.layers for stage in after.stages)
-    every = [stage for stage in before.stages for _ in range(stage.layers)]
-    decoder = [n for n, stage in enumerate(every) if before.generated in stage.roles]
-    shape = [(stage.layers, bool(stage.memory)) for stage in before.stages]
-    same = shape == [(stage.layers, bool(stage.memory)) for stage in after.stages]
-    if same or (len(every) == count and not any(stage.memory for stage in before.stages)):
-        return list(range(count))
-    if len(decoder) == count:
-        return decoder
-    raise UserError(
-        f"layers do not fit: '{after.name}' has {count}, the run's '{before.name}' has "
-        f"{len(decoder)} with a target of {len(every)}; set Model.stage_layers to {len(decoder)} "
-        "layers in all"
-    )
-
-
-def _check(run: RunDirectory, old: Config, new: Config, vocabulary: Vocabulary) -> None:
-    if Vocabulary.load(run.vocabulary).fingerprint != vocabulary.fingerprint:
+    taken = {name: source.name for name, source in sources.items() if source.giver is giver}
+    lost = whole and any(is_lora(name) for name in giver.arrays.keys() - taken.values())
+    for name, theirs in taken.items():
+        (module, _, kind), beside = name.rpartition("/"), f"{theirs.rpartition('/')[0]}/{LORA_A}"
+        if kind == "kernel" and beside in giver.arrays:
+            lost |= taken.get(f"{module}/{LORA_A}") != beside
+    if lost:
+        model = giver.config.model
         raise UserError(
-            f"--initialize_from={run.place}: its vocabulary is not that of Data.cache="
-            f"'{new.data.cache}'; make the cache with --vocabulary={run.place / 'vocabulary'}"
+            f"{giver.origin.flag}: the new model has no place for its LoRA; merge it with "
+            f"'mnmt adapters' first, or set Model.lora_rank={model.lora_rank} and "
+            f"Model.lora={model.lora!r} as there"
         )
-    differing = [
-        f"Model.{name} is {getattr(old.model, name)!r} there, {getattr(new.model, name)!r} here"
-        for name in _SIZES
-        if getattr(old.model, name) != getattr(new.model, name)
-    ]
-    if differing:
-        raise UserError(f"--initialize_from={run.place}: {'; '.join(differing)}; make them equal")
 
 
-def _no_place_for_lora(run: RunDirectory, old: Config) -> UserError:
-    return UserError(
-        f"--initialize_from={run.place}: the new model has no place for its LoRA; merge it with "
-        f"'mnmt adapters' first, or set Model.lora_rank={old.model.lora_rank} and "
-        f"Model.lora={old.model.lora!r} as there"
-    )
+def _report(givers: Sequence[Giver], sources: Sources, names: Collection[str]) -> tuple[str, ...]:
+    """Returns lines about what is taken of each origin, what is left there, and what is new."""
+    new = [name for name in names if name not in sources]
+    drawn = [f"freshly drawn {_summary(new)}"] if new else []
+    lines = []
+    for giver in givers:
+        used = {source.name for source in sources.values() if source.giver is giver}
+        left, name = giver.arrays.keys() - used, giver.origin.name
+        parts = [f"started from {giver.run.place}, step {giver.step}: {len(used)} arrays"]
+        parts += [f"not used {_summary(left)}"] if left else []
+        if name:
+            parts[0] = f"'{name}' {parts[0]} of {_summary(used)}"
+        else:
+            parts[1:1] = drawn
+        lines.append("; ".join(parts))
+    return (*lines, *drawn) if givers[0].origin.name else tuple(lines)
 
 
-def _translate(name: str, names: Mapping[str, str]) -> str:
-    head, _, rest = name.partition("/")
-    return "/".join(part for part in (names.get(head, head), rest) if part)
-
-
-def _placed_like(array: np.ndarray, drawn: Any, name: str) -> Any:
-    if array.shape != drawn.shape:
-        raise UserError(f"--initialize_from: '{name}' is {array.shape} there, {drawn.shape} here")
-    return jax.device_put(array.astype(drawn.dtype, copy=False), drawn.sharding)
-
-
-def _summary(names: list[str]) -> str:
+def _summary(names: Iterable[str]) -> str:
     """Returns parameter names without layer numbers and without what is inside a module."""
     general = [(re.sub(r"_\d+", "_*", name).split("/"), is_lora(name)) for name in names]
     short = {"LoRA of " * lora + "/".join(parts[:2]) for parts, lora in general}

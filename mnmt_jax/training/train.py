@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,9 +38,10 @@ from mnmt_jax.model.flops import Sentence
 from mnmt_jax.model.trainable import join
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.initialization import Origin, start_from
+from mnmt_jax.training.initialization import Start, read_start
 from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
+from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.reporter import Record, Reporter
 from mnmt_jax.training.state import (
     NEVER,
@@ -54,7 +55,6 @@ from mnmt_jax.training.state import (
     shardings_of,
 )
 from mnmt_jax.training.validation import SUPERVISED, validate, validation_tasks
-from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
 
@@ -161,28 +161,29 @@ def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Arr
     )
 
 
-def train(config: Config, workdir: str | Path, origin: Origin | None = None) -> str | None:
+def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -> str | None:
     """Trains, or continues the training in a run directory, to `Train.steps` updates.
 
     Args:
         config: everything about the run.
         workdir: the run directory.
-        origin: whose parameters a new run starts from; None draws them. Continuing ignores it.
+        origins: whose parameters a new run starts from; without any they are drawn. Continuing
+            ignores them.
 
     Returns:
         None when the run is complete; the name of the signal that stopped it otherwise.
 
     Raises:
         UserError: if the configuration does not fit the data, the devices or the run, if the folder
-            has files of others in a run's place, if LoRA has no `origin`, or if a loss is not
-            finite.
+            has files of others in a run's place, if LoRA has no origin, if an origin does not fit,
+            or if a loss is not finite.
     """
     settings = config.train
     run = RunDirectory.open(workdir)
     run.check_folder()
     with (
         StopRequests() as stop,
-        Session(config, run, origin) as session,
+        Session(config, run, origins) as session,
         Agreement(session.mesh, lambda: stop.received or 0) as agreement,
     ):
         asked = agreement.signal()
@@ -219,7 +220,7 @@ class Session:
         step: updates done, known without asking the device.
     """
 
-    def __init__(self, config: Config, run: RunDirectory, origin: Origin | None = None) -> None:
+    def __init__(self, config: Config, run: RunDirectory, origins: Sequence[Origin] = ()) -> None:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
         check_alike("the configuration", repr(config))
         cache = TokenCache.open(config.data.cache)
@@ -229,7 +230,7 @@ class Session:
         self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
         check_alike("the data", f"{self._pipeline.fingerprint()} {self._pipeline.left_out()}")
-        check_alike("--initialize_from", repr(origin))
+        check_alike("--initialize_from", repr(origins))
         self._tasks = validation_tasks(self._pipeline)
         shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
         self._positions = {
@@ -251,22 +252,18 @@ class Session:
             run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
         )
         try:
-            self._begin(cache, init, like, origin)
+            self._begin(cache, init, like, origins)
         except BaseException:
             self._checkpoints.close(complain=False)
             self._let_go()
             raise
 
     def _begin(
-        self, cache: TokenCache, init: Init, like: TrainState, origin: Origin | None
+        self, cache: TokenCache, init: Init, like: TrainState, origins: Sequence[Origin]
     ) -> None:
         continues = bool(self._checkpoints.steps())
-        if self.config.model.lora_rank and not origin and not continues:
-            raise UserError(
-                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
-                "changes a trained model; name its run, or set Model.lora_rank=0"
-            )
         self.run.check(self.config, cache.vocabulary, has_checkpoint=continues)
+        start = None if continues else self._read_start(cache, like, origins)
         wait_for_all("checked")  # before anything is written
         if is_first():
             self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
@@ -286,8 +283,9 @@ class Session:
         self.state = restored.state if restored else create_state(init, self.mesh)
         if restored:
             self._batches.set_state(extra["data"])
-        report = "" if restored or not origin else self._start_from(origin, cache.vocabulary)
-        self.step = self._saved = int(self.state.step)
+        taken = self._take(start) if start else ()
+        self.step = int(self.state.step)
+        self._saved = self.step if restored else NEVER
         seconds = extra.get("seconds", 0.0)
         self.reporter = Reporter(
             self.run,
@@ -298,18 +296,28 @@ class Session:
             silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        new = (self._pipeline.left_out(), report, self._share(), unmeasured)
+        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured)
         lines = (f"continues at step {self.step}",) if restored else new
         for line in filter(None, lines):
             self.reporter.say(line)
 
-    def _start_from(self, origin: Origin, vocabulary: Vocabulary) -> str:
-        """Exchanges the parameters just drawn for another run's."""
-        params, report = start_from(origin, self.state.params, self.config, vocabulary)
-        self.state = dataclasses.replace(self.state, params=params)
+    def _read_start(
+        self, cache: TokenCache, like: TrainState, origins: Sequence[Origin]
+    ) -> Start | None:
+        """Reads whose parameters the new run starts from; None draws them all."""
+        if self.config.model.lora_rank and not origins:
+            raise UserError(
+                f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
+                "changes a trained model; name its run, or set Model.lora_rank=0"
+            )
+        return read_start(origins, like.params, self.config, cache.vocabulary)
+
+    def _take(self, start: Start) -> tuple[str, ...]:
+        """Exchanges parameters just drawn for those of other runs; returns lines about them."""
+        self.state = dataclasses.replace(self.state, params=start.replace(self.state.params))
         if is_first():
-            self.run.write_origin(str(origin.run), report)
-        return report
+            self.run.write_origin(start.origin, "; ".join(start.report), start.moves)
+        return start.report
 
     def _share(self) -> str:
         """Says how much of the model trains; nothing if all of it does."""

@@ -120,6 +120,23 @@ def test_a_start_leaves_out_only_what_is_there(parse, rank, lora):
     assert t5x_settings.not_restored() == tuple((name, None) for name in ["state/.*", *lora])
 
 
+GRAFT = "Train.methods = ('graft',)", "Graft.parts = (('lm', 'embedding', 'embedding'),)"
+
+
+def test_a_graft_is_not_forgotten_under_t5x(parse):
+    parse(*GRAFT)
+    with pytest.raises(UserError, match=r"steps=0', then 'mnmt export .*start_from.gin$") as caught:
+        t5x_settings.seed()
+    assert "\n" not in str(caught.value)
+    assert t5x_settings.inference_rows()  # evaluation takes no seed
+
+
+def test_a_graft_that_our_trainer_has_made_is_trained_under_t5x(parse):
+    """Bound as in `start_from.gin`, whose other lines need t5x."""
+    parse(*GRAFT, "INITIAL_CHECKPOINT_PATH = 'a'", "made_elsewhere.size = %INITIAL_CHECKPOINT_PATH")
+    assert t5x_settings.seed() == 1
+
+
 def test_a_mistake_ends_t5x_in_one_line(capsys, monkeypatch):
     """Also after gin has added lines to it; a bug keeps its traceback."""
     others = []

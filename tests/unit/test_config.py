@@ -263,7 +263,10 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
         ("\nA = 'middle'\nModel.norm = %A\n", r"^a\.gin:3: Model\.norm='middle' must be one of"),
         ("Train:\n  steps = 'x'\n", r"^a\.gin:2: Train\.steps='x' must be an integer"),
         ("Trian:\n  steps = 3\n", r"^a\.gin:1: Trian: no such name; did you mean Train\?"),
-        ("Model.stage_layers = ((1, 2),)\n", r"^a\.gin:1: a list inside a list"),
+        ("Model.stage_layers = ((1, 2),)\n", r"^a\.gin:1: Model.stage_layers=.* an integer"),
+        ("Model.stage_layers = (((1, 2),),)\n", r"^a\.gin:1: a list inside a list"),
+        ("A = (1,)\nModel.stage_layers = (%A, 1)\n", r"^a\.gin:2: a list inside a list"),
+        ("A = (1,)\nModel.stage_layers = ((%A, 1),)\n", r"^a\.gin:2: a list inside a list"),
     ],
 )
 def test_mistakes_in_a_file_name_its_line(tmp_path, monkeypatch, text, message):

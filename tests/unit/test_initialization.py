@@ -9,22 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
-from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.initialization import Origin, source_names, start_from
+from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.layer_order import source_names
+from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
-from tests.made_foreign import SIZES, random_tensors
-from tests.made_params import assert_same, read_all
+from tests.made_foreign import SIZES
+from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
 from tests.made_run import make_cache, make_config
 from tests.unit.made_text import vocabulary as made_vocabulary
 
@@ -33,40 +33,26 @@ pytestmark = pytest.mark.usefixtures("one_device")
 ENCODER_DECODER = Model(layout="encoder_decoder", stage_layers=(2, 4), **SIZES)
 
 
-def config_of(model: Model) -> Config:
-    return Config(Data(), model, Optimizer(), Train(), Decode(), Mesh())
-
-
-def params_of(model: Model, size: int, seed: int = 0) -> dict:
-    """Random parameters, made without the model."""
-    layout = get_layout(model.layout, model.stage_layers)
-    tensors = random_tensors(model, FAIRSEQ, size, seed)
-    lazy = {name: LazyArray.of(value) for name, value in tensors.items()}
-    return read_params(lazy, entries(model, layout, FAIRSEQ, plain_rows(size)))
-
-
-def write_run(folder, model: Model, seed: int = 0) -> dict:
-    vocabulary = made_vocabulary()
-    params = params_of(model, vocabulary.size, seed)
-    run = RunDirectory(folder)
-    run.prepare(config_of(model), vocabulary, has_checkpoint=False)
-    write_params(folder, params)
-    return read_all(params)
-
-
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "given"
-    return folder, write_run(folder, ENCODER_DECODER)
+    return folder, write_random_run(folder, ENCODER_DECODER)
 
 
 def start(given, model: Model) -> tuple[dict, dict, str]:
     """Returns the parameters drawn, those after the start, and the report."""
     vocabulary = made_vocabulary()
-    drawn = jax.tree.map(jnp.asarray, read_all(params_of(model, vocabulary.size, seed=1)))
-    started, report = start_from(Origin(given[0]), drawn, config_of(model), vocabulary)
+    drawn = jax.tree.map(jnp.asarray, read_all(random_params(model, vocabulary.size, seed=1)))
+    started, report = start_from(given[0], drawn, model)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(started))
     return drawn, started, report
+
+
+def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
+    """Returns the parameters after the start, and the report."""
+    taken = read_start([Origin(folder)], drawn, config_with(model), made_vocabulary())
+    (report,) = taken.report
+    return taken.replace(drawn), report
 
 
 def test_the_same_structure_gives_everything(given):
@@ -114,7 +100,7 @@ def test_a_smaller_encoder_decoder_takes_both_halves_of_the_decoder(given):
 
 def test_decoder_only_models_exchange_all_layers(tmp_path):
     folder = tmp_path / "prefix"
-    old = write_run(folder, Model(layout="prefix", stage_layers=(4,), **SIZES))
+    old = write_random_run(folder, Model(layout="prefix", stage_layers=(4,), **SIZES))
     _, started, _ = start((folder, old), Model(layout="two_stage", stage_layers=(2, 2), **SIZES))
     for layer in range(4):
         assert_same(started[f"layer_{layer}"], old[f"layer_{layer}"])
@@ -135,7 +121,7 @@ def test_lora_is_drawn_beside_what_is_given(given, layout):
     plain = dataclasses.replace(model, lora_rank=0)
     drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
     _, expected, _ = start(given, plain)
-    started, report = start_from(Origin(given[0]), drawn, config_of(model), made_vocabulary())
+    started, report = start_from(given[0], drawn, model)
     own, base = split_lora(started)
     assert_same(base, expected)
     assert_same(own, split_lora(drawn)[0])
@@ -146,12 +132,12 @@ def test_lora_is_given_to_lora_but_never_lost(tmp_path):
     model = Model(layout="prefix", stage_layers=(2,), lora_rank=2, **SIZES)
     old = lora_params(model, seed=0)
     folder = tmp_path / "tuned"
-    RunDirectory(folder).prepare(config_of(model), made_vocabulary(), has_checkpoint=False)
+    RunDirectory(folder).prepare(config_with(model), made_vocabulary(), has_checkpoint=False)
     write_params(folder, jax.tree.map(LazyArray.of, old))
 
     def take(model):
         drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
-        return start_from(Origin(folder), drawn, config_of(model), made_vocabulary())[0]
+        return start_from(folder, drawn, model)[0]
 
     assert_same(take(model), old)
     for changes in ({"lora_rank": 0}, {"lora": ("query",)}):
@@ -189,14 +175,18 @@ def test_what_does_not_fit_is_refused(given, model, message):
 def test_another_vocabulary_is_refused(given):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
-        start_from(Origin(given[0]), {}, config_of(ENCODER_DECODER), other)
+        read_start([Origin(given[0])], {}, config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "small"
     model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
-    return folder, write_run(folder, model), make_cache(tmp_path_factory.mktemp("data") / "cache")
+    return (
+        folder,
+        write_random_run(folder, model),
+        make_cache(tmp_path_factory.mktemp("data") / "cache"),
+    )
 
 
 def test_training_starts_there_and_continues_without(small, tmp_path):
@@ -207,9 +197,9 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
     config = make_config(cache, model=model, train=settings)
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
-    train(config, folder, Origin(given, 0))
+    train(config, folder, [Origin(given, 0)])
     params, step = load_params(folder)
-    train(longer, folder, Origin(tmp_path / "gone"))  # continuing does not look at it
+    train(longer, folder, [Origin(tmp_path / "gone")])  # continuing does not look at it
     after, later = load_params(folder)
     assert (step, later) == (1, 2)
     assert_same(params["layer_0"]["mlp"], expected["layer_1"]["mlp"])

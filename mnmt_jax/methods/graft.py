@@ -1,0 +1,63 @@
+"""A new run whose parameters come from several runs, as gin says; the model stays as it is.
+
+A pair of runs may give an encoder and a decoder, or one norm may be copied to three places. What
+no run gives is freshly drawn.
+
+Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
+section 3.3; where each parameter goes is in their code alone (graft spec 2.4).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.config.method import Method
+from mnmt_jax.design.move import Move
+from mnmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Graft(Method, name="graft"):
+    """What a new run takes from others, and where it puts it.
+
+    Attributes:
+        parts: the name of an origin, what is taken of it and where it is put, such as
+            `('lm', 'layer_{0-5}', 'layer_{12-17}')`, for each of its parts
+            (`mnmt_jax.design.move.Move`).
+    """
+
+    parts: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every part.
+
+        Raises:
+            UserError: if one is not a move.
+        """
+        super().__post_init__()
+        for part in self.parts:
+            if len(part) != 3:
+                raise UserError(
+                    f"Graft.parts={part!r} must be an origin, what is taken and where it is put, "
+                    "such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
+                )
+            try:
+                Move(*part)
+            except UserError as error:
+                raise UserError(f"Graft.parts={error}") from error
+
+    def moves(self) -> tuple[Move, ...]:
+        """Returns the parts.
+
+        Raises:
+            UserError: if there are none.
+        """
+        if not self.parts:
+            raise UserError(
+                "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "
+                "'layer_{12-17}'),), or leave 'graft' out of Train.methods"
+            )
+        return tuple(Move(*part) for part in self.parts)
+
+    def lasting(self) -> None:
+        """Returns that it does nothing later."""

@@ -1,0 +1,371 @@
+"""A new run whose parameters come from several others, by moves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import operator
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.config.sections import Mesh, Model, Train
+from mnmt_jax.design.move import Move
+from mnmt_jax.distributed.sharding import make_mesh, tree_sharding
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.methods.graft import Graft
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.parameters import load_params, write_params
+from mnmt_jax.runs.run_directory import RunDirectory, changed_fields
+from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.train import train
+from tests.made_foreign import SIZES
+from tests.made_params import config_with, random_params, read_all, write_random_run
+from tests.made_run import make_cache, make_config, one_device, saved
+from tests.run_commands import ROOT, command
+from tests.unit.made_text import vocabulary as made_vocabulary
+
+NEW = Model(layout="encoder_decoder", stage_layers=(1, 3), **SIZES)
+GIVERS = {
+    "mlm": Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES),
+    "lm": Model(layout="causal", stage_layers=(2,), **SIZES),
+}
+PARTS = (
+    ("mlm", "embedding", "embedding"),
+    ("mlm", "layer_0", "layer_0"),
+    ("mlm", "stage_0_norm/scale", "stage_0_norm/scale"),
+    ("lm", "layer_{0-1}", "layer_{1-2}"),
+    ("lm", "stage_0_norm", "layer_3/attention_norm"),
+    ("lm", "stage_0_norm", "layer_3/mlp_norm"),
+    ("lm", "stage_0_norm", "stage_1_norm"),
+    ("lm", "layer_{0-0}/mlp/wi", "layer_{3-3}/mlp/wi"),
+)
+
+
+def flat(tree) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Folders of two runs, and their parameters by path."""
+    root = tmp_path_factory.mktemp("givers")
+    made = {name: write_random_run(root / name, model) for name, model in GIVERS.items()}
+    return {name: root / name for name in GIVERS}, {name: flat(made[name]) for name in made}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("data") / "cache")
+
+
+def origins(folders, **changes) -> list[Origin]:
+    return [Origin(folder, name=name) for name, folder in (folders | changes).items()]
+
+
+def expected(arrays, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the parts say, written out."""
+    mlm, lm, found = arrays["mlm"], arrays["lm"], dict(drawn)
+    for name in drawn:
+        head, _, rest = name.partition("/")
+        if name in ("embedding", "stage_0_norm/scale") or head == "layer_0":
+            found[name] = mlm[name]
+        elif head in ("layer_1", "layer_2") and "memory" not in rest:
+            found[name] = lm[f"layer_{int(head[-1]) - 1}/{rest}"]
+        elif head == "stage_1_norm" or name.startswith(("layer_3/attention_n", "layer_3/mlp_n")):
+            found[name] = lm[f"stage_0_norm/{name.rpartition('/')[2]}"]
+        elif name.startswith("layer_3/mlp/wi/"):
+            found[name] = lm["layer_0/" + rest]
+    return found
+
+
+def assert_all_equal(found: dict, wanted: dict) -> None:
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def start(folders, parts, model: Model = NEW, **changes):
+    config = config_with(model)
+    config = dataclasses.replace(config, train=Train(methods=(Graft(parts),) if parts else ()))
+    like = parameter_shapes(model, made_vocabulary().size)
+    return read_start(origins(folders, **changes), like, config, made_vocabulary())
+
+
+def test_every_array_is_the_named_one_or_as_drawn(given):
+    folders, arrays = given
+    drawn = read_all(random_params(NEW, made_vocabulary().size, seed=1))
+    drawn = jax.device_put(drawn, tree_sharding(make_mesh(Mesh(fsdp=2, tensor=2)), drawn))
+    taken = start(folders, PARTS)
+    replaced = taken.replace(drawn)
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, replaced, drawn))
+    found, wanted = flat(replaced), expected(arrays, flat(drawn))
+    assert_all_equal(found, wanted)
+    assert sum(found[name] is not array for name, array in wanted.items()) > 56
+    mlm, lm, new = taken.report
+    assert mlm.startswith(f"'mlm' started from {folders['mlm']}, step 0: 18 arrays of embedding, ")
+    # Of its second layer, the decoder's, nothing was asked; of the norm, the scale alone.
+    assert "not used layer_*/attention" in mlm and mlm.endswith("stage_*_norm/scale")
+    assert lm.startswith("'lm' ") and lm.endswith("not used embedding")
+    assert "layer_*/memory_attention" in new and new.startswith("freshly drawn layer_*/attention,")
+
+
+def test_ranges_are_moved_in_order():
+    move = Move("lm", "layer_{0-2}/mlp", "layer_{9-11}/mlp")
+    assert list(move.pairs()) == [(f"layer_{n}/mlp", f"layer_{n + 9}/mlp") for n in range(3)]
+    assert list(Move("lm", "embedding", "table").pairs()) == [("embedding", "table")]
+
+
+def test_the_parts_of_the_page_are_moves(tmp_path):
+    page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "graft.gin").write_text(block)
+    moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].moves()
+    assert {move.origin for move in moves} == {"enc", "lm"}
+    shapes = parameter_shapes(dataclasses.replace(NEW, stage_layers=(12, 12)), 80)
+    for move in moves:
+        for _, put in move.pairs():
+            assert functools.reduce(operator.getitem, put.split("/"), shapes) is not None
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("('lm', 'a', 'b')", r"Graft.parts=.* a tuple of tuples, such as \(\('lm', 'a', 'b'\),\)"),
+        ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be an origin, what is taken and"),
+        ("(('lm', 'a', 3),)", "Graft.parts=.* must be a string in quotes"),
+        ("(('l=m', 'a', 'b'),)", "'l=m' is no name of an origin"),
+        ("(('lm', 'layer_*', 'b'),)", "'layer_.' must be a path such as 'layer_0/mlp', with one"),
+        ("(('lm', 'a_{1-0}', 'b_{1-0}'),)", "'a_{1-0}' must be a path"),
+        ("(('lm', 'a_{0-1}/b_{0-1}', 'b_{0-1}'),)", "'a_{0-1}/b_{0-1}' must be a path"),
+        ("(('lm', 'a_{0-5}', 'b_{6-8}'),)", "takes 6 and puts 3; make both ranges equally long"),
+        ("(('lm', 'a', 'b_{6-8}'),)", "takes 1 and puts 3"),
+    ],
+)
+def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_path):
+    file = tmp_path / "own.gin"
+    file.write_text(f"Train.methods = ('graft',)\nGraft.parts = {parts}\n")
+    with pytest.raises(UserError, match=rf"own.gin:2: .*{message}") as caught:
+        load_config([str(file)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
+    file = tmp_path / "own.gin"
+    file.write_text(f"WHERE = 'embedding'\nTrain.methods = ('graft',)\nGraft.parts = {PARTS!r}\n")
+    config = load_config([str(file)], ["Graft.parts=[['lm', 'embedding', %WHERE]]"])
+    assert config.train.methods == (Graft((("lm", "embedding", "embedding"),)),)
+    save_config(config, tmp_path / "config.gin")
+    assert load_config([], run=tmp_path / "config.gin") == config
+    plain = load_config([])
+    assert changed_fields(config, plain) == changed_fields(plain, config) == []
+    instructcl = load_config([], ["Train.methods=('instructcl',)"])
+    assert len(changed_fields(config, instructcl)) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "message"),
+    [
+        ((("lm", "layr_0", "layer_0"),), {}, "'lm' has no 'layr_0'; did you mean layer_0"),
+        ((("lm", "layer_{0-2}", "layer_{0-2}"),), {}, "'lm' has no 'layer_2'; did you mean"),
+        ((("lm", "layer_0/mlp", "layer_9/mlp"),), {}, "new model has no 'layer_9/mlp'; did you"),
+        ((("lm", "layer_0", "embedding"),), {}, "has attention, .*'embedding' has no parts"),
+        (
+            (("lm", "layer_0/mlp", "layer_0/attention"),),
+            {},
+            "has wi, wo and 'layer_0/att.* has key",
+        ),
+        (
+            (("lm", "layer_0/mlp/wi", "layer_0/mlp/wo"),),
+            {},
+            r"\(24,\) there \('layer_0/mlp/wi/b.*\(16,\) h",
+        ),
+        (
+            (("lm", "layer_0", "layer_0"), ("mlm", "layer_1/mlp", "layer_0/mlp")),
+            {},
+            r"\('mlm', .*: 'layer_0/mlp/wi/bias' is put by \('lm', .* already; leave one out",
+        ),
+        (PARTS, {"x": "RUN"}, "--initialize_from=x=RUN: parameters are taken from mlm, lm; give"),
+        (PARTS, {"lm": None}, "takes from a run that is not named; give --initialize_from=lm=RUN"),
+        (PARTS, {"lm": None, "mlm": None}, r"\('mlm', .*give --initialize_from=mlm=RUN"),
+        (PARTS, {"": "RUN"}, "--initialize_from=RUN: parameters are taken from mlm, lm"),
+        ((), {"lm": None}, "mlm: no method takes anything from 'mlm'.*or say in Graft.parts what"),
+        ((), {"mlm": None}, "--initialize_from=lm=.*no method takes"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(given, parts, changes, message):
+    folders = {name: folder for name, folder in (given[0] | changes).items() if folder}
+    used = {part[0] for part in parts}
+    if not changes:
+        folders = {name: folder for name, folder in folders.items() if name in used}
+    with pytest.raises(UserError, match=message) as caught:
+        start(folders, parts)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
+    config = config_with(NEW)
+    twice = [Origin(folder, name="lm") for folder in given[0].values()]
+    with pytest.raises(UserError, match="lm: not the only one of its name; give each name once"):
+        read_start(twice, {}, config, made_vocabulary())
+    with pytest.raises(UserError, match="several runs need NAME=RUN each"):
+        read_start([Origin("a"), Origin("b")], {}, config, made_vocabulary())
+    empty = dataclasses.replace(config, train=Train(methods=(Graft(),)))
+    with pytest.raises(UserError, match=r"Graft.parts=\(\) takes nothing"):
+        read_start([], {}, empty, made_vocabulary())
+
+
+def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
+    """Norms before and after have the same shapes; an embedding is the same under both."""
+    folders = {"lm": given[0]["lm"]}
+    other = dataclasses.replace(NEW, norm="post", position_base=100.0)
+    told = "Model.norm is 'pre' there, 'post' here; Model.position_base is 10000.0 there"
+    for part in ("layer_0", "layer_0/mlp"):
+        with pytest.raises(UserError, match=f"--initialize_from=lm=.*: {told}"):
+            start(folders, (("lm", part, part),), other)
+    assert start(folders, (("lm", "embedding", "embedding"),), other)
+    wider = dataclasses.replace(NEW, mlp=32)
+    with pytest.raises(UserError, match=r"'layer_0/mlp/wi/bias' is \(24,\) there, \(32,\) here"):
+        start(folders, (("lm", "layer_0", "layer_0"),), wider)
+    assert start(folders, (("lm", "layer_0/attention", "layer_0/attention"),), wider)
+
+
+def test_a_table_needs_the_vocabulary_and_a_layer_does_not(given, tmp_path):
+    other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
+    write_random_run(tmp_path / "other", GIVERS["lm"], vocabulary=other)
+    folders = {"lm": tmp_path / "other"}
+    remedy = f"make the cache with --vocabulary={tmp_path / 'other' / 'vocabulary'}"
+    with pytest.raises(UserError, match=f"vocabulary, on which 'embedding' depends.*{remedy}"):
+        start(folders, (("lm", "layer_0", "layer_0"), ("lm", "embedding", "embedding")))
+    assert start(folders, (("lm", "layer_0", "layer_0"),))
+
+
+def test_no_weight_is_taken_without_its_lora(tmp_path):
+    """The LoRA of what is left behind is not missed."""
+    model = dataclasses.replace(GIVERS["lm"], lora_rank=2, lora=("query",))
+    folder = tmp_path / "tuned"
+    RunDirectory(folder).prepare(config_with(model), made_vocabulary(), has_checkpoint=False)
+    shapes = parameter_shapes(model, made_vocabulary().size)
+    write_params(folder, jax.tree.map(lambda a: LazyArray.of(np.ones(a.shape, a.dtype)), shapes))
+    for part in ("layer_0", "layer_0/attention/query/kernel"):
+        with pytest.raises(UserError, match=r"lm=.*no place for its LoRA; merge it.*lora_rank=2"):
+            start({"lm": folder}, (("lm", part, part),))
+    assert start({"lm": folder}, (("lm", "layer_0/mlp", "layer_0/mlp"),))
+    same = dataclasses.replace(NEW, lora_rank=2, lora=("query",))
+    taken = start({"lm": folder}, (("lm", "layer_0", "layer_3"),), same)
+    assert "layer_3/attention/query/lora_a" in taken.sources
+
+
+def flags(folders, cache, workdir) -> list[str]:
+    """Of a real command that makes the run and does no update."""
+    bound = {"Data.cache": str(cache), "Data.rows": 8, "Train.steps": 0}
+    bound |= {f"Model.{name}": getattr(NEW, name) for name in ("layout", "stage_layers", *SIZES)}
+    bound |= {"Train.methods": ("graft",), "Graft.parts": PARTS}
+    bound |= {"Data.source_length": 16, "Data.target_length": 16}
+    runs = [f"--initialize_from={name}={folder}" for name, folder in folders.items()]
+    gin = [f"--gin.{name}={value!r}" for name, value in bound.items()]
+    return [f"--workdir={workdir}", *runs, "--initialize_step=lm=0", *gin]
+
+
+def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capfd):
+    folders, arrays = given
+    for name, meshes in (("one", one_device()), ("eight", contextlib.nullcontext())):
+        split = ["--gin.Mesh.fsdp=2", "--gin.Mesh.tensor=2"] if name == "eight" else []
+        with meshes:
+            command("train", *flags(folders, cache, tmp_path / name), *split)
+    one, eight = (flat(load_params(tmp_path / name)[0]) for name in ("one", "eight"))
+    assert_all_equal(eight, one)
+    assert_all_equal(one, expected(arrays, one))
+    rest = [name for name in one if name.startswith("layer_3/attention/") and "kernel" in name]
+    assert len(rest) == 4 and all(one[name].std() > 0 for name in rest)
+    told = capfd.readouterr()
+    assert "'lm' started from" in told.out + told.err
+    origin = json.loads((tmp_path / "one" / "origin.json").read_text(encoding="utf-8"))
+    assert origin["origin"] == f"mlm={folders['mlm']}, lm={folders['lm']}"
+    assert "; freshly drawn " in origin["report"] and "not used embedding" in origin["report"]
+    assert origin["moves"] == [list(part) for part in PARTS]
+
+
+def test_continuing_does_not_graft_again(given, cache, tmp_path):
+    """An origin that is another one then, one that is gone, and settings without the graft."""
+    folders = {name: tmp_path / name for name in given[0]}
+    for name, folder in given[0].items():
+        shutil.copytree(folder, folders[name])
+    model = {"layout": NEW.layout, "stage_layers": NEW.stage_layers}
+    settings = {"log_every": 1, "eval_every": 100, "save_every": 100, "methods": (Graft(PARTS),)}
+
+    def config(steps: int, **changes):
+        return make_config(cache, model=model, train=settings | {"steps": steps} | changes)
+
+    with one_device():
+        train(config(2), tmp_path / "whole", origins(folders))
+        train(config(0), tmp_path / "parts", origins(folders))
+        shutil.rmtree(folders["lm"])
+        write_random_run(folders["lm"], GIVERS["lm"], seed=5)
+        shutil.rmtree(folders["mlm"])
+        train(config(1), tmp_path / "parts", origins(folders))
+        train(config(2, methods=()), tmp_path / "parts")
+        whole, parts = (saved(tmp_path / name, 2) for name in ("whole", "parts"))
+        assert_all_equal(parts, whole)
+        with pytest.raises(UserError, match="mlm/config.gin: no such file"):
+            train(config(2), tmp_path / "new", origins(folders))
+    assert not (tmp_path / "new" / "config.gin").exists()
+    first = flat(load_params(tmp_path / "whole")[0])
+    copies = [first[f"{name}/scale"] for name in ("layer_3/attention_norm", "stage_1_norm")]
+    assert not np.array_equal(*copies)  # each is trained by itself
+
+
+@pytest.mark.parametrize(
+    ("given_flags", "wanted"),
+    [
+        (["--initialize_from=RUN"], [Origin("RUN")]),
+        (["--initialize_from=RUN", "--initialize_step=best"], [Origin("RUN", "best")]),
+        (["--initialize_from=here=there"], [Origin("here=there")]),
+        (["--initialize_from=lm=here=there"], [Origin("here=there", name="lm")]),
+        (["--initialize_from=gs://b/a=c"], [Origin("gs://b/a=c")]),
+        (["--initialize_from=../a=c"], [Origin("../a=c")]),
+        (
+            ["--initialize_from=a=A", "--initialize_from=b=B", "--initialize_step=a=3"],
+            [Origin("A", 3, "a"), Origin("B", None, "b")],
+        ),
+        (
+            ["--initialize_from=a=A", "--initialize_from=b=B", "--initialize_step=average"]
+            + ["--initialize_step=b=7"],
+            [Origin("A", "average", "a"), Origin("B", 7, "b")],
+        ),
+        ([], []),
+    ],
+)
+def test_the_command_line_names_runs_and_steps(given_flags, wanted, tmp_path, monkeypatch):
+    (tmp_path / "here=there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr("mnmt_jax.training.train.train", lambda *rest: seen.append(rest[2]))
+    command("train", "--workdir=new", *given_flags)
+    assert seen == [tuple(wanted)]
+
+
+@pytest.mark.parametrize(
+    ("given_flags", "message"),
+    [
+        (["--initialize_step=3"], "step=3: needs --initialize_from=RUN"),
+        (["--initialize_from=a=A", "--initialize_step=b=3"], "b=3: needs --initialize_from=b=RUN"),
+        (
+            ["--initialize_from=a=A", "--initialize_step=1", "--initialize_step=2"],
+            "--initialize_step=2: not the only one of its name",
+        ),
+    ],
+)
+def test_a_step_of_nobody_is_refused(given_flags, message):
+    with pytest.raises(UserError, match=message):
+        command("train", "--workdir=new", *given_flags)
