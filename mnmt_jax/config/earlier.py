@@ -14,6 +14,8 @@ _MOVED = {
     "Train.contrastive_form": ("Train.methods", "instructcl", "InstruCL.form"),
 }
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
+# What every model of a version that did not write it had.
+_ALWAYS = {"activation": "relu"}
 
 
 def told(field: str) -> str:
@@ -58,7 +60,7 @@ def renewed_facts(model: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str
         model: of the adapter's file.
         here: the same of the model at hand; rates that earlier versions did not write are its.
     """
-    facts = dict(model)
+    facts = _ALWAYS | dict(model)
     mlp = facts.pop("adaption_mlp", 0)
     if "methods" not in facts:
         rates = {each["name"]: each.get("dropout") for each in here["methods"]}

@@ -67,6 +67,7 @@ class Model(Checked):
         stage_layers: layers of each stage.
         embed: residual width.
         mlp: hidden width of the feed-forward layers.
+        activation: between their two maps: `relu` or `gelu`, the exact one, x * Phi(x).
         heads: attention heads; `embed` must be a multiple.
         vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
@@ -88,6 +89,7 @@ class Model(Checked):
     stage_layers: tuple[Count, ...] = (12,)
     embed: Annotated[int, Range(low=2)] = 1024
     mlp: Count = 4096
+    activation: Literal["relu", "gelu"] = "relu"
     heads: Count = 16
     vocab_size: Amount = 0
     norm: Literal["pre", "post"] = "pre"

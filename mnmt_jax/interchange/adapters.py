@@ -44,6 +44,7 @@ _STRUCTURE = (
     "stage_layers",
     "embed",
     "mlp",
+    "activation",
     "heads",
     "norm",
     "register_factor",

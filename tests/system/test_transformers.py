@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 from pathlib import Path
 
 import jax
@@ -29,10 +30,12 @@ from tests.unit.made_text import sentences
 LOGITS_ATOL = 2e-5
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+@pytest.fixture(scope="module", params=[{}, {"activation_function": "gelu"}], ids=str)
+def run(tmp_path_factory, request) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     made_foreign.m2m100_directory(folder / "given")
+    settings = folder / "given" / "config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | request.param))
     import_checkpoint("huggingface", folder / "given", folder / "run")
     return folder / "run"
 

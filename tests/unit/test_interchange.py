@@ -282,7 +282,7 @@ def test_huggingface_settings(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation_function": "gelu"}, "activation_function='gelu'"),
+        ({"activation_function": "gelu_new"}, "activation_function='gelu_new'"),
         ({"scale_embedding": False, "pad_token_id": 0}, "pad_token_id=0.*scale_embedding=False"),
         ({"encoder_ffn_dim": 32}, r"feed-forward widths=\[32, 24\]"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),

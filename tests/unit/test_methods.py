@@ -207,3 +207,14 @@ def test_adapters_of_an_earlier_version_are_compared(methods, adaption, fits):
     here = json.loads(json.dumps(as_facts(model)))
     facts = renewed_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
     assert all(here[name] == value for name, value in facts.items()) == fits
+
+
+def test_an_adapter_of_before_is_for_a_model_of_before():
+    """What its version could not write down, it was for the one value that there was."""
+    here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
+    facts = renewed_facts(OLD_FACTS, here)
+    assert all(here[name] == value for name, value in facts.items())
+    for name, other in (("activation", "gelu"),):
+        assert (
+            facts[name] != other and renewed_facts(OLD_FACTS | {name: other}, here)[name] == other
+        )
