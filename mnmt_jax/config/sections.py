@@ -17,6 +17,7 @@ from mnmt_jax.config.fields import (
     Checked,
     Count,
     Number,
+    Positions,
     Positive,
     Range,
     Rate,
@@ -74,7 +75,8 @@ class Model(Checked):
         register_factor: source tokens per register; r = ceil(n / register_factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
-        position_base: base of the sinusoids' wavelengths; 10000 as published.
+        positions: how a position is told: `('sinusoidal', base)` of the wavelengths, 10000 as
+            published, `('learned', rows)`, a vector for each of so many positions, or `()`.
         methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
             the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
         lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
@@ -96,7 +98,7 @@ class Model(Checked):
     register_factor: Positive = 1.0
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
-    position_base: Positive = 10000.0
+    positions: Positions = ("sinusoidal", 10000.0)
     methods: tuple[Method, ...] = ()
     lora_rank: Amount = 0
     lora: tuple[str, ...] = ("query", "value")
@@ -112,7 +114,7 @@ class Model(Checked):
             raise UserError(
                 f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
             )
-        if self.embed % 2:
+        if self.embed % 2 and "sinusoidal" in self.positions:
             raise UserError(
                 f"Model.embed={self.embed} must be even: positions are sines and cosines"
             )

@@ -38,6 +38,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 # End of a parameter's path -> its logical axes. The optimizer's moments have the same paths.
 PARAMETER_AXES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
+    "embedding_positions": ("length", "embed"),
     "query/kernel": ("embed", "heads", "kv"),
     "query/bias": ("heads", "kv"),
     "query/lora_a": ("embed", "rank"),

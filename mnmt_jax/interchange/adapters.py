@@ -49,7 +49,7 @@ _STRUCTURE = (
     "norm",
     "register_factor",
     "methods",
-    "position_base",
+    "positions",
 )
 
 Step = int | str | None

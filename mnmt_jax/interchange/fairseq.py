@@ -168,7 +168,6 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         ("no_scale_embedding", bool(get("no_scale_embedding")), False),
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
-        ("no_token_positional_embeddings", bool(get("no_token_positional_embeddings")), False),
         ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
         ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
     ]
@@ -185,6 +184,7 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         "mlp": int(arguments["decoder_ffn_embed_dim"]),
         "heads": int(arguments["decoder_attention_heads"]),
         "activation": activation,
+        "positions": () if get("no_token_positional_embeddings") else Model().positions,
         "norm": "pre" if pre else "post",
         "dropout": float(get("dropout", 0.1)),
         "attention_dropout": float(get("attention_dropout", 0.0)),
@@ -245,6 +245,8 @@ def _export_arguments(config: Config) -> dict[str, Any]:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
+    if model.positions not in (Model().positions, ()):
+        raise UserError(f"fairseq has no model with Model.positions={model.positions!r}")
     found = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()
@@ -267,6 +269,7 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     found |= {
         "share_all_embeddings": True,
         "activation_fn": model.activation,
+        "no_token_positional_embeddings": not model.positions,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
         "encoder_langtok": source_tag,

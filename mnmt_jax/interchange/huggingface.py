@@ -252,7 +252,7 @@ def _kind_for(config: Config) -> Kind:
         [
             ("Model.norm", model.norm, "pre"),
             ("Model.methods", tuple(method.name for method in model.methods), ()),
-            ("Model.position_base", model.position_base, 10000.0),
+            ("Model.positions", model.positions, Model().positions),
         ],
     )
     triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}

@@ -219,7 +219,16 @@ class Names:
     dialect: Dialect
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
-        """Yields all entries; `rows` as in the function `entries`."""
+        """Yields all entries; `rows` as in the function `entries`.
+
+        Raises:
+            UserError: if a parameter has no name there.
+        """
+        if "learned" in self.config.positions:
+            raise UserError(
+                f"Model.positions={self.config.positions!r}: learned positions are neither read "
+                "from other toolkits nor written for them"
+            )
         yield self._embedding(rows)
         number, parts = 0, make_plan(self.config, self.layout).stages
         for part in parts:

@@ -19,7 +19,7 @@ from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
-from mnmt_jax.design.layouts import SOURCE, get_layout
+from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
 from mnmt_jax.design.plan import Layer, Plan, StagePlan
 from mnmt_jax.distributed.sharding import split_rows, whole_width
@@ -33,6 +33,13 @@ from mnmt_jax.model.taps import TAPS
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
 _LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
+# What makes a role's span shorter, in training and in translation.
+_SHORTENED = {
+    SOURCE: "Data.source_length or Decode.buckets",
+    REGISTER: "Data.source_length, Data.max_segments or Decode.buckets",
+    TRIGGER: "Data.max_segments",
+    TARGET: "Data.target_length or Decode.max_length",
+}
 _UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
 
 
@@ -71,8 +78,10 @@ class Network(nn.Module, Passing):
         plan: what its stages consist of.
         vocab_size: rows of the one embedding shared by all spans and the output projection.
 
-    Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; what the plan
-    has before and after the layers of a stage (`stage_{i}_norm`, adaption modules) by its name.
+    Parameters: `embedding` [vocab, embed]; if positions are learned `embedding_positions`
+    [rows, embed], of which row p is position p (fairseq's row p + 2); `layer_{i}` counted through
+    all stages; what the plan has before and after the layers of a stage (`stage_{i}_norm`, adaption
+    modules) by its name.
     """
 
     config: Model
@@ -90,6 +99,9 @@ class Network(nn.Module, Passing):
         self.embedding = self.param(
             "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
         )
+        if "learned" in config.positions:
+            shape = config.positions[1], config.embed
+            self.rows = self.param("embedding_positions", _normal_init, shape, jnp.float32)
         block = nn.remat(Block) if config.remat else Block
         self.layer = [block(config, layer) for _, layer in self.plan.layers()]
         self.create((*self.plan.around(), *self.plan.aside))
@@ -158,6 +170,23 @@ class Network(nn.Module, Passing):
         """Computes float32 logits of the next token at each target position; see `features`."""
         return self._project(self.features(batch, deterministic))
 
+    def check_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Checks that every position of spans has a vector.
+
+        Args:
+            lengths: of roles' spans.
+
+        Raises:
+            UserError: if positions are learned and a span is longer than their rows.
+        """
+        rows = self.config.positions[1] if "learned" in self.config.positions else math.inf
+        for role, length in lengths.items():
+            if length > rows:
+                raise UserError(
+                    f"Model.positions=('learned', {rows}): the {role} span has {length} positions; "
+                    f"give as many rows, or lower {_SHORTENED[role]}"
+                )
+
     def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
         """Runs the static roles once and prepares decoding.
 
@@ -191,6 +220,7 @@ class Network(nn.Module, Passing):
             float32 logits of the next token, and the cache after this step.
         """
         role, positions = self.layout.generated, cache.index[None, None]
+        self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
         spans = {role: self._embed(tokens, positions)}
         context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
         first = len(self.layer) - len(cache.layers)
@@ -315,7 +345,13 @@ class Network(nn.Module, Passing):
     ) -> Float[Array, "*b embed"]:
         config = self.config
         scaled = whole_width(self.embedding)[tokens] * jnp.float32(math.sqrt(config.embed))
-        vectors = scaled + sinusoid(positions, config.embed, config.position_base)
+        match config.positions:
+            case ("sinusoidal", base):
+                vectors = scaled + sinusoid(positions, config.embed, base)
+            case ("learned", _):
+                vectors = scaled + whole_width(self.rows)[positions]
+            case _:
+                vectors = scaled
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
@@ -323,6 +359,7 @@ class Network(nn.Module, Passing):
         tokens, positions = (
             {role: batch[f"{role}_{kind}"] for role in roles} for kind in ("tokens", "positions")
         )
+        self.check_lengths({role: array.shape[1] for role, array in tokens.items()})
         return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
 
     def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
@@ -356,7 +393,11 @@ def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
     return {name.removesuffix(suffix): jnp.asarray(array) for name, array in found.items()}
 
 
+def _normal_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Draws N(0, embed ** -0.5), as fairseq does (MITRE spec 4.5)."""
+    return jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
+
+
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Draws N(0, embed ** -0.5) with a zero row for padding, as fairseq does (MITRE spec 4.5)."""
-    table = jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
-    return table.at[PAD_ID].set(0)
+    """The same with a zero row for padding."""
+    return _normal_init(rng, shape, dtype).at[PAD_ID].set(0)

@@ -33,7 +33,7 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
-_SIZES = ("embed", "mlp", "heads", "norm", "position_base")
+_SIZES = ("embed", "mlp", "activation", "heads", "norm", "positions")
 
 
 @dataclasses.dataclass(frozen=True)

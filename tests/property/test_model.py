@@ -146,11 +146,22 @@ def test_one_register_layer_hides_the_source():
     assert "source" in layout.with_layers((2,)).reachable("target")
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_stepping_equals_teacher_forcing(name):
+ENDS = {"positions": ("learned", 12), "activation": "gelu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [(name, {}) for name in LAYOUTS]
+    + [
+        ("two_stage_trigger", ENDS),
+        ("encoder_decoder_register", ENDS),
+        ("register", {"positions": ()}),
+    ],
+)
+def test_stepping_equals_teacher_forcing(name, ends):
     layout = LAYOUTS[name]
     methods = (Adaption(8),) if "source" in layout.stages[-1].roles else ()
-    config = small_config(name, norm="pre", methods=methods)
+    config = small_config(name, norm="pre", methods=methods, **ends)
     batch = unpacked(layout, random_pairs(3, seed=5), pad=1)
     model, params = make(config, batch)
     logits = apply(model, params, batch)
