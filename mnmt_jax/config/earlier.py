@@ -46,7 +46,7 @@ _MOVED = {
 }
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
 # What every model of a version that did not write it had.
-_ALWAYS = {"activation": "relu"}
+_ALWAYS = {"activation": "relu", "embedding_scale": True}
 
 
 def told(field: str) -> str:

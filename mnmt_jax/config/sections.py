@@ -77,6 +77,7 @@ class Model(Checked):
         attention_dropout: rate on attention weights.
         positions: how a position is told: `('sinusoidal', base)` of the wavelengths, 10000 as
             published, `('learned', rows)`, a vector for each of so many positions, or `()`.
+        embedding_scale: multiply a token's vector by sqrt(embed) before its position is added.
         methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
             the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
         lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
@@ -99,6 +100,7 @@ class Model(Checked):
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     positions: Positions = ("sinusoidal", 10000.0)
+    embedding_scale: bool = True
     methods: tuple[Method, ...] = ()
     lora_rank: Amount = 0
     lora: tuple[str, ...] = ("query", "value")

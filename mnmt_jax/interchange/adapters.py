@@ -50,6 +50,7 @@ _STRUCTURE = (
     "register_factor",
     "methods",
     "positions",
+    "embedding_scale",
 )
 
 Step = int | str | None

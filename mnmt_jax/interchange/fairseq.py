@@ -165,7 +165,6 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
     is_register = "register_factor" in arguments
     activation = get("activation_fn", "relu")
     needed = [
-        ("no_scale_embedding", bool(get("no_scale_embedding")), False),
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
         ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
@@ -184,6 +183,7 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         "mlp": int(arguments["decoder_ffn_embed_dim"]),
         "heads": int(arguments["decoder_attention_heads"]),
         "activation": activation,
+        "embedding_scale": not get("no_scale_embedding"),
         "positions": () if get("no_token_positional_embeddings") else Model().positions,
         "norm": "pre" if pre else "post",
         "dropout": float(get("dropout", 0.1)),
@@ -269,6 +269,7 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     found |= {
         "share_all_embeddings": True,
         "activation_fn": model.activation,
+        "no_scale_embedding": not model.embedding_scale,
         "no_token_positional_embeddings": not model.positions,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,

@@ -66,7 +66,6 @@ _SHARED = {
     "pad_token_id": _PAD,
     "eos_token_id": _EOS,
     "decoder_start_token_id": _EOS,
-    "scale_embedding": True,
     "activation_dropout": 0.0,
     "decoder_layerdrop": 0.0,
     "init_std": 0.02,
@@ -192,7 +191,6 @@ def _model(folder: Path, values: Values, kind: Kind) -> Model:
                 activation,
                 activation if activation in ACTIVATIONS else "relu",
             ),
-            ("scale_embedding", values.get("scale_embedding", True), True),
             ("tie_word_embeddings", values.get("tie_word_embeddings", True), True),
             ("feed-forward widths", mlp, mlp[:1] * len(mlp)),
             ("attention heads", heads, heads[:1] * len(heads)),
@@ -204,6 +202,7 @@ def _model(folder: Path, values: Values, kind: Kind) -> Model:
         embed=int(values["d_model"]),
         mlp=mlp[0],
         activation=activation,
+        embedding_scale=bool(values.get("scale_embedding", True)),
         heads=heads[0],
         register_factor=float(values.get("register_factor", 1.0)),
         dropout=float(values.get("dropout", 0.1)),
@@ -268,7 +267,10 @@ def _values(config: Config, kind: Kind) -> dict[str, Any]:
     model = config.model
     values: dict[str, Any] = {"model_type": kind.name, "architectures": [kind.architecture]}
     values |= dict(kind.defaults) | {"d_model": model.embed}
-    values["activation_function"] = model.activation
+    values |= {
+        "activation_function": model.activation,
+        "scale_embedding": model.embedding_scale,
+    }
     for side, layers in zip(kind.sides, model.stage_layers, strict=True):
         values[f"{side}_layers"] = layers
         values[f"{side}_ffn_dim"] = model.mlp

@@ -344,14 +344,14 @@ class Network(nn.Module, Passing):
         self, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
     ) -> Float[Array, "*b embed"]:
         config = self.config
-        scaled = whole_width(self.embedding)[tokens] * jnp.float32(math.sqrt(config.embed))
+        vectors = whole_width(self.embedding)[tokens]
+        if config.embedding_scale:
+            vectors = vectors * jnp.float32(math.sqrt(config.embed))
         match config.positions:
             case ("sinusoidal", base):
-                vectors = scaled + sinusoid(positions, config.embed, base)
+                vectors = vectors + sinusoid(positions, config.embed, base)
             case ("learned", _):
-                vectors = scaled + whole_width(self.rows)[positions]
-            case _:
-                vectors = scaled
+                vectors = vectors + whole_width(self.rows)[positions]
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:

@@ -33,7 +33,7 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
-_SIZES = ("embed", "mlp", "activation", "heads", "norm", "positions")
+_SIZES = ("embed", "mlp", "activation", "heads", "norm", "positions", "embedding_scale")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -146,7 +146,7 @@ def test_one_register_layer_hides_the_source():
     assert "source" in layout.with_layers((2,)).reachable("target")
 
 
-ENDS = {"positions": ("learned", 12), "activation": "gelu"}
+ENDS = {"positions": ("learned", 12), "activation": "gelu", "embedding_scale": False}
 
 
 @pytest.mark.parametrize(

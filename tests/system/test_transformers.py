@@ -28,9 +28,10 @@ from tests.sample_batches import pack
 from tests.unit.made_text import sentences
 
 LOGITS_ATOL = 2e-5
+OTHER_ENDS = {"activation_function": "gelu", "scale_embedding": False}
 
 
-@pytest.fixture(scope="module", params=[{}, {"activation_function": "gelu"}], ids=str)
+@pytest.fixture(scope="module", params=[{}, OTHER_ENDS], ids=["plain", "other_ends"])
 def run(tmp_path_factory, request) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     made_foreign.m2m100_directory(folder / "given")

@@ -66,9 +66,11 @@ def test_every_plain_layer_has_the_model_s_activation():
 ROWS = 11
 
 
-def test_a_learned_position_is_a_row_of_its_own():
-    """Positions restart in every segment."""
-    layout, config = LAYOUTS["register"], small_config("register", positions=("learned", 20))
+@pytest.mark.parametrize("scale", [True, False])
+def test_a_learned_position_is_a_row_of_its_own(scale):
+    """Positions restart in every segment; sqrt(16) is 4."""
+    layout = LAYOUTS["register"]
+    config = small_config("register", positions=("learned", 20), embedding_scale=scale)
     spans = [spans_of(layout, *pair) for pair in random_pairs(2, seed=1)]
     batch = pack([spans], dict.fromkeys(layout.embedded_roles(), 20))
     model, params = make(config, batch)
@@ -77,7 +79,9 @@ def test_a_learned_position_is_a_row_of_its_own():
     found = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
     for role, vectors in found.items():
         tokens, positions = (batch[f"{role}_{kind}"] for kind in ("tokens", "positions"))
-        np.testing.assert_allclose(vectors, table[tokens] * 4 + rows[positions], atol=1e-6)
+        np.testing.assert_allclose(
+            vectors, table[tokens] * (4 if scale else 1) + rows[positions], atol=1e-6
+        )
     assert len(set(batch["source_positions"][0])) < (batch["source_segment_ids"] != 0).sum()
 
 

@@ -226,7 +226,7 @@ def test_an_adapter_of_before_is_for_a_model_of_before():
         renewed_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
         == here["positions"]
     )
-    for name, other in (("activation", "gelu"),):
+    for name, other in (("activation", "gelu"), ("embedding_scale", False)):
         assert (
             facts[name] != other and renewed_facts(OLD_FACTS | {name: other}, here)[name] == other
         )
