@@ -29,7 +29,9 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         shapes: a parameter tree of arrays or shapes.
         plan: of the model.
     """
-    components = dict.fromkeys((_EMBEDDING, f"{_EMBEDDING}_positions"), _EMBEDDING) | {
+    tables = [table.name for table in plan.tables]
+    tables += [f"{name}_positions" for name in tables]
+    components = dict.fromkeys(tables, _EMBEDDING) | {
         LORA_A: _LORA,
         LORA_B: _LORA,
     }

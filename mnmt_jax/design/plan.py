@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.design.layout import Layout, Stage
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 
 Lengths = Mapping[str, float]  # role -> tokens
 Maps = Iterator[tuple[str, float, tuple[int, int]]]
@@ -137,6 +137,22 @@ class StagePlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Table:
+    """A vector for each token of the vocabulary.
+
+    Attributes:
+        name: of the parameter [vocab, embed]; ends in `embedding`. Learned positions of its roles
+            are `{name}_positions`.
+        roles: whose tokens it embeds; empty is all that no other table names.
+        embeds: whether it embeds any.
+    """
+
+    name: str = "embedding"
+    roles: tuple[str, ...] = ()
+    embeds: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What a model consists of.
 
@@ -145,11 +161,46 @@ class Plan:
         stages: one plan for each of the layout's stages.
         aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
             Of each only the kind matters: there is no residual stream.
+        tables: that embed tokens; each role by one.
     """
 
     layout: Layout
     stages: tuple[StagePlan, ...]
     aside: Layer = ()
+    tables: tuple[Table, ...] = (Table(),)
+
+    def check(self) -> None:
+        """Checks what edits may have left wrong.
+
+        Raises:
+            UserError: if a table's name or roles do not do, or a role has not one table.
+        """
+        names, roles = [table.name for table in self.tables], self.layout.embedded_roles()
+        for table in self.tables:
+            if names.count(table.name) > 1 or not table.name.endswith("embedding"):
+                raise UserError(
+                    f"table '{table.name}': names of tables differ and end in 'embedding'; choose "
+                    "another"
+                )
+            if unknown := set(table.roles) - set(roles):
+                raise UserError(
+                    f"table '{table.name}': layout '{self.layout.name}' has no role "
+                    f"{listed(sorted(unknown))}; it has {listed(roles)}"
+                )
+        for role in roles:
+            if len(found := self._tables_of(role)) != 1:
+                raise UserError(
+                    f"role '{role}' is embedded by {len(found)} tables; name it in the roles of one"
+                )
+
+    def table_of(self, role: str) -> Table:
+        """Returns the table that embeds a role's tokens."""
+        return self._tables_of(role)[0]
+
+    def _tables_of(self, role: str) -> list[Table]:
+        embed = [table for table in self.tables if table.embeds]
+        named = [table for table in embed if role in table.roles]
+        return named or [table for table in embed if not table.roles]
 
     def layers(self) -> Iterator[tuple[Stage, Layer]]:
         """Yields the layers of all stages in order, each with its stage."""

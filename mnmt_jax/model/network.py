@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Layer, Plan, StagePlan
+from mnmt_jax.design.plan import Layer, Plan, StagePlan, Table
 from mnmt_jax.distributed.sharding import split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
@@ -76,11 +77,12 @@ class Network(nn.Module, Passing):
     Attributes:
         config: sizes.
         plan: what its stages consist of.
-        vocab_size: rows of the one embedding shared by all spans and the output projection.
+        vocab_size: rows of each table.
 
-    Parameters: `embedding` [vocab, embed]; if positions are learned `embedding_positions`
-    [rows, embed], of which row p is position p (fairseq's row p + 2); `layer_{i}` counted through
-    all stages; what the plan has before and after the layers of a stage (`stage_{i}_norm`, adaption
+    Parameters: tables [vocab, embed] by their names, which is the one `embedding` unless methods
+    say otherwise; if positions are learned `{table}_positions` [rows, embed] of each table that
+    embeds, of which row p is position p (fairseq's row p + 2); `layer_{i}` counted through all
+    stages; what the plan has before and after the layers of a stage (`stage_{i}_norm`, adaption
     modules) by its name.
     """
 
@@ -96,12 +98,22 @@ class Network(nn.Module, Passing):
     def setup(self) -> None:
         """Creates the parameters."""
         config = self.config
-        self.embedding = self.param(
-            "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
-        )
-        if "learned" in config.positions:
-            shape = config.positions[1], config.embed
-            self.rows = self.param("embedding_positions", _normal_init, shape, jnp.float32)
+
+        def matrix(name: str, rows: int, init: Callable[..., Array]) -> Array:
+            return self.param(name, init, (rows, config.embed), jnp.float32)
+
+        self.tables = {
+            each.name: matrix(
+                each.name, self.vocab_size, _embedding_init if each.embeds else _normal_init
+            )
+            for each in self.plan.tables
+        }
+        learned = "learned" in config.positions
+        self.rows = {
+            each.name: matrix(f"{each.name}_positions", config.positions[1], _normal_init)
+            for each in self.plan.tables
+            if learned and each.embeds
+        }
         block = nn.remat(Block) if config.remat else Block
         self.layer = [block(config, layer) for _, layer in self.plan.layers()]
         self.create((*self.plan.around(), *self.plan.aside))
@@ -221,7 +233,7 @@ class Network(nn.Module, Passing):
         """
         role, positions = self.layout.generated, cache.index[None, None]
         self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
-        spans = {role: self._embed(tokens, positions)}
+        spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
         context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
         first = len(self.layer) - len(cache.layers)
         layers = []
@@ -337,30 +349,38 @@ class Network(nn.Module, Passing):
         return self.pass_through(self.plan.stages[-1].leave, {role: spans[role]}, context)[0][role]
 
     def _project(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b vocab"]:
-        table = self.embedding.astype(states.dtype)
+        table = self.tables["embedding"].astype(states.dtype)
         return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
 
     def _embed(
-        self, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
+        self, table: Table, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
     ) -> Float[Array, "*b embed"]:
         config = self.config
-        vectors = whole_width(self.embedding)[tokens]
+        vectors = whole_width(self.tables[table.name])[tokens]
         if config.embedding_scale:
             vectors = vectors * jnp.float32(math.sqrt(config.embed))
         match config.positions:
             case ("sinusoidal", base):
                 vectors = vectors + sinusoid(positions, config.embed, base)
             case ("learned", _):
-                vectors = vectors + whole_width(self.rows)[positions]
+                vectors = vectors + whole_width(self.rows[table.name])[positions]
         return vectors.astype(jnp.dtype(config.dtype))
 
+    def _look_up(self, table: Table, tokens: Array, positions: Array) -> Array:
+        return split_rows(self._embed(table, tokens, positions))
+
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
-        """Looks all spans up at once: the gradient of the table is summed over devices once."""
-        tokens, positions = (
-            {role: batch[f"{role}_{kind}"] for role in roles} for kind in ("tokens", "positions")
-        )
-        self.check_lengths({role: array.shape[1] for role, array in tokens.items()})
-        return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
+        """Looks all spans of a table up at once: its gradient is summed over devices once."""
+        self.check_lengths({role: batch[f"{role}_tokens"].shape[1] for role in roles})
+        found: Spans = {}
+        for table in self.plan.tables:
+            own = [role for role in roles if self.plan.table_of(role) == table]
+            tokens, positions = (
+                {role: batch[f"{role}_{kind}"] for role in own} for kind in ("tokens", "positions")
+            )
+            if own:
+                found |= map_spans(functools.partial(self._look_up, table), True, tokens, positions)
+        return {role: found[role] for role in roles}
 
     def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]

@@ -175,11 +175,12 @@ def make_plan(config: Model, layout: Layout) -> Plan:
     """Returns the plan of the model that a configuration describes, with its methods' edits.
 
     Raises:
-        UserError: if a method does not fit the layout.
+        UserError: if a method does not fit the layout, or what they leave is no plan.
     """
     plan = plain_plan(config, layout)
     for method in config.methods:
         plan = method.edit(plan, config)
+    plan.check()
     return plan
 
 
