@@ -9,10 +9,10 @@ the loop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.design.layout import Layout, Stage
+from mnmt_jax.design.layout import Layout, Stage, live_roles
 from mnmt_jax.errors import UserError, listed
 
 Lengths = Mapping[str, float]  # role -> tokens
@@ -144,12 +144,28 @@ class Table:
         name: of the parameter [vocab, embed]; ends in `embedding`. Learned positions of its roles
             are `{name}_positions`.
         roles: whose tokens it embeds; empty is all that no other table names.
-        embeds: whether it embeds any.
+        embeds: whether it embeds any; otherwise heads alone read it.
     """
 
     name: str = "embedding"
     roles: tuple[str, ...] = ()
     embeds: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A term of the logits, which are the sum of all: states of the generated role times a table.
+
+    Attributes:
+        table: its name.
+        layer: after which the states are read, counted from 1 through all stages; 0 is the end,
+            after the `leave` of the last stage.
+        leave: what they pass before the table.
+    """
+
+    table: str = "embedding"
+    layer: int = 0
+    leave: Layer = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,19 +177,22 @@ class Plan:
         stages: one plan for each of the layout's stages.
         aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
             Of each only the kind matters: there is no residual stream.
-        tables: that embed tokens; each role by one.
+        tables: that embed tokens, each role by one, and that heads read.
+        heads: whose sum the logits are.
     """
 
     layout: Layout
     stages: tuple[StagePlan, ...]
     aside: Layer = ()
     tables: tuple[Table, ...] = (Table(),)
+    heads: tuple[Head, ...] = (Head(),)
 
     def check(self) -> None:
         """Checks what edits may have left wrong.
 
         Raises:
-            UserError: if a table's name or roles do not do, or a role has not one table.
+            UserError: if a table's name or roles do not do, a role has not one table, or a head
+                reads what is not there.
         """
         names, roles = [table.name for table in self.tables], self.layout.embedded_roles()
         for table in self.tables:
@@ -192,6 +211,15 @@ class Plan:
                 raise UserError(
                     f"role '{role}' is embedded by {len(found)} tables; name it in the roles of one"
                 )
+        passed = self.layout.layers_with(self.layout.generated)
+        for head in self.heads:
+            if head.table not in names or head.layer not in (0, *passed):
+                raise UserError(
+                    f"a head reads layer {head.layer} and table '{head.table}'; choose 0 or one of "
+                    f"layers {passed[0]} to {passed[-1]}, and one of {listed(names)}"
+                )
+        if not self.heads:
+            raise UserError("a plan without heads has no logits; give one")
 
     def table_of(self, role: str) -> Table:
         """Returns the table that embeds a role's tokens."""
@@ -209,9 +237,20 @@ class Plan:
                 yield part.stage, layer
 
     def around(self) -> Iterator[Sublayer]:
-        """Yields what stands before and after the layers of the stages."""
+        """Yields what stands before and after the layers of the stages, and before tables."""
         for part in self.stages:
             yield from (*part.enter, *part.leave)
+        for head in self.heads:
+            yield from head.leave
+
+    def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
+        """Returns `live_roles` of the stages; the outputs are what the heads read.
+
+        Args:
+            also: layers, counted from 1, and roles whose states after them are wanted besides.
+        """
+        read = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
+        return live_roles(self.layout.stages, read.union(also))
 
     def languages(self) -> frozenset[str]:
         """Returns the languages that any sublayer asks for."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.plan import Sublayer, Table
+from mnmt_jax.design.plan import Head, Sublayer, Table
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.sublayers import make_plan
@@ -230,9 +230,12 @@ class Names:
                 f"Model.positions={self.config.positions!r}: learned positions are neither read "
                 "from other toolkits nor written for them"
             )
-        if plan.tables != (Table(),):
+        if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
             names = listed([table.name for table in plan.tables])
-            raise UserError(f"other toolkits have no model with the tables {names}")
+            raise UserError(
+                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known "
+                "have one table, which is the only head's too"
+            )
         yield self._embedding(rows)
         number, parts = 0, plan.stages
         for part in parts:

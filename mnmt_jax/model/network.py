@@ -1,6 +1,6 @@
 """The translation model: any layout of the table, used through `logits`, `prefill` and `step`.
 
-`features` is `logits` before the tied output projection, for losses that never hold all logits.
+`features` is `logits` before the tables of the heads, for losses that never hold all logits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Layer, Plan, StagePlan, Table
+from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan, Table
 from mnmt_jax.distributed.sharding import split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
@@ -128,8 +128,8 @@ class Network(nn.Module, Passing):
 
     def features(
         self, batch: Batch, deterministic: bool = True
-    ) -> Float[Array, "batch target embed"]:
-        """Computes the final states of the target span under teacher forcing.
+    ) -> tuple[Float[Array, "batch target embed"], ...]:
+        """Computes what each head multiplies by its table, of the target under teacher forcing.
 
         Args:
             batch: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids`, int32 [batch, length],
@@ -140,10 +140,11 @@ class Network(nn.Module, Passing):
 
     def features_and_states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
-    ) -> tuple[Float[Array, "batch target embed"], tuple[Array, ...]]:
+    ) -> tuple[tuple[Float[Array, "batch target embed"], ...], tuple[Array, ...]]:
         """Computes `features` and, in the same pass, states as those of `states`."""
-        spans, _, layers = self._run(batch, self.plan.stages, deterministic)
-        features = self._finish(spans, self._context(batch, deterministic))
+        _, _, layers = self._run(batch, self.plan.stages, deterministic)
+        after = [passed.spans.get(self.layout.generated) for passed in layers]
+        features = self._finish(after, self._context(batch, deterministic))
         return features, _picked(layers, reads)
 
     def states(
@@ -235,13 +236,22 @@ class Network(nn.Module, Passing):
         self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
         spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
         context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
-        first = len(self.layer) - len(cache.layers)
-        layers = []
-        for block, layer in zip(self.layer[first:], cache.layers, strict=True):
-            reader = StepReader(layer, cache.index)
-            spans, growing = block(spans, dataclasses.replace(context, reader=reader))
-            layers.append(dataclasses.replace(layer, growing_kv=growing))
-        logits = self._project(self._finish(spans, context))
+        layers: list[LayerCache] = []
+        after: list[Any] = []  # of each layer, None before the role is there
+        for part in self.plan.stages:
+            if role not in part.stage.roles:
+                after += [None] * part.stage.layers
+                continue
+            spans, _ = self.pass_through(part.enter, spans, context)
+            for _ in part.layers:
+                layer, block = cache.layers[len(layers)], self.layer[len(after)]
+                reader = StepReader(layer, cache.index)
+                spans, growing = block(spans, dataclasses.replace(context, reader=reader))
+                layers.append(dataclasses.replace(layer, growing_kv=growing))
+                after.append(spans[role])
+            if part is not self.plan.stages[-1]:
+                spans, _ = self.pass_through(part.leave, spans, context)
+        logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _run(
@@ -343,14 +353,30 @@ class Network(nn.Module, Passing):
     def _layer_params(self, number: int) -> Any:
         return self.variables["params"][f"layer_{number}"]
 
-    def _finish(self, spans: Spans, context: Context) -> Float[Array, "*b embed"]:
-        """Returns the generated role's states after the end of the last stage."""
-        role = self.layout.generated
-        return self.pass_through(self.plan.stages[-1].leave, {role: spans[role]}, context)[0][role]
+    def _finish(
+        self, after: Sequence[Any], context: Context
+    ) -> tuple[Float[Array, "*b embed"], ...]:
+        """Returns what each head multiplies by its table.
 
-    def _project(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b vocab"]:
-        table = self.tables["embedding"].astype(states.dtype)
-        return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+        Args:
+            after: states of the generated role after each layer of all stages.
+            context: of the states.
+        """
+        role = self.layout.generated
+
+        def passed(leave: Layer, states: Array) -> Array:
+            return self.pass_through(leave, {role: states}, context)[0][role]
+
+        end = passed(self.plan.stages[-1].leave, after[-1])
+        read = (end, *after)
+        return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
+
+    def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
+        def term(head: Head, states: Array) -> Array:
+            table = self.tables[head.table].astype(states.dtype)
+            return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+
+        return functools.reduce(jnp.add, map(term, self.plan.heads, features))
 
     def _embed(
         self, table: Table, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
