@@ -22,7 +22,7 @@ from tests.unit import made_text
 SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
 ZERO_SHOT = (("de", "fr"), ("fr", "de"))
 # A model and an optimizer that learn the phrases of a test from scratch in a few hundred updates.
-LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, position_base=100.0)
+LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, positions=("sinusoidal", 100.0))
 LEARNS_FAST = Optimizer(learning_rate=8e-3, schedule="cosine", warmup_steps=40, label_smoothing=0.0)
 # For commands started again and again: programs that are quicker to compile than to keep, kept too.
 KEEP_ALL_PROGRAMS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

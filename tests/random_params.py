@@ -29,7 +29,8 @@ def random_params(
         _SHAPES[model] = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        mean, std = (_LORA | moments)[path[-1].key]
+        kind = "embedding" if "embedding" in path[-1].key else path[-1].key
+        mean, std = (_LORA | moments)[kind]
         return jax.numpy.asarray(rng.normal(mean, std, leaf.shape).astype(np.float32))
 
     return jax.tree_util.tree_map_with_path(draw, _SHAPES[model])

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# Section.field -> the method that has it now and the field's name there. A method was in use if its
-# first field here was not 0.
+
+@dataclasses.dataclass(frozen=True)
+class _Moved:
+    """Where a field of an earlier version went.
+
+    Attributes:
+        now: the field that has it.
+        value: of its value there; here it is written as this makes of it.
+        methods: where the method that has it now is named, if one has.
+        method: that method.
+        told: what an error says besides.
+    """
+
+    now: str
+    value: Callable[[Any], Any] = lambda value: value
+    methods: str = ""
+    method: str = ""
+    told: str = ""
+
+
+def _to_method(methods: str, method: str, now: str) -> _Moved:
+    return _Moved(now, methods=methods, method=method, told=f"with {methods} = ('{method}',)")
+
+
+def _sinusoidal(base: Any) -> tuple[str, Any]:
+    return "sinusoidal", base
+
+
+# A method was in use if its first field here was not 0.
 _MOVED = {
-    "Model.adaption_mlp": ("Model.methods", "adaption", "Adaption.mlp"),
-    "Model.adaption_dropout": ("Model.methods", "adaption", "Adaption.dropout"),
-    "Train.contrastive_layer": ("Train.methods", "instructcl", "InstruCL.layer"),
-    "Train.contrastive_form": ("Train.methods", "instructcl", "InstruCL.form"),
+    "Model.adaption_mlp": _to_method("Model.methods", "adaption", "Adaption.mlp"),
+    "Model.adaption_dropout": _to_method("Model.methods", "adaption", "Adaption.dropout"),
+    "Train.contrastive_layer": _to_method("Train.methods", "instructcl", "InstruCL.layer"),
+    "Train.contrastive_form": _to_method("Train.methods", "instructcl", "InstruCL.form"),
+    "Model.position_base": _Moved(
+        "Model.positions", _sinusoidal, told="which is ('sinusoidal', 10000.0) for base 10000"
+    ),
 }
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
+# What every model of a version that did not write it had.
+_ALWAYS = {"activation": "relu", "embedding_scale": True}
 
 
 def told(field: str) -> str:
@@ -22,10 +55,8 @@ def told(field: str) -> str:
     Args:
         field: `Section.name`.
     """
-    if field not in _MOVED:
-        return ""
-    methods, method, now = _MOVED[field]
-    return f"{field}: is {now} now, with {methods} = ('{method}',)"
+    moved = _MOVED.get(field)
+    return f"{field}: is {moved.now} now, {moved.told}" if moved else ""
 
 
 def renewed(statements: Iterable[Any]) -> list[Any]:
@@ -34,20 +65,20 @@ def renewed(statements: Iterable[Any]) -> list[Any]:
     Args:
         statements: bindings of plain values; others are left as they are.
     """
-    kept, moved = [], {}
+    kept, found = [], {}
     for statement in statements:
         field = f"{statement.selector}.{statement.arg_name}" if _is_binding(statement) else ""
         if field in _MOVED:
-            moved[field] = statement
+            found[field] = statement
         else:
             kept.append(statement)
-    used = {_MOVED[field][1] for field in _SWITCHES if field in moved and moved[field].value}
-    for field, statement in moved.items():
-        methods, method, now = _MOVED[field]
-        if method in used:
-            kept.append(_renamed(statement, now, statement.value))
+    used = {_MOVED[field].method for field in _SWITCHES if field in found and found[field].value}
+    for field, statement in found.items():
+        moved = _MOVED[field]
+        if moved.method in {"", *used}:
+            kept.append(_renamed(statement, moved.now, moved.value(statement.value)))
             if field in _SWITCHES:
-                kept.append(_renamed(statement, methods, (method,)))
+                kept.append(_renamed(statement, moved.methods, (moved.method,)))
     return kept
 
 
@@ -58,7 +89,9 @@ def renewed_facts(model: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str
         model: of the adapter's file.
         here: the same of the model at hand; rates that earlier versions did not write are its.
     """
-    facts = dict(model)
+    facts = _ALWAYS | dict(model)
+    if "position_base" in facts:
+        facts["positions"] = [*_sinusoidal(facts.pop("position_base"))]
     mlp = facts.pop("adaption_mlp", 0)
     if "methods" not in facts:
         rates = {each["name"]: each.get("dropout") for each in here["methods"]}

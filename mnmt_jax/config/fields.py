@@ -41,6 +41,35 @@ class Range:
         return " and ".join(parts) or "finite"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Named:
+    """The pairs of a name and a value that a field may hold, or nothing: `()`.
+
+    Attributes:
+        kinds: the type of each name's value.
+    """
+
+    kinds: Mapping[str, Any]
+
+    def checked(self, field: str, value: Any) -> tuple[Any, ...]:
+        """Returns a pair with its value as what it must be.
+
+        Raises:
+            UserError: if it is no such pair.
+        """
+        pair = value if isinstance(value, tuple | list) else (value,)
+        if not pair:
+            return ()
+        name, *rest = pair
+        if not isinstance(name, str) or name not in self.kinds or len(rest) != 1:
+            raise UserError(f"{field}={value!r} must be {self}")
+        return name, _part(field, value, rest[0], self.kinds[name])
+
+    def __str__(self) -> str:
+        pairs = (f"('{name}', {_KINDS[_base(kind)]})" for name, kind in self.kinds.items())
+        return f"{', '.join(pairs)} or ()"
+
+
 # What a field may hold is its type: every number of the configuration has one of these.
 Count = Annotated[int, Range(low=1)]
 Amount = Annotated[int, Range(low=0)]
@@ -49,6 +78,7 @@ Number = Annotated[float, Range()]
 Weight = Annotated[float, Range(low=0)]
 Positive = Annotated[float, Range(low=0, above=True)]
 Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout, a label's share
+Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
 
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}
 
@@ -75,6 +105,9 @@ def field_types(section: type) -> Mapping[str, Any]:
 
 def _checked(field: str, value: Any, kind: Any) -> Any:
     """Returns a value of its declared type: lists become tuples, integers become floats."""
+    allowed = _allowed(kind)
+    if isinstance(allowed, Named):
+        return allowed.checked(field, value)
     if typing.get_origin(kind) is not tuple:
         return _part(field, value, value, kind)
     inner = typing.get_args(kind)[0]
@@ -95,11 +128,20 @@ def _part(field: str, whole: Any, value: Any, kind: Any) -> Any:
         if value not in choices:
             raise UserError(f"{field}={whole!r} must be one of {', '.join(choices)}")
         return value
-    allowed = next(iter(getattr(kind, "__metadata__", ())), None)
-    typed = _typed(field, value, typing.get_args(kind)[0] if allowed else kind)
+    allowed = _allowed(kind)
+    typed = _typed(field, value, _base(kind))
     if allowed and typed not in allowed:
         raise UserError(f"{field}={typed if whole is value else whole!r} must be {allowed}")
     return typed
+
+
+def _allowed(kind: Any) -> Any:
+    """Returns what an annotated type says of its values."""
+    return next(iter(getattr(kind, "__metadata__", ())), None)
+
+
+def _base(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if _allowed(kind) else kind
 
 
 def _typed(field: str, value: Any, kind: type) -> Any:

@@ -17,6 +17,7 @@ from mnmt_jax.config.fields import (
     Checked,
     Count,
     Number,
+    Positions,
     Positive,
     Range,
     Rate,
@@ -67,13 +68,16 @@ class Model(Checked):
         stage_layers: layers of each stage.
         embed: residual width.
         mlp: hidden width of the feed-forward layers.
+        activation: between their two maps: `relu` or `gelu`, the exact one, x * Phi(x).
         heads: attention heads; `embed` must be a multiple.
         vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
         register_factor: source tokens per register; r = ceil(n / register_factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
-        position_base: base of the sinusoids' wavelengths; 10000 as published.
+        positions: how a position is told: `('sinusoidal', base)` of the wavelengths, 10000 as
+            published, `('learned', rows)`, a vector for each of so many positions, or `()`.
+        embedding_scale: multiply a token's vector by sqrt(embed) before its position is added.
         methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
             the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
         lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
@@ -88,13 +92,15 @@ class Model(Checked):
     stage_layers: tuple[Count, ...] = (12,)
     embed: Annotated[int, Range(low=2)] = 1024
     mlp: Count = 4096
+    activation: Literal["relu", "gelu"] = "relu"
     heads: Count = 16
     vocab_size: Amount = 0
     norm: Literal["pre", "post"] = "pre"
     register_factor: Positive = 1.0
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
-    position_base: Positive = 10000.0
+    positions: Positions = ("sinusoidal", 10000.0)
+    embedding_scale: bool = True
     methods: tuple[Method, ...] = ()
     lora_rank: Amount = 0
     lora: tuple[str, ...] = ("query", "value")
@@ -110,7 +116,7 @@ class Model(Checked):
             raise UserError(
                 f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
             )
-        if self.embed % 2:
+        if self.embed % 2 and "sinusoidal" in self.positions:
             raise UserError(
                 f"Model.embed={self.embed} must be even: positions are sines and cosines"
             )

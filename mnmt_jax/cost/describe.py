@@ -29,7 +29,12 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         shapes: a parameter tree of arrays or shapes.
         plan: of the model.
     """
-    components = {_EMBEDDING: _EMBEDDING} | {LORA_A: _LORA, LORA_B: _LORA}
+    tables = [table.name for table in plan.tables]
+    tables += [f"{name}_positions" for name in tables]
+    components = dict.fromkeys(tables, _EMBEDDING) | {
+        LORA_A: _LORA,
+        LORA_B: _LORA,
+    }
     layers = (each for _, layer in plan.layers() for each in layer)
     for each in (*layers, *plan.around(), *plan.aside):
         components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}

@@ -261,13 +261,18 @@ class Converter:
             return tags
         return np.full_like(tags, self.vocabulary.eos_id)
 
-    def _shape(self, role: str, rows: int) -> tuple[int, int]:
+    def widths(self) -> dict[str, int]:
+        """Returns the length of each role's span."""
         width = {
             SOURCE: self.lengths.source,
             REGISTER: self.lengths.registers(self.register_factor),
             TRIGGER: self.lengths.max_segments,
+            TARGET: self.lengths.target,
         }
-        return rows, width[role]
+        return {role: width[role] for role in self.roles}
+
+    def _shape(self, role: str, rows: int) -> tuple[int, int]:
+        return rows, self.widths()[role]
 
 
 def views_of(config: Config) -> tuple[View, ...]:

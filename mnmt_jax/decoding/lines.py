@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -131,7 +131,8 @@ def translate_lines(
             not finite.
     """
     search = make_search(decode)
-    _check(system, decode)
+    longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
+    _check(system, decode, {system.model.layout.generated: longest})
     encoded = _encode(system, [line.text for line in lines])
     room = max(decode.buckets) - system.instruction.source_extra
     yield from ((i, Translation()) for i, pieces in enumerate(encoded) if not pieces)
@@ -168,7 +169,7 @@ def score_lines(
     Raises:
         UserError: if a pair does not fit the largest bucket.
     """
-    _check(system, decode)
+    _check(system, decode, {})
     vocabulary, instruction = system.vocabulary, system.instruction
     sources = vocabulary.encode_lines([line.text for line in lines])
     targets = vocabulary.encode_lines(references)
@@ -207,7 +208,8 @@ def length_limit(decode: Decode, source_tokens: int) -> int:
     return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
 
 
-def _check(system: System, decode: Decode) -> None:
+def _check(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
+    """Checks that buckets can be followed; `lengths` of spans that do not follow from them."""
     if decode.batch < 1 or decode.max_length < 1:
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
@@ -218,6 +220,7 @@ def _check(system: System, decode: Decode) -> None:
             f"Decode.buckets={decode.buckets}: each must be at least {least}, a piece with its "
             "tag and eos"
         )
+    system.model.check_lengths(system.converter(max(decode.buckets)).widths() | dict(lengths))
 
 
 def _plan(

@@ -138,14 +138,6 @@ class Layout:
         passed = [role in stage.roles for stage in self.stages for _ in range(stage.layers)]
         return tuple(number for number, present in enumerate(passed, start=1) if present)
 
-    def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
-        """Returns `live_roles` of the stages; the output is the generated role's last states.
-
-        Args:
-            also: layers, counted from 1, and roles whose states after them are wanted besides.
-        """
-        return live_roles(self.stages, {(self.layers, self.generated), *also})
-
     def reachable(self, query_role: str) -> frozenset[str]:
         """Returns the roles whose input vectors can influence `query_role`'s final state.
 

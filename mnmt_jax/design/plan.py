@@ -9,11 +9,11 @@ the loop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from mnmt_jax.design.layout import Layout, Stage
-from mnmt_jax.errors import UserError
+from mnmt_jax.design.layout import Layout, Stage, live_roles
+from mnmt_jax.errors import UserError, listed
 
 Lengths = Mapping[str, float]  # role -> tokens
 Maps = Iterator[tuple[str, float, tuple[int, int]]]
@@ -155,6 +155,38 @@ class StagePlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Table:
+    """A vector for each token of the vocabulary.
+
+    Attributes:
+        name: of the parameter [vocab, embed]; ends in `embedding`. Learned positions of its roles
+            are `{name}_positions`.
+        roles: whose tokens it embeds; empty is all that no other table names.
+        embeds: whether it embeds any; otherwise heads alone read it.
+    """
+
+    name: str = "embedding"
+    roles: tuple[str, ...] = ()
+    embeds: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A term of the logits, which are the sum of all: states of the generated role times a table.
+
+    Attributes:
+        table: its name.
+        layer: after which the states are read, counted from 1 through all stages; 0 is the end,
+            after the `leave` of the last stage.
+        leave: what they pass before the table.
+    """
+
+    table: str = "embedding"
+    layer: int = 0
+    leave: Layer = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What a model consists of.
 
@@ -163,11 +195,58 @@ class Plan:
         stages: one plan for each of the layout's stages.
         aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
             Of each only the kind matters: there is no residual stream.
+        tables: that embed tokens, each role by one, and that heads read.
+        heads: whose sum the logits are.
     """
 
     layout: Layout
     stages: tuple[StagePlan, ...]
     aside: Layer = ()
+    tables: tuple[Table, ...] = (Table(),)
+    heads: tuple[Head, ...] = (Head(),)
+
+    def check(self) -> None:
+        """Checks what edits may have left wrong.
+
+        Raises:
+            UserError: if a table's name or roles do not do, a role has not one table, or a head
+                reads what is not there.
+        """
+        names, roles = [table.name for table in self.tables], self.layout.embedded_roles()
+        for table in self.tables:
+            if names.count(table.name) > 1 or not table.name.endswith("embedding"):
+                raise UserError(
+                    f"table '{table.name}': names of tables differ and end in 'embedding'; choose "
+                    "another"
+                )
+            if unknown := set(table.roles) - set(roles):
+                raise UserError(
+                    f"table '{table.name}': layout '{self.layout.name}' has no role "
+                    f"{listed(sorted(unknown))}; it has {listed(roles)}"
+                )
+        for role in roles:
+            if len(found := self._tables_of(role)) != 1:
+                raise UserError(
+                    f"role '{role}' is embedded by {len(found)} tables; name it in the roles of one"
+                )
+        passed = self.layout.layers_with(self.layout.generated)
+        for head in self.heads:
+            if head.table not in names or head.layer not in (0, *passed):
+                raise UserError(
+                    f"a head reads layer {head.layer} and table '{head.table}'; choose 0 or one of "
+                    f"layers {passed[0]} to {passed[-1]}, and one of {listed(names)}"
+                )
+        if not self.heads:
+            raise UserError("a plan without heads has no logits; give one")
+
+    def table_of(self, role: str) -> Table:
+        """Returns the table that embeds a role's tokens."""
+        return self._tables_of(role)[0]
+
+    def _tables_of(self, role: str) -> list[Table]:
+        embed = [table for table in self.tables if table.embeds]
+        named = [table for table in embed if role in table.roles]
+        return named or [table for table in embed if not table.roles]
 
     def layers(self) -> Iterator[tuple[Stage, Layer]]:
         """Yields the layers of all stages in order, each with its stage."""
@@ -176,9 +255,20 @@ class Plan:
                 yield part.stage, layer
 
     def around(self) -> Iterator[Sublayer]:
-        """Yields what stands before and after the layers of the stages."""
+        """Yields what stands before and after the layers of the stages, and before tables."""
         for part in self.stages:
             yield from (*part.enter, *part.leave)
+        for head in self.heads:
+            yield from head.leave
+
+    def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
+        """Returns `live_roles` of the stages; the outputs are what the heads read.
+
+        Args:
+            also: layers, counted from 1, and roles whose states after them are wanted besides.
+        """
+        read = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
+        return live_roles(self.layout.stages, read.union(also))
 
     def languages(self) -> frozenset[str]:
         """Returns the languages that any sublayer asks for."""

@@ -40,6 +40,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 # have the same paths.
 PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
+    "embedding_positions": ("length", "embed"),
     "query/kernel": ("embed", "heads", "kv"),
     "query/bias": ("heads", "kv"),
     "query/lora_a": ("embed", "rank"),
@@ -261,17 +262,19 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     Left to itself the compiler sums over devices in every round of the loop.
 
     Args:
-        function: takes a parameter table, [vocab, embed], and arrays [rows, ...]; the table is
-            whole in `embed`, and split over `tensor` even where the parameter stays whole.
+        function: takes parameter tables, [vocab, embed], and arrays [rows, ...] or tuples of
+            such; the tables are whole in `embed`, and split over `tensor` even where the parameters
+            stay whole.
         shards: from `row_shards`.
         kinds: of each result. `rows`: its first axis holds rows. `sum`: the devices' are added up.
             `table`: the same, and each device keeps its part of the width, as of a parameter.
     """
 
-    def split(table: Array, *rows: Array) -> tuple[Array, ...]:
+    def split(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
         if _has_mesh():
-            table = jax.lax.with_sharding_constraint(table, PartitionSpec(RULES["vocab"], None))
-        return function(table, *rows)
+            spec = PartitionSpec(RULES["vocab"], None)
+            tables = tuple(jax.lax.with_sharding_constraint(table, spec) for table in tables)
+        return function(tables, *rows)
 
     if shards == 1:
         return split
@@ -290,10 +293,10 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
             return jax.lax.psum(result, others)
         return jax.lax.psum(result, axes) if kind == "sum" else result
 
-    def local(table: Array, *rows: Array) -> tuple[Array, ...]:
-        return tuple(map(add_up, split(table, *rows), kinds))
+    def local(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
+        return tuple(map(add_up, split(tables, *rows), kinds))
 
-    def call(table: Array, *rows: Array) -> tuple[Array, ...]:
+    def call(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
         return jax.shard_map(
             local,
             mesh=jax.sharding.get_abstract_mesh(),
@@ -301,7 +304,7 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
             out_specs=tuple(specs[kind] for kind in kinds),
             axis_names=set(axes),
             check_vma=False,
-        )(table, *rows)
+        )(tables, *rows)
 
     return call
 

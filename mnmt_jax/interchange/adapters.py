@@ -44,11 +44,13 @@ _STRUCTURE = (
     "stage_layers",
     "embed",
     "mlp",
+    "activation",
     "heads",
     "norm",
     "register_factor",
     "methods",
-    "position_base",
+    "positions",
+    "embedding_scale",
 )
 
 Step = int | str | None

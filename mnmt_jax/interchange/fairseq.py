@@ -30,6 +30,7 @@ from mnmt_jax.interchange.token_table import (
 )
 from mnmt_jax.interchange.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 State = Mapping[str, np.ndarray]
@@ -162,13 +163,12 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
     stages = (int(get("encoder_layers", 0)), int(arguments["decoder_layers"]))
     pre = bool(get("decoder_normalize_before"))
     is_register = "register_factor" in arguments
+    activation = get("activation_fn", "relu")
     needed = [
-        ("no_scale_embedding", bool(get("no_scale_embedding")), False),
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
-        ("no_token_positional_embeddings", bool(get("no_token_positional_embeddings")), False),
         ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
-        ("activation_fn", get("activation_fn", "relu"), "relu"),
+        ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
     ]
     if is_register:
         needed.append(("encoder_layers", stages[0], 0))
@@ -182,6 +182,9 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         "embed": int(arguments["decoder_embed_dim"]),
         "mlp": int(arguments["decoder_ffn_embed_dim"]),
         "heads": int(arguments["decoder_attention_heads"]),
+        "activation": activation,
+        "embedding_scale": not get("no_scale_embedding"),
+        "positions": () if get("no_token_positional_embeddings") else Model().positions,
         "norm": "pre" if pre else "post",
         "dropout": float(get("dropout", 0.1)),
         "attention_dropout": float(get("attention_dropout", 0.0)),
@@ -242,6 +245,8 @@ def _export_arguments(config: Config) -> dict[str, Any]:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
+    if model.positions not in (Model().positions, ()):
+        raise UserError(f"fairseq has no model with Model.positions={model.positions!r}")
     found = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()
@@ -263,7 +268,9 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
     found |= {
         "share_all_embeddings": True,
-        "activation_fn": "relu",
+        "activation_fn": model.activation,
+        "no_scale_embedding": not model.embedding_scale,
+        "no_token_positional_embeddings": not model.positions,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
         "encoder_langtok": source_tag,

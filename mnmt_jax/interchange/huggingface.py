@@ -28,6 +28,7 @@ from mnmt_jax.interchange.token_table import (
     tokens_for_export,
 )
 from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 Values = Mapping[str, Any]
@@ -65,8 +66,6 @@ _SHARED = {
     "pad_token_id": _PAD,
     "eos_token_id": _EOS,
     "decoder_start_token_id": _EOS,
-    "activation_function": "relu",
-    "scale_embedding": True,
     "activation_dropout": 0.0,
     "decoder_layerdrop": 0.0,
     "init_std": 0.02,
@@ -180,14 +179,18 @@ def _model(folder: Path, values: Values, kind: Kind) -> Model:
         return [int(values[name]) for name in names]
 
     mlp, heads = sizes("ffn_dim"), sizes("attention_heads")
+    activation = values.get("activation_function", "relu")
     check_supported(
         folder / "config.json",
         [
             ("pad_token_id", values.get("pad_token_id", _PAD), _PAD),
             ("eos_token_id", values.get("eos_token_id", _EOS), _EOS),
             ("decoder_start_token_id", values.get("decoder_start_token_id", _EOS), _EOS),
-            ("activation_function", values.get("activation_function", "relu"), "relu"),
-            ("scale_embedding", values.get("scale_embedding", True), True),
+            (
+                "activation_function",
+                activation,
+                activation if activation in ACTIVATIONS else "relu",
+            ),
             ("tie_word_embeddings", values.get("tie_word_embeddings", True), True),
             ("feed-forward widths", mlp, mlp[:1] * len(mlp)),
             ("attention heads", heads, heads[:1] * len(heads)),
@@ -198,6 +201,8 @@ def _model(folder: Path, values: Values, kind: Kind) -> Model:
         stage_layers=tuple(sizes("layers")),
         embed=int(values["d_model"]),
         mlp=mlp[0],
+        activation=activation,
+        embedding_scale=bool(values.get("scale_embedding", True)),
         heads=heads[0],
         register_factor=float(values.get("register_factor", 1.0)),
         dropout=float(values.get("dropout", 0.1)),
@@ -246,7 +251,7 @@ def _kind_for(config: Config) -> Kind:
         [
             ("Model.norm", model.norm, "pre"),
             ("Model.methods", tuple(method.name for method in model.methods), ()),
-            ("Model.position_base", model.position_base, 10000.0),
+            ("Model.positions", model.positions, Model().positions),
         ],
     )
     triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
@@ -262,6 +267,10 @@ def _values(config: Config, kind: Kind) -> dict[str, Any]:
     model = config.model
     values: dict[str, Any] = {"model_type": kind.name, "architectures": [kind.architecture]}
     values |= dict(kind.defaults) | {"d_model": model.embed}
+    values |= {
+        "activation_function": model.activation,
+        "scale_embedding": model.embedding_scale,
+    }
     for side, layers in zip(kind.sides, model.stage_layers, strict=True):
         values[f"{side}_layers"] = layers
         values[f"{side}_ffn_dim"] = model.mlp

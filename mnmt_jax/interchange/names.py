@@ -17,8 +17,8 @@ import numpy as np
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.plan import Sublayer
-from mnmt_jax.errors import UserError
+from mnmt_jax.design.plan import Head, Sublayer, Table
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.sublayers import make_plan
 
@@ -219,9 +219,25 @@ class Names:
     dialect: Dialect
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
-        """Yields all entries; `rows` as in the function `entries`."""
+        """Yields all entries; `rows` as in the function `entries`.
+
+        Raises:
+            UserError: if a parameter has no name there.
+        """
+        plan = make_plan(self.config, self.layout)
+        if "learned" in self.config.positions:
+            raise UserError(
+                f"Model.positions={self.config.positions!r}: learned positions are neither read "
+                "from other toolkits nor written for them"
+            )
+        if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
+            names = listed([table.name for table in plan.tables])
+            raise UserError(
+                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known "
+                "have one table, which is the only head's too"
+            )
         yield self._embedding(rows)
-        number, parts = 0, make_plan(self.config, self.layout).stages
+        number, parts = 0, plan.stages
         for part in parts:
             side = self.dialect.decoder if part is parts[-1] else self.dialect.encoder
             side = f"{side}." if side else ""

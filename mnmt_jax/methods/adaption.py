@@ -55,4 +55,6 @@ class Adaption(Method, name="adaption"):
 
     def _kind(self, place: str) -> DroppingFeedForward:
         other = f"fc1_{place}", f"fc2_{place}"  # in PhasedDecoder
-        return DroppingFeedForward(self.mlp, "adaption", other, self.dropout)
+        return DroppingFeedForward(
+            self.mlp, "adaption", other, activation="relu", rate=self.dropout
+        )

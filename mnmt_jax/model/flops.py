@@ -1,7 +1,7 @@
 """Counts a model's arithmetic and memory from its plan alone: no array is made, nothing compiled.
 
 A multiply-add counts as two FLOPs; only matrix products are counted. Work that no output needs (see
-`Layout.live_roles`) is left out, as the compiler leaves it out.
+`live_roles` of layouts) is left out, as the compiler leaves it out.
 """
 
 from __future__ import annotations
@@ -135,12 +135,15 @@ def _products(
 ) -> Iterator[Product]:
     """Yields the FLOPs of every product with the path of its weight; attention's own have none."""
     lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
-    yield "embedding", 2 * lengths[layout.generated] * config.embed * vocab_size
-    live = layout.live_roles(_wanted(reads))
     plan = make_plan(config, layout)
+    live = plan.live_roles(_wanted(reads))
     yield from _stages_products(config, plan.stages, live, lengths)
     last = plan.stages[-1]
-    yield from _layer_products(config, "", last.leave, (last.stage, {layout.generated}), lengths)
+    asked = last.stage, {layout.generated}
+    yield from _layer_products(config, "", last.leave, asked, lengths)
+    for head in plan.heads:
+        yield from _layer_products(config, "", head.leave, asked, lengths)
+        yield head.table, 2 * lengths[layout.generated] * config.embed * vocab_size
 
 
 def _states_products(

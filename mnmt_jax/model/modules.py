@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,11 @@ from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.patterns import matches
 
 LAYER_NORM_EPS = 1e-5
+# fairseq's `gelu` is the exact one (Hendrycks and Gimpel 2016, section 2), not the tanh form.
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "gelu": functools.partial(nn.gelu, approximate=False),
+}
 _FIRST_ROW = 2  # fairseq counts positions from padding_idx + 1
 
 
@@ -172,11 +177,12 @@ class MemoryAttention(Attention):
 
 
 class FeedForward(nn.Module):
-    """wo(relu(wi(x))), with biases, PyTorch's Linear initialisation."""
+    """wo(f(wi(x))), with biases, PyTorch's Linear initialisation; f is one of `ACTIVATIONS`."""
 
     config: Model
     hidden: int
     dropout: float = 0.0
+    activation: str = "relu"
 
     def setup(self) -> None:
         """Creates wi [embed, hidden] and wo [hidden, embed]."""
@@ -189,7 +195,8 @@ class FeedForward(nn.Module):
         self, states: Float[Array, "*b embed"], deterministic: bool
     ) -> Float[Array, "*b embed"]:
         """Applies the two layers, then the dropout of its own, at each position."""
-        return self.drop(self.wo(nn.relu(self.wi(states))), deterministic=deterministic)
+        inner = ACTIVATIONS[self.activation](self.wi(states))
+        return self.drop(self.wo(inner), deterministic=deterministic)
 
 
 def layer_norm(config: Model) -> nn.LayerNorm:

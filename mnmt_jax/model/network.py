@@ -1,13 +1,14 @@
 """The translation model: any layout of the table, used through `logits`, `prefill` and `step`.
 
-`features` is `logits` before the tied output projection, for losses that never hold all logits.
+`features` is `logits` before the tables of the heads, for losses that never hold all logits.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +20,9 @@ from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
-from mnmt_jax.design.layouts import SOURCE, get_layout
+from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Layer, Plan, StagePlan
+from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan, Table
 from mnmt_jax.distributed.sharding import split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
@@ -33,6 +34,13 @@ from mnmt_jax.model.taps import TAPS
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
 _LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
+# What makes a role's span shorter, in training and in translation.
+_SHORTENED = {
+    SOURCE: "Data.source_length or Decode.buckets",
+    REGISTER: "Data.source_length, Data.max_segments or Decode.buckets",
+    TRIGGER: "Data.max_segments",
+    TARGET: "Data.target_length or Decode.max_length",
+}
 _UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
 
 
@@ -69,10 +77,13 @@ class Network(nn.Module, Passing):
     Attributes:
         config: sizes.
         plan: what its stages consist of.
-        vocab_size: rows of the one embedding shared by all spans and the output projection.
+        vocab_size: rows of each table.
 
-    Parameters: `embedding` [vocab, embed]; `layer_{i}` counted through all stages; what the plan
-    has before and after the layers of a stage (`stage_{i}_norm`, adaption modules) by its name.
+    Parameters: tables [vocab, embed] by their names, which is the one `embedding` unless methods
+    say otherwise; if positions are learned `{table}_positions` [rows, embed] of each table that
+    embeds, of which row p is position p (fairseq's row p + 2); `layer_{i}` counted through all
+    stages; what the plan has before and after the layers of a stage (`stage_{i}_norm`, adaption
+    modules) by its name.
     """
 
     config: Model
@@ -87,9 +98,22 @@ class Network(nn.Module, Passing):
     def setup(self) -> None:
         """Creates the parameters."""
         config = self.config
-        self.embedding = self.param(
-            "embedding", _embedding_init, (self.vocab_size, config.embed), jnp.float32
-        )
+
+        def matrix(name: str, rows: int, init: Callable[..., Array]) -> Array:
+            return self.param(name, init, (rows, config.embed), jnp.float32)
+
+        self.tables = {
+            each.name: matrix(
+                each.name, self.vocab_size, _embedding_init if each.embeds else _normal_init
+            )
+            for each in self.plan.tables
+        }
+        learned = "learned" in config.positions
+        self.rows = {
+            each.name: matrix(f"{each.name}_positions", config.positions[1], _normal_init)
+            for each in self.plan.tables
+            if learned and each.embeds
+        }
         block = nn.remat(Block) if config.remat else Block
         self.layer = [block(config, layer) for _, layer in self.plan.layers()]
         self.create((*self.plan.around(), *self.plan.aside))
@@ -104,8 +128,8 @@ class Network(nn.Module, Passing):
 
     def features(
         self, batch: Batch, deterministic: bool = True
-    ) -> Float[Array, "batch target embed"]:
-        """Computes the final states of the target span under teacher forcing.
+    ) -> tuple[Float[Array, "batch target embed"], ...]:
+        """Computes what each head multiplies by its table, of the target under teacher forcing.
 
         Args:
             batch: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids`, int32 [batch, length],
@@ -116,10 +140,11 @@ class Network(nn.Module, Passing):
 
     def features_and_states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
-    ) -> tuple[Float[Array, "batch target embed"], tuple[Array, ...]]:
+    ) -> tuple[tuple[Float[Array, "batch target embed"], ...], tuple[Array, ...]]:
         """Computes `features` and, in the same pass, states as those of `states`."""
-        spans, _, layers = self._run(batch, self.plan.stages, deterministic)
-        features = self._finish(spans, self._context(batch, deterministic))
+        _, _, layers = self._run(batch, self.plan.stages, deterministic)
+        after = [passed.spans.get(self.layout.generated) for passed in layers]
+        features = self._finish(after, self._context(batch, deterministic))
         return features, _picked(layers, reads)
 
     def states(
@@ -158,6 +183,23 @@ class Network(nn.Module, Passing):
         """Computes float32 logits of the next token at each target position; see `features`."""
         return self._project(self.features(batch, deterministic))
 
+    def check_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Checks that every position of spans has a vector.
+
+        Args:
+            lengths: of roles' spans.
+
+        Raises:
+            UserError: if positions are learned and a span is longer than their rows.
+        """
+        rows = self.config.positions[1] if "learned" in self.config.positions else math.inf
+        for role, length in lengths.items():
+            if length > rows:
+                raise UserError(
+                    f"Model.positions=('learned', {rows}): the {role} span has {length} positions; "
+                    f"give as many rows, or lower {_SHORTENED[role]}"
+                )
+
     def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
         """Runs the static roles once and prepares decoding.
 
@@ -191,15 +233,25 @@ class Network(nn.Module, Passing):
             float32 logits of the next token, and the cache after this step.
         """
         role, positions = self.layout.generated, cache.index[None, None]
-        spans = {role: self._embed(tokens, positions)}
+        self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
+        spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
         context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
-        first = len(self.layer) - len(cache.layers)
-        layers = []
-        for block, layer in zip(self.layer[first:], cache.layers, strict=True):
-            reader = StepReader(layer, cache.index)
-            spans, growing = block(spans, dataclasses.replace(context, reader=reader))
-            layers.append(dataclasses.replace(layer, growing_kv=growing))
-        logits = self._project(self._finish(spans, context))
+        layers: list[LayerCache] = []
+        after: list[Any] = []  # of each layer, None before the role is there
+        for part in self.plan.stages:
+            if role not in part.stage.roles:
+                after += [None] * part.stage.layers
+                continue
+            spans, _ = self.pass_through(part.enter, spans, context)
+            for _ in part.layers:
+                layer, block = cache.layers[len(layers)], self.layer[len(after)]
+                reader = StepReader(layer, cache.index)
+                spans, growing = block(spans, dataclasses.replace(context, reader=reader))
+                layers.append(dataclasses.replace(layer, growing_kv=growing))
+                after.append(spans[role])
+            if part is not self.plan.stages[-1]:
+                spans, _ = self.pass_through(part.leave, spans, context)
+        logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _run(
@@ -301,29 +353,60 @@ class Network(nn.Module, Passing):
     def _layer_params(self, number: int) -> Any:
         return self.variables["params"][f"layer_{number}"]
 
-    def _finish(self, spans: Spans, context: Context) -> Float[Array, "*b embed"]:
-        """Returns the generated role's states after the end of the last stage."""
-        role = self.layout.generated
-        return self.pass_through(self.plan.stages[-1].leave, {role: spans[role]}, context)[0][role]
+    def _finish(
+        self, after: Sequence[Any], context: Context
+    ) -> tuple[Float[Array, "*b embed"], ...]:
+        """Returns what each head multiplies by its table.
 
-    def _project(self, states: Float[Array, "*b embed"]) -> Float[Array, "*b vocab"]:
-        table = self.embedding.astype(states.dtype)
-        return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+        Args:
+            after: states of the generated role after each layer of all stages.
+            context: of the states.
+        """
+        role = self.layout.generated
+
+        def passed(leave: Layer, states: Array) -> Array:
+            return self.pass_through(leave, {role: states}, context)[0][role]
+
+        end = passed(self.plan.stages[-1].leave, after[-1])
+        read = (end, *after)
+        return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
+
+    def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
+        def term(head: Head, states: Array) -> Array:
+            table = self.tables[head.table].astype(states.dtype)
+            return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+
+        return functools.reduce(jnp.add, map(term, self.plan.heads, features))
 
     def _embed(
-        self, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
+        self, table: Table, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
     ) -> Float[Array, "*b embed"]:
         config = self.config
-        scaled = whole_width(self.embedding)[tokens] * jnp.float32(math.sqrt(config.embed))
-        vectors = scaled + sinusoid(positions, config.embed, config.position_base)
+        vectors = whole_width(self.tables[table.name])[tokens]
+        if config.embedding_scale:
+            vectors = vectors * jnp.float32(math.sqrt(config.embed))
+        match config.positions:
+            case ("sinusoidal", base):
+                vectors = vectors + sinusoid(positions, config.embed, base)
+            case ("learned", _):
+                vectors = vectors + whole_width(self.rows[table.name])[positions]
         return vectors.astype(jnp.dtype(config.dtype))
 
+    def _look_up(self, table: Table, tokens: Array, positions: Array) -> Array:
+        return split_rows(self._embed(table, tokens, positions))
+
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
-        """Looks all spans up at once: the gradient of the table is summed over devices once."""
-        tokens, positions = (
-            {role: batch[f"{role}_{kind}"] for role in roles} for kind in ("tokens", "positions")
-        )
-        return map_spans(lambda t, p: split_rows(self._embed(t, p)), True, tokens, positions)
+        """Looks all spans of a table up at once: its gradient is summed over devices once."""
+        self.check_lengths({role: batch[f"{role}_tokens"].shape[1] for role in roles})
+        found: Spans = {}
+        for table in self.plan.tables:
+            own = [role for role in roles if self.plan.table_of(role) == table]
+            tokens, positions = (
+                {role: batch[f"{role}_{kind}"] for role in own} for kind in ("tokens", "positions")
+            )
+            if own:
+                found |= map_spans(functools.partial(self._look_up, table), True, tokens, positions)
+        return {role: found[role] for role in roles}
 
     def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
@@ -356,7 +439,11 @@ def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
     return {name.removesuffix(suffix): jnp.asarray(array) for name, array in found.items()}
 
 
+def _normal_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Draws N(0, embed ** -0.5), as fairseq does (MITRE spec 4.5)."""
+    return jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
+
+
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Draws N(0, embed ** -0.5) with a zero row for padding, as fairseq does (MITRE spec 4.5)."""
-    table = jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
-    return table.at[PAD_ID].set(0)
+    """The same with a zero row for padding."""
+    return _normal_init(rng, shape, dtype).at[PAD_ID].set(0)

@@ -76,23 +76,25 @@ class MemoryAttention(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class FeedForward(Kind):
-    """Two linear layers with a ReLU between them.
+    """Two linear layers with an activation between them.
 
     Attributes:
         hidden: width between them.
         component: under which `describe` counts the parameters.
         other: names of the two layers in fairseq and Hugging Face.
+        activation: key of `mnmt_jax.model.modules.ACTIVATIONS`; empty is `Model.activation`.
     """
 
     hidden: int
     component: str = "mlp"
     other: tuple[str, str] = ("fc1", "fc2")
+    activation: str = ""
 
     other_norm = "final_layer_norm"
 
     def module(self, config: Model) -> modules.FeedForward:
         """Returns the two layers."""
-        return modules.FeedForward(config, self.hidden)
+        return self._layers(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yields how the two layers are stored in fairseq and Hugging Face."""
@@ -110,6 +112,10 @@ class FeedForward(Kind):
         yield "wi", positions, (config.embed, self.hidden)
         yield "wo", positions, (self.hidden, config.embed)
 
+    def _layers(self, config: Model, dropout: float = 0.0) -> modules.FeedForward:
+        activation = self.activation or config.activation
+        return modules.FeedForward(config, self.hidden, dropout, activation)
+
 
 @dataclasses.dataclass(frozen=True)
 class DroppingFeedForward(FeedForward):
@@ -125,7 +131,7 @@ class DroppingFeedForward(FeedForward):
 
     def module(self, config: Model) -> modules.FeedForward:
         """Returns the two layers and the dropout."""
-        return modules.FeedForward(config, self.hidden, self.rate)
+        return self._layers(config, self.rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,11 +175,12 @@ def make_plan(config: Model, layout: Layout) -> Plan:
     """Returns the plan of the model that a configuration describes, with its methods' edits.
 
     Raises:
-        UserError: if a method does not fit the layout.
+        UserError: if a method does not fit the layout, or what they leave is no plan.
     """
     plan = plain_plan(config, layout)
     for method in config.methods:
         plan = method.edit(plan, config)
+    plan.check()
     return plan
 
 

@@ -193,9 +193,9 @@ def batch_loss(
         The sum to differentiate, and the sums to report.
     """
     forward = _passes(learner, learner.objectives, params, batch, rng)
+    tables = [params[head.table] for head in learner.model.plan.heads]
     sums = chunked_token_loss(
-        forward.features,
-        params["embedding"],
+        list(zip(forward.features, tables, strict=True)),
         batch[f"{TARGET}_labels"],
         batch[f"{TARGET}_segment_ids"] != 0,
         label_smoothing=learner.label_smoothing,

@@ -7,7 +7,7 @@ divides once by the global number of tokens (MITRE spec 6.1).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,8 @@ class LossSums(NamedTuple):
 
 # Float32 scalars by name: those of `LossSums`, and each further objective's term in nats.
 Sums = Mapping[str, Any]
+Arrays = tuple[Array, ...]
+Part = tuple[Arrays, Array, Array]  # features of each head, labels, valid
 
 
 def per_token(sums: Sums) -> dict[str, Array]:
@@ -85,23 +87,22 @@ def token_loss(
 
 
 def chunked_token_loss(
-    features: Float[Array, "*b embed"],
-    embedding: Float[Array, "vocab embed"],
+    heads: Sequence[tuple[Float[Array, "*b embed"], Float[Array, "vocab embed"]]],
     labels: Int[Array, "*b"],
     valid: Bool[Array, "*b"],
     *,
     label_smoothing: float,
     chunk: int,
 ) -> LossSums:
-    """Computes `token_loss(features @ embedding.T, ...)` with the logits of few tokens at a time.
+    """Computes `token_loss` of the sum of `features @ table.T`, a few tokens' logits at a time.
 
     Under differentiation the gradients are computed in the same pass as the loss, so each logit is
-    computed once, and the embedding's gradient only if it is asked for. Only `smoothed` carries a
+    computed once, and a table's gradient only if it is asked for. Only `smoothed` carries a
     gradient; to train on the plain likelihood set `label_smoothing` to 0.
 
     Args:
-        features: final states, float32 or bfloat16; products are accumulated in float32.
-        embedding: tied output projection.
+        heads: features, float32 or bfloat16, each with its table, of which the logits are the sum;
+            products are accumulated in float32.
         labels: id of the right next token.
         valid: whether the position counts.
         label_smoothing: as in `token_loss`.
@@ -115,14 +116,14 @@ def chunked_token_loss(
     """
     if chunk < 1:
         raise UserError(f"Train.loss_chunk={chunk} must be at least 1")
-    smoothed, nll = _fused_loss(label_smoothing, chunk, features, embedding, labels, valid)
+    features, tables = zip(*heads, strict=True)
+    smoothed, nll = _fused_loss(label_smoothing, chunk, features, tables, labels, valid)
     return LossSums(smoothed, jax.lax.stop_gradient(nll), valid.sum(dtype=jnp.float32))
 
 
-def _split(states: Array, labels: Array, valid: Array, chunk: int) -> tuple[Array, Array, Array]:
+def _split(features: Arrays, labels: Array, valid: Array, chunk: int) -> Part:
     """Reshapes to [chunks, tokens of a chunk], padding when no fitting divisor exists."""
-    states, labels, valid = states.reshape(-1, states.shape[-1]), labels.ravel(), valid.ravel()
-    tokens = labels.shape[0]
+    tokens = labels.size
     least = -(-tokens // chunk)
     chunks = next((n for n in range(least, 2 * least) if tokens % n == 0), least)
     padding = -tokens % chunks
@@ -131,107 +132,139 @@ def _split(states: Array, labels: Array, valid: Array, chunk: int) -> tuple[Arra
         padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) if padding else array
         return padded.reshape(chunks, -1, *array.shape[1:])
 
-    return split(states), split(labels), split(valid)
+    flat = [states.reshape(-1, states.shape[-1]) for states in features]
+    labels, valid = labels.ravel(), valid.ravel()
+    return tuple(map(split, flat)), split(labels), split(valid)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _fused_loss(
     label_smoothing: float,
     chunk: int,
-    states: Array,
-    embedding: Array,
+    features: Arrays,
+    tables: Arrays,
     labels: Array,
     valid: Array,
 ) -> tuple[Array, Array]:
     """Sums smoothed loss and nll over chunks."""
     shards = row_shards(labels)
 
-    def sums(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, Array]:
-        def add(sums: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[Any, None]:
-            smoothed, nll, _ = _chunk_loss(label_smoothing, table, *part)
+    def sums(tables: Arrays, features: Arrays, labels: Array, valid: Array) -> tuple[Array, Array]:
+        def add(sums: tuple[Array, Array], part: Part) -> tuple[Any, None]:
+            smoothed, nll, _ = _chunk_loss(label_smoothing, tables, *part)
             return (sums[0] + smoothed, sums[1] + nll), None
 
         zero = jnp.zeros((), jnp.float32)
-        parts = _split(states, labels, valid, max(chunk // shards, 1))
+        parts = _split(features, labels, valid, max(chunk // shards, 1))
         return _scan(add, (zero, zero), parts)[0]
 
-    table = embedding.astype(states.dtype)
-    return on_own_rows(sums, shards, ("sum", "sum"))(table, states, labels, valid)
+    cast = _cast(tables, features)
+    return on_own_rows(sums, shards, ("sum", "sum"))(cast, features, labels, valid)
+
+
+def _cast(arrays: Arrays, like: Arrays) -> Arrays:
+    return tuple(one.astype(other.dtype) for one, other in zip(arrays, like, strict=True))
 
 
 def _fused_forward(
     label_smoothing: float, chunk: int, *arguments: Any
-) -> tuple[tuple[Array, Array], tuple[Array, Array | None]]:
+) -> tuple[tuple[Array, Array], tuple[Arrays, dict[int, Array]]]:
     """Sums as `_fused_loss`, with its gradients; every argument says whether it is perturbed.
 
-    A frozen embedding is not: its gradient, the size of the vocabulary, is then never formed. Each
-    device adds its rows' gradient up over all chunks; the devices exchange it once.
+    A frozen table is not: its gradient, the size of the vocabulary, is then never formed. Each
+    device adds its rows' gradients up over all chunks; the devices exchange them once.
     """
-    states, embedding, labels, valid = (argument.value for argument in arguments)
-    trains, shards = arguments[1].perturbed, row_shards(labels)
+    features, tables, labels, valid = jax.tree.map(lambda each: each.value, arguments)
+    trained = [number for number, table in enumerate(arguments[1]) if table.perturbed]
+    shards = row_shards(labels)
 
-    def gradients(table: Array, states: Array, labels: Array, valid: Array) -> tuple[Array, ...]:
-        def add(carry: tuple[Any, ...], part: tuple[Array, ...]) -> tuple[tuple[Any, ...], Array]:
-            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, table, *part)
-            grad_logits = grad_logits.astype(table.dtype)
-            grad_states = jnp.einsum(
-                "tv,vm->tm", grad_logits, table, preferred_element_type=jnp.float32
-            )
-            grad_table = carry[2]
-            if trains:
-                grad_table += jnp.einsum(
-                    "tv,tm->vm", grad_logits, part[0], preferred_element_type=jnp.float32
-                )
+    def gradients(tables: Arrays, features: Arrays, labels: Array, valid: Array) -> Arrays:
+        def add(carry: tuple[Any, ...], part: Part) -> tuple[tuple[Any, ...], Arrays]:
+            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, tables, *part)
+            by_features, by_tables = _products(grad_logits, tables, part[0], trained)
+            by_tables = tuple(map(jnp.add, carry[2:], by_tables))
             sums = carry[0] + smoothed, carry[1] + nll
-            return (*sums, grad_table), grad_states.astype(table.dtype)
+            return (*sums, *by_tables), _cast(by_features, tables)
 
         zero = jnp.zeros((), jnp.float32)
-        start = (zero, zero, jnp.zeros(table.shape, jnp.float32) if trains else None)
-        parts = _split(states, labels, valid, max(chunk // shards, 1))
-        (smoothed, nll, grad_table), grad_states = _scan(add, start, parts)
-        grad_states = grad_states.reshape(-1, states.shape[-1])[: labels.size]
-        found = smoothed, nll, grad_states.reshape(states.shape)
-        return (*found, grad_table) if trains else found
+        start = (zero, zero, *(jnp.zeros(tables[n].shape, jnp.float32) for n in trained))
+        parts = _split(features, labels, valid, max(chunk // shards, 1))
+        (smoothed, nll, *by_tables), by_features = _scan(add, start, parts)
+        found = (
+            grad.reshape(-1, states.shape[-1])[: labels.size].reshape(states.shape)
+            for grad, states in zip(by_features, features, strict=True)
+        )
+        return (smoothed, nll, *found, *by_tables)
 
-    kinds = ("sum", "sum", "rows", "table") if trains else ("sum", "sum", "rows")
-    table = embedding.astype(states.dtype)
-    found = on_own_rows(gradients, shards, kinds)(table, states, labels, valid)
-    smoothed, nll, grad_states, *grad_table = found
-    return (smoothed, nll), (grad_states, grad_table[0].astype(embedding.dtype) if trains else None)
+    kinds = ("sum", "sum", *["rows"] * len(features), *["table"] * len(trained))
+    cast = _cast(tables, features)
+    smoothed, nll, *found = on_own_rows(gradients, shards, kinds)(cast, features, labels, valid)
+    by_features, by_tables = found[: len(features)], found[len(features) :]
+    by_number = {n: g.astype(tables[n].dtype) for n, g in zip(trained, by_tables, strict=True)}
+    return (smoothed, nll), (tuple(by_features), by_number)
+
+
+def _products(
+    grad_logits: Array, tables: Arrays, features: Arrays, trained: Sequence[int]
+) -> tuple[Arrays, Arrays]:
+    """Returns a chunk's gradients by the features and by the tables that train, float32."""
+    by_features = tuple(
+        jnp.einsum(
+            "tv,vm->tm",
+            grad_logits.astype(table.dtype),
+            table,
+            preferred_element_type=jnp.float32,
+        )
+        for table in tables
+    )
+    by_tables = tuple(
+        jnp.einsum(
+            "tv,tm->vm",
+            grad_logits.astype(features[n].dtype),
+            features[n],
+            preferred_element_type=jnp.float32,
+        )
+        for n in trained
+    )
+    return by_features, by_tables
 
 
 def _fused_backward(
     label_smoothing: float,
     chunk: int,
-    gradients: tuple[Array, Array | None],
+    gradients: tuple[Arrays, Mapping[int, Array]],
     cotangents: tuple[Array, Any],
-) -> tuple[Array, Array | None, None, None]:
+) -> tuple[Any, Any, None, None]:
     scale, _ = cotangents
-    grad_states, grad_table = gradients
-    return (
-        grad_states * scale.astype(grad_states.dtype),
-        None if grad_table is None else grad_table * scale.astype(grad_table.dtype),
-        None,
-        None,
-    )
+    by_features, by_tables = gradients
+
+    def scaled(gradient: Array | None) -> Array | None:
+        return None if gradient is None else gradient * scale.astype(gradient.dtype)
+
+    every = (by_tables.get(number) for number in range(len(by_features)))
+    return tuple(map(scaled, by_features)), tuple(map(scaled, every)), None, None
 
 
 _fused_loss.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
 
 
 def _chunk_loss(
-    label_smoothing: float, table: Array, states: Array, labels: Array, valid: Array
+    label_smoothing: float, tables: Arrays, features: Arrays, labels: Array, valid: Array
 ) -> tuple[Array, Array, Array]:
     """Returns smoothed sum, nll sum and the smoothed sum's gradient by the logits [tokens, vocab].
 
     The class weights add up to 1: loss = logsumexp(z) - sum_v w_v z_v, with gradient softmax - w.
     The label is picked by comparison: a gather would collect a vocabulary-sharded axis.
     """
-    logits = jnp.einsum("tm,vm->tv", states, table, preferred_element_type=jnp.float32)
+    terms = (
+        jnp.einsum("tm,vm->tv", states, table, preferred_element_type=jnp.float32)
+        for states, table in zip(features, tables, strict=True)
+    )
+    logits = functools.reduce(jnp.add, terms)
     logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     exponentials = jnp.exp(logits)
     total = exponentials.sum(axis=-1)
-    gold, other = _class_weights(label_smoothing, table.shape[0])
+    gold, other = _class_weights(label_smoothing, logits.shape[-1])
     is_label = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 1) == labels[:, None]
     label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
     nll = jnp.log(total) - label_logit
@@ -249,7 +282,7 @@ def _class_weights(label_smoothing: float, vocab: int) -> tuple[float, float]:
 
 def _scan(body, start, parts):  # noqa: ANN001, ANN202  as jax.lax.scan
     """Scans, but calls the body directly when there is one part."""
-    if parts[0].shape[0] > 1:
+    if parts[-1].shape[0] > 1:
         return jax.lax.scan(body, start, parts)
-    carry, out = body(start, tuple(part[0] for part in parts))
-    return carry, None if out is None else out[None]
+    carry, out = body(start, jax.tree.map(lambda part: part[0], parts))
+    return carry, jax.tree.map(lambda each: each[None], out)

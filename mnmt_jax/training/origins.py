@@ -20,7 +20,7 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
-_TOLD_BY_NO_SHAPE = ("heads", "norm", "position_base")
+_TOLD_BY_NO_SHAPE = ("activation", "heads", "norm", "positions", "embedding_scale")
 _SIZES = ("embed", "mlp", *_TOLD_BY_NO_SHAPE)
 
 

@@ -25,11 +25,11 @@ class Passes:
 
     Attributes:
         batch: the arrays of the micro-batch.
-        features: final states of the target span, [batch, target, embed].
+        features: what each head multiplies by its table, [batch, target, embed].
     """
 
     batch: Batch
-    features: Float[Array, "batch target embed"]
+    features: tuple[Float[Array, "batch target embed"], ...]
 
     def __init__(
         self,

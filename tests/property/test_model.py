@@ -15,6 +15,7 @@ from mnmt_jax.methods.adaption import Adaption
 from tests.applied import apply
 from tests.drawn_masks import labelled, read_pictures
 from tests.sample_batches import make, pack, random_pairs, small_config, spans_of, unpacked
+from tests.toy_heads import ENDS
 
 ATOL = 2e-5
 LENGTHS = {"source": 24, "register": 30, "trigger": 4, "target": 24}
@@ -146,11 +147,20 @@ def test_one_register_layer_hides_the_source():
     assert "source" in layout.with_layers((2,)).reachable("target")
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_stepping_equals_teacher_forcing(name):
-    layout = LAYOUTS[name]
-    methods = (Adaption(8),) if "source" in layout.stages[-1].roles else ()
-    config = small_config(name, norm="pre", methods=methods)
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [(name, ends) for name in LAYOUTS for ends in ({}, ENDS)] + [("register", {"positions": ()})],
+)
+def test_stepping_equals_teacher_forcing(name, ends):
+    """Also with a table of each side, two heads, learned positions, GELU and no scale."""
+    methods = (Adaption(8),) if "source" in LAYOUTS[name].stages[-1].roles else ()
+    methods += ends.get("methods", ())
+    compare_steps(small_config(name, norm="pre", **ends | {"methods": methods}))
+
+
+def compare_steps(config):
+    """Compares logits of prefill and steps with those of teacher forcing, at every position."""
+    layout = LAYOUTS[config.layout]
     batch = unpacked(layout, random_pairs(3, seed=5), pad=1)
     model, params = make(config, batch)
     logits = apply(model, params, batch)

@@ -26,6 +26,7 @@ from mnmt_jax.training.train import train_step
 from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sample_batches import random_pairs, small_config, unpacked
+from tests.toy_heads import ENDS, TABLES
 
 VOCAB = 20  # so that `tensor` can split it
 LOSS_RTOL = 1e-6
@@ -86,9 +87,9 @@ def updates(tmp_path_factory):
     """Returns state, metrics and first state after one update on a mesh, dropout on."""
 
     @functools.cache
-    def update(name: str, layout: str):
+    def update(name: str, layout: str, **sizes):
         mesh = mesh_of(name)
-        learner = make_learner(tmp_path_factory.getbasetemp(), mesh, layout)
+        learner = make_learner(tmp_path_factory.getbasetemp(), mesh, layout, **sizes)
         assert learner.model.config.dropout > 0
         state, step, batch, init = start(learner, mesh)
         after, metrics = step(state, batch)
@@ -98,13 +99,16 @@ def updates(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("layout", "name"),
-    [("register", name) for name in MESHES if name != "1x1x1"] + [("encoder_decoder", "2x2x2")],
+    ("layout", "name", "sizes"),
+    [("register", name, {}) for name in MESHES if name != "1x1x1"]
+    + [("encoder_decoder", "2x2x2", {})]
+    + [("register", name, ENDS) for name in ("8x1x1", "2x4x1", "2x2x2")],
 )
-def test_update_equals_that_of_one_device(layout, name, updates):
-    first, expected, expected_metrics, _ = updates("1x1x1", layout)
-    begun, found, metrics, _ = updates(name, layout)
-    assert len(found.params["embedding"].sharding.device_set) == 8
+def test_update_equals_that_of_one_device(layout, name, sizes, updates):
+    """Also with two heads, whose tables and positions are split as the table of axes says."""
+    first, expected, expected_metrics, _ = updates("1x1x1", layout, **sizes)
+    begun, found, metrics, _ = updates(name, layout, **sizes)
+    assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(found.params))
 
     def compare(left, right, atol):
         jax.tree.map(
@@ -159,6 +163,14 @@ def test_lora_trains_alike_on_a_mesh(tmp_path):
     assert "embedding" not in after.opt_state.first_moment
 
 
+def test_tables_and_positions_are_split_as_the_table_says(updates):
+    _, state, _, _ = updates("2x2x2", "register", **ENDS)
+    for tree in (state.params, state.opt_state.first_moment):
+        shapes = {n: a.addressable_shards[0].data.shape for n, a in tree.items() if "embed" in n}
+        rows = dict.fromkeys(("source_embedding_positions", "target_embedding_positions"), (16, 8))
+        assert shapes == dict.fromkeys(TABLES, (VOCAB // 2, 8)) | rows
+
+
 def test_parameters_and_moments_are_split_as_the_table_says(updates):
     _, state, _, _ = updates("2x2x2", "register")
     for tree in (state.params, state.opt_state.first_moment):
@@ -178,7 +190,7 @@ def test_loss_over_a_split_vocabulary(name, vocab):
     valid = jnp.asarray(rng.random((8, 4)) < 0.8)
 
     def chunked(f, t, la, v):
-        return chunked_token_loss(f, t, la, v, label_smoothing=0.1, chunk=16).smoothed
+        return chunked_token_loss([(f, t)], la, v, label_smoothing=0.1, chunk=16).smoothed
 
     def plain(f, t, la, v):
         return token_loss(jnp.einsum("btm,vm->btv", f, t), la, v, 0.1).smoothed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 from pathlib import Path
 
 import jax
@@ -27,12 +28,15 @@ from tests.sample_batches import pack
 from tests.unit.made_text import sentences
 
 LOGITS_ATOL = 2e-5
+OTHER_ENDS = {"activation_function": "gelu", "scale_embedding": False}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+@pytest.fixture(scope="module", params=[{}, OTHER_ENDS], ids=["plain", "other_ends"])
+def run(tmp_path_factory, request) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     made_foreign.m2m100_directory(folder / "given")
+    settings = folder / "given" / "config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | request.param))
     import_checkpoint("huggingface", folder / "given", folder / "run")
     return folder / "run"
 

@@ -9,7 +9,7 @@ import gin
 import pytest
 
 from mnmt_jax.commands.arguments import import_modules
-from mnmt_jax.config.fields import Range, field_types
+from mnmt_jax.config.fields import Named, Range, field_types
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.registry import all_methods, get_method
 from mnmt_jax.config.sections import Data, Decode, Mesh, Model, Optimizer, Train
@@ -69,6 +69,15 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Model.stage_layers=(2, 0)", "Model.stage_layers=(2, 0) must be at least 1"),
         ("Model.remat=1", "Model.remat=1 must be True or False"),
         ("Model.embed=63", "Model.embed=63 must be a multiple"),
+        ("Model.positions='learned'", "('sinusoidal', a number), ('learned', an integer) or ()"),
+        ("Model.positions=('learned',)", "Model.positions=('learned',) must be ('sinusoidal', a "),
+        ("Model.positions=('learned', 2, 3)", "must be ('sinusoidal', a number)"),
+        ("Model.positions=('rotary', 8)", "Model.positions=('rotary', 8) must be ('sinusoidal'"),
+        ("Model.positions=(8, 'learned')", "Model.positions=(8, 'learned') must be ('sinusoidal'"),
+        ("Model.positions=('learned', 0)", "Model.positions=('learned', 0) must be at least 1"),
+        ("Model.positions=('learned', 8.0)", "Model.positions=8.0 must be an integer"),
+        ("Model.positions=('sinusoidal', 0)", "Model.positions=('sinusoidal', 0) must be above 0"),
+        ("Model.position_base=9.0", "Model.position_base: is Model.positions now, which is ('sinu"),
         ("Decode.buckets=()", "Decode.buckets=()"),
         ("Model.embde=4", "Model.embde: no such name; did you mean Model.embed?"),
         ("Modle.embed=4", "Modle: no such name; did you mean Model?"),
@@ -134,6 +143,9 @@ def test_values_take_their_declared_types():
     config = load_config([], ["Data.temperature=5", "Decode.buckets=[4, 8]", "Train.seed=3"])
     assert isinstance(config.data.temperature, float) and config.decode.buckets == (4, 8)
     assert dataclasses.replace(config.data, temperature=2).temperature == 2.0
+    for binding, expected in (("('sinusoidal', 100)", 100.0), ("['learned', 9]", 9)):
+        _, number = load_config([], [f"Model.positions={binding}"]).model.positions
+        assert number == expected and type(number) is type(expected)
 
 
 def test_every_number_has_a_range():
@@ -141,8 +153,10 @@ def test_every_number_has_a_range():
     for section in (*SECTIONS, *map(get_method, all_methods())):
         for name, kind in field_types(section).items():
             part = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
-            assert part not in (int, float), f"{section.__name__}.{name}"
-            numbers += isinstance(next(iter(getattr(part, "__metadata__", ())), None), Range)
+            allowed = next(iter(getattr(part, "__metadata__", ())), None)
+            for each in allowed.kinds.values() if isinstance(allowed, Named) else [part]:
+                assert each not in (int, float), f"{section.__name__}.{name}"
+                numbers += isinstance(next(iter(getattr(each, "__metadata__", ())), None), Range)
     assert numbers > 40
 
 

@@ -16,16 +16,18 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.model.trainable import Trainable, join
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
+from tests.toy_heads import TwoHeads
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_flops_equal_what_the_compiler_executes(name):
+@pytest.mark.parametrize(
+    ("name", "methods"), [(name, ()) for name in LAYOUTS] + [("register", (TwoHeads(1),))]
+)
+def test_flops_equal_what_the_compiler_executes(name, methods):
     """The unrolled step's compiled FLOPs are the analytic count: dead work is really removed."""
-    config = small_config(
-        name, embed=64, mlp=128, heads=4, stage_layers=(3,) * len(LAYOUTS[name].stages)
-    )
+    layers = (3,) * len(LAYOUTS[name].stages)
+    config = small_config(name, embed=64, mlp=128, heads=4, stage_layers=layers, methods=methods)
     layout = LAYOUTS[name].with_layers(config.stage_layers)
     sentence = Sentence(source=32, target=24)
     pair = ([3] * 30, [4] * 23, 15)
@@ -78,7 +80,7 @@ def test_register_decoding_keeps_no_source():
 
 
 def test_liveness_of_the_register_layout():
-    live = LAYOUTS["register"].with_layers((4,)).live_roles()
+    live = build_model(small_config("register", stage_layers=(4,)), VOCAB).plan.live_roles()
     full = {"source", "register", "target"}
     assert [set(roles) for roles in live] == [full, full, {"register", "target"}, {"target"}]
 

@@ -228,8 +228,8 @@ def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
 def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
     """Norms before and after have the same shapes; an embedding is the same under both."""
     folders = {"lm": given[0]["lm"]}
-    other = dataclasses.replace(NEW, norm="post", position_base=100.0)
-    told = "Model.norm is 'pre' there, 'post' here; Model.position_base is 10000.0 there"
+    other = dataclasses.replace(NEW, norm="post", positions=("sinusoidal", 100.0))
+    told = "Model.norm is 'pre' there, 'post' here; Model.positions is .*10000.0"
     for part in ("layer_0", "layer_0/mlp"):
         with pytest.raises(UserError, match=f"--initialize_from=lm=.*: {told}"):
             start(folders, (("lm", part, part),), other)

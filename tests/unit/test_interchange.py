@@ -282,8 +282,8 @@ def test_huggingface_settings(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation_function": "gelu"}, "activation_function='gelu'"),
-        ({"scale_embedding": False, "pad_token_id": 0}, "pad_token_id=0.*scale_embedding=False"),
+        ({"activation_function": "gelu_new"}, "activation_function='gelu_new'"),
+        ({"encoder_ffn_dim": 32, "pad_token_id": 0}, "pad_token_id=0.*feed-forward widths"),
         ({"encoder_ffn_dim": 32}, r"feed-forward widths=\[32, 24\]"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"model_type": "nllb-moe"}, "model_type 'nllb-moe' is not one of m2m_100, mitre"),
@@ -360,15 +360,26 @@ def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatc
 
 @pytest.mark.parametrize("name", ["two_stage_trigger", "prefix", "encoder_decoder", "register"])
 def test_the_settings_of_an_export_are_those_of_its_import(name):
-    """With adaption modules where the layout has them, and without."""
+    """With adaption modules where the layout has them, and without; with other ends."""
     model = dataclasses.replace(MODELS[name], norm="post")
     instruction = "register" if name == "register" else "1"
     config = load_config([], [f"Data.instruction='{instruction}'"])
-    for methods in {model.methods, ()}:
-        one = dataclasses.replace(model, methods=methods)
+    ends = {"positions": (), "activation": "gelu", "embedding_scale": False}
+    for changes in ({"methods": model.methods}, {"methods": ()}, ends):
+        one = dataclasses.replace(model, **changes)
         arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
         found = fairseq._model(Path("model.pt"), arguments)
         assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
+
+
+def test_positions_that_others_do_not_have_are_refused():
+    model = dataclasses.replace(MODELS["register"], positions=("learned", 8))
+    with pytest.raises(UserError, match="Model.positions=.*learned positions are neither read"):
+        entries(model, get_layout("register", (1,)), FAIRSEQ, plain_rows(17))
+    for positions in (("learned", 8), ("sinusoidal", 100.0)):
+        config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
+        with pytest.raises(UserError, match=r"fairseq has no model with Model.positions=\('"):
+            fairseq._export_arguments(config)
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])

@@ -55,7 +55,7 @@ def test_invalid_positions_do_not_count():
             plain(other_features, embedding, other_labels, valid),
         ),
         tuple(
-            chunked_token_loss(f, embedding, la, valid, label_smoothing=0.1, chunk=7)
+            chunked_token_loss([(f, embedding)], la, valid, label_smoothing=0.1, chunk=7)
             for f, la in ((features, labels), (other_features, other_labels))
         ),
     ):
@@ -70,7 +70,9 @@ def test_chunked_equals_plain_in_value_and_gradient(chunk, label_smoothing):
     features, embedding, labels, valid = make_case()
 
     def chunked(f, e):
-        sums = chunked_token_loss(f, e, labels, valid, label_smoothing=label_smoothing, chunk=chunk)
+        sums = chunked_token_loss(
+            [(f, e)], labels, valid, label_smoothing=label_smoothing, chunk=chunk
+        )
         return 3.0 * sums.smoothed, sums
 
     def slow(f, e):
@@ -94,11 +96,15 @@ def test_bfloat16_products_are_accumulated_in_float32():
     features, embedding, labels, valid = make_case(dtype=jnp.bfloat16)
     arguments = (features, embedding, labels, valid)
     expected = plain(*arguments)
-    found = chunked_token_loss(*arguments, label_smoothing=0.1, chunk=8)
+    found = chunked_token_loss([arguments[:2]], *arguments[2:], label_smoothing=0.1, chunk=8)
     assert all(value.dtype == jnp.float32 for value in found)
     np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
     gradient = jax.grad(
-        lambda f: chunked_token_loss(f, *arguments[1:], label_smoothing=0.1, chunk=8).smoothed
+        lambda f: (
+            chunked_token_loss(
+                [(f, arguments[1])], *arguments[2:], label_smoothing=0.1, chunk=8
+            ).smoothed
+        )
     )(features)
     assert gradient.dtype == jnp.bfloat16
 
@@ -120,7 +126,7 @@ def test_no_more_than_a_chunk_of_logits_exists():
     features, embedding, labels, valid = make_case(rows=4, length=16)
 
     def loss(f, e):
-        return chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=16).smoothed
+        return chunked_token_loss([(f, e)], labels, valid, label_smoothing=0.1, chunk=16).smoothed
 
     def whole(f, e):
         return plain(f, e, labels, valid).smoothed
@@ -138,7 +144,7 @@ def test_each_logit_is_computed_once():
     features, embedding, labels, valid = make_case(rows=4, length=16)
     gradient = jax.grad(
         lambda f, e: (
-            chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=16).smoothed
+            chunked_token_loss([(f, e)], labels, valid, label_smoothing=0.1, chunk=16).smoothed
         ),
         (0, 1),
     )
@@ -152,7 +158,9 @@ def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
     features, embedding, labels, valid = make_case()
 
     def loss(f, e):
-        return chunked_token_loss(f, e, labels, valid, label_smoothing=0.1, chunk=chunk).smoothed
+        return chunked_token_loss(
+            [(f, e)], labels, valid, label_smoothing=0.1, chunk=chunk
+        ).smoothed
 
     alone, both = jax.grad(loss), jax.grad(loss, (0, 1))
     jaxpr = jax.make_jaxpr(alone)(features, embedding)
@@ -166,6 +174,64 @@ def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
     assert not stopped[1].any()
 
 
+def two_heads(dtype=jnp.float32):
+    """Features and tables of two heads, and of each token its label and whether it counts."""
+    features, table, labels, valid = make_case(rows=4, length=16, dtype=dtype)
+    other_features, other_table, *_ = make_case(rows=4, length=16, seed=1, dtype=dtype)
+    return [(features, table), (other_features, other_table)], labels, valid
+
+
+def summed(heads, labels, valid):
+    terms = [
+        jnp.einsum("btm,vm->btv", f, t.astype(f.dtype), preferred_element_type=jnp.float32)
+        for f, t in heads
+    ]
+    return token_loss(terms[0] + terms[1], labels, valid, 0.1).smoothed
+
+
+@pytest.mark.parametrize("chunk", [16, 7])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_logits_of_two_heads_are_their_sum(dtype, chunk):
+    heads, labels, valid = two_heads(dtype)
+
+    def chunked(heads):
+        return chunked_token_loss(heads, labels, valid, label_smoothing=0.1, chunk=chunk).smoothed
+
+    found, gradients = jax.jit(jax.value_and_grad(chunked))(heads)
+    expected, slow = jax.jit(jax.value_and_grad(lambda h: summed(h, labels, valid)))(heads)
+    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    np.testing.assert_allclose(jax.jit(chunked)(heads), expected, rtol=VALUE_RTOL)
+    atol = GRADIENT_ATOL if dtype == jnp.float32 else 0.05
+    for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(slow), strict=True):
+        assert one.dtype == other.dtype
+        one, other = (np.asarray(a, np.float32) for a in (one, other))
+        np.testing.assert_allclose(one, other, atol=atol, rtol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1,), (0, 1)])
+def test_two_heads_hold_a_chunk_of_logits_and_no_gradient_of_a_frozen_table(frozen):
+    """Two products for the logits, two for the features, one for each table that trains."""
+    heads, labels, valid = two_heads()
+
+    def loss(trained, features):
+        tables = (trained.get(n, table) for n, (_, table) in enumerate(heads))
+        pairs = list(zip(features, tables, strict=True))
+        return chunked_token_loss(pairs, labels, valid, label_smoothing=0.1, chunk=16).smoothed
+
+    trained = {n: table for n, (_, table) in enumerate(heads) if n not in frozen}
+    gradient = jax.grad(loss, (0, 1))
+    jaxpr = jax.make_jaxpr(gradient)(trained, [f for f, _ in heads])
+    assert str(jaxpr).count("dot_general") == 6 - len(frozen)
+    sizes = [math.prod(s) // VOCAB for s in shapes_of(jaxpr.jaxpr) if s and s[-1] == VOCAB]
+    assert max(sizes) == 16
+    every = jax.grad(loss, (0, 1))(dict(enumerate(t for _, t in heads)), [f for f, _ in heads])
+    found = gradient(trained, [f for f, _ in heads])
+    jax.tree.map(
+        np.testing.assert_array_equal, found, ({n: every[0][n] for n in trained}, every[1])
+    )
+
+
 def test_chunk_must_be_positive():
     with pytest.raises(ValueError, match="Train.loss_chunk=0"):
-        chunked_token_loss(*make_case(), label_smoothing=0.1, chunk=0)
+        features, embedding, *rest = make_case()
+        chunked_token_loss([(features, embedding)], *rest, label_smoothing=0.1, chunk=0)

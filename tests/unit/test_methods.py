@@ -153,6 +153,12 @@ def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
     assert config.model.layout == "two_stage"
 
 
+def test_the_positions_of_an_earlier_version_are_read(tmp_path):
+    """In a run; whoever writes the old name is told the new one (`test_config.py`)."""
+    (tmp_path / "config.gin").write_text("Model.embed = 16\nModel.position_base = 100.0\n")
+    assert load_config([], run=tmp_path / "config.gin").model.positions == ("sinusoidal", 100.0)
+
+
 def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
     """A file with a method, and a flag without it: its section is no mistake then."""
     file = tmp_path / "own.gin"
@@ -207,3 +213,20 @@ def test_adapters_of_an_earlier_version_are_compared(methods, adaption, fits):
     here = json.loads(json.dumps(as_facts(model)))
     facts = renewed_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
     assert all(here[name] == value for name, value in facts.items()) == fits
+
+
+def test_an_adapter_of_before_is_for_a_model_of_before():
+    """What its version could not write down, it was for the one value that there was."""
+    here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
+    facts = renewed_facts(OLD_FACTS, here)
+    assert all(here[name] == value for name, value in facts.items())
+    of_base = renewed_facts(OLD_FACTS | {"position_base": 100.0}, here)
+    assert of_base["positions"] == ["sinusoidal", 100.0] != here["positions"]
+    assert (
+        renewed_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
+        == here["positions"]
+    )
+    for name, other in (("activation", "gelu"), ("embedding_scale", False)):
+        assert (
+            facts[name] != other and renewed_facts(OLD_FACTS | {name: other}, here)[name] == other
+        )

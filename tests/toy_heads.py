@@ -1,0 +1,43 @@
+"""A toy method with a table of each side, a third for the output alone, and two heads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.config.fields import Amount
+from mnmt_jax.config.method import Method
+from mnmt_jax.design.plan import Head, Sublayer, Table
+from mnmt_jax.model.sublayers import StageNorm
+
+TABLES = ("source_embedding", "target_embedding", "output_embedding")
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoHeads(Method, name="two_heads"):
+    """What is generated has a table of its own, which is a head's too, in the middle.
+
+    Attributes:
+        layer: that this head reads; 0 is the first that the generated role passes.
+    """
+
+    layer: Amount = 0
+
+    def edit(self, plan, config):
+        generated = plan.layout.generated
+        layer = self.layer or plan.layout.layers_with(generated)[0]
+        norm = Sublayer("middle_norm", StageNorm(), residual=False)
+        source, target, output = TABLES
+        return dataclasses.replace(
+            plan,
+            tables=(Table(source), Table(target, (generated,)), Table(output, embeds=False)),
+            heads=(Head(target, layer, (norm,)), Head(output)),
+        )
+
+
+# A grafted model's ends, with room for the tests' spans.
+ENDS = {
+    "methods": (TwoHeads(),),
+    "positions": ("learned", 16),
+    "activation": "gelu",
+    "embedding_scale": False,
+}

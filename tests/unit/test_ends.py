@@ -1,0 +1,169 @@
+"""What stands at the two ends of the network and between the maps of a feed-forward, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Decode, Model
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.lines import Line, System, score_lines, translate_lines
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.sublayers import FeedForward
+from mnmt_jax.training.train import train
+from tests.applied import apply
+from tests.made_run import make_cache, make_config
+from tests.sample_batches import VOCAB, make, pack, random_pairs, small_config, spans_of, unpacked
+from tests.unit import made_text
+
+
+def test_gelu_is_the_exact_one():
+    """The tanh form is off by up to 5e-4."""
+    points = np.linspace(-5, 5, 201, dtype=np.float32)
+    expected = [x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in points.astype(float)]
+    np.testing.assert_allclose(ACTIVATIONS["gelu"](points), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (FeedForward(3), "gelu"),
+        (FeedForward(3, activation="relu"), "relu"),
+        (Adaption(3)._kind("input"), "relu"),
+    ],
+)
+def test_a_feed_forward_has_the_model_s_activation_or_its_own(kind, expected):
+    config = Model(embed=4, heads=2, activation="gelu")
+    module, states = kind.module(config), np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    params = module.init(jax.random.key(0), states, True)
+    wi, wo = (jax.tree.map(np.asarray, params["params"][name]) for name in ("wi", "wo"))
+    inner = np.asarray(ACTIVATIONS[expected](states @ wi["kernel"] + wi["bias"]))
+    found = module.apply(params, states, True)
+    np.testing.assert_allclose(found, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
+
+
+def test_every_plain_layer_has_the_model_s_activation():
+    config = small_config("two_stage", activation="gelu")
+    for model, expected in (
+        (config, "gelu"),
+        (dataclasses.replace(config, activation="relu"), "relu"),
+    ):
+        layers = [layer for _, layer in build_model(model, VOCAB).plan.layers()]
+        found = {
+            each.kind.module(model).activation for each in sum(layers, ()) if each.name == "mlp"
+        }
+        assert found == {expected}
+
+
+ROWS = 11
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_a_learned_position_is_a_row_of_its_own(scale):
+    """Positions restart in every segment; sqrt(16) is 4."""
+    layout = LAYOUTS["register"]
+    config = small_config("register", positions=("learned", 20), embedding_scale=scale)
+    spans = [spans_of(layout, *pair) for pair in random_pairs(2, seed=1)]
+    batch = pack([spans], dict.fromkeys(layout.embedded_roles(), 20))
+    model, params = make(config, batch)
+    table, rows = np.asarray(params["embedding"]), np.asarray(params["embedding_positions"])
+    assert rows.shape == (20, 16)
+    found = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
+    for role, vectors in found.items():
+        tokens, positions = (batch[f"{role}_{kind}"] for kind in ("tokens", "positions"))
+        np.testing.assert_allclose(
+            vectors, table[tokens] * (4 if scale else 1) + rows[positions], atol=1e-6
+        )
+    assert len(set(batch["source_positions"][0])) < (batch["source_segment_ids"] != 0).sum()
+
+
+def test_learned_positions_are_drawn_as_fairseq_draws_them():
+    config = small_config("prefix", embed=64, positions=("learned", 400))
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
+    params = jax.jit(build_model(config, VOCAB).init)(jax.random.key(0), batch)["params"]
+    rows = np.asarray(params["embedding_positions"])
+    assert abs(rows.std() - 1 / 8) < 0.002 and abs(rows.mean()) < 0.003
+
+
+def test_without_positions_order_is_known_to_the_mask_alone():
+    config = small_config("prefix", positions=())
+    model, params = make(config, batch := unpacked(LAYOUTS["prefix"], random_pairs(2)))
+    found = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
+    np.testing.assert_allclose(found, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
+
+
+def refused(role: str, length: int, **changes) -> None:
+    """Checks that one row less than a span has positions is refused, in one line."""
+    for rows in (length, length - 1):
+        model = build_model(small_config(positions=("learned", rows), **changes), VOCAB)
+        batch = pack([], dict.fromkeys(model.layout.embedded_roles(), 2) | {role: length})
+        draw = lambda: jax.eval_shape(model.init, jax.random.key(0), batch)  # noqa: B023, E731
+        if rows == length:
+            draw()
+            continue
+        with pytest.raises(UserError, match=rf"{rows}\): the {role} span has {length} ") as caught:
+            draw()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["source", "register", "target"])
+def test_a_span_longer_than_the_rows_is_refused(role):
+    refused(role, 7, name="register")
+
+
+def test_a_training_with_too_few_rows_is_refused(tmp_path):
+    cache = make_cache(tmp_path / "cache")
+    config = make_config(cache, model={"positions": ("learned", 15)})
+    with pytest.raises(UserError, match="span has 16 positions; .* Data.source_length"):
+        train(config, tmp_path / "run")
+
+
+def test_a_decode_limit_longer_than_the_rows_is_refused():
+    """Of buckets and of generated tokens; the most that fits is translated."""
+    vocabulary, instruction = made_text.vocabulary(), INSTRUCTIONS["1"]
+    config = small_config("prefix", positions=("learned", ROWS))
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
+    model = build_model(config, vocabulary.size)
+    params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
+    system = System(model, params, vocabulary, instruction)
+    lines = [Line(0, made_text.sentence(0, "en"), "en", "de")]
+    fits = Decode(max_length=ROWS - instruction.target_extra, buckets=(ROWS,), batch=1, beam_size=1)
+    assert len(list(translate_lines(system, lines, fits))) == 1
+    longer = dataclasses.replace(fits, max_length=fits.max_length + 1)
+    wider = dataclasses.replace(fits, buckets=(4, ROWS + 1))
+    for decode, message in (
+        (longer, "target span has 12 .*Decode.max_length"),
+        (wider, "source span has 12"),
+    ):
+        with pytest.raises(UserError, match=message):
+            next(translate_lines(system, lines, decode))
+    with pytest.raises(UserError, match="source span has 12"):
+        score_lines(system, lines, ["x"], wider)
+    score_lines(system, lines, ["x"], longer)
+
+
+def test_a_cache_longer_than_the_rows_is_refused():
+    """What grows while decoding is checked where it is used: nothing reads beyond the last row."""
+    config = small_config("prefix", positions=("learned", ROWS))
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
+    model = build_model(config, VOCAB)
+    params = jax.eval_shape(model.init, jax.random.key(0), batch)
+    static = {name: array for name, array in batch.items() if not name.startswith("target")}
+
+    def step(steps: int):
+        prefill = lambda p: model.apply(p, static, beam=1, max_steps=steps, method="prefill")  # noqa: E731
+        cache = jax.eval_shape(prefill, params)
+        tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
+        return jax.eval_shape(lambda *a: model.apply(*a, method="step"), params, tokens, cache)
+
+    step(ROWS)
+    with pytest.raises(UserError, match=f"the target span has {ROWS + 1} positions"):
+        step(ROWS + 1)
