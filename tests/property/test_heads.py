@@ -258,3 +258,14 @@ def test_a_table_that_embeds_nobody_has_no_row_of_zeros():
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
     zeros = {name for name in TABLES if not np.asarray(params[name])[0].any()}
     assert zeros == set(TABLES[:2])
+
+
+def test_layers_that_no_head_reads_are_not_counted():
+    plan = build_model(small_config("prefix", stage_layers=(4,)), VOCAB).plan
+    early = dataclasses.replace(plan, heads=(Head(layer=2),))
+    assert early.live_roles() == (
+        frozenset({"source", "target"}),
+        frozenset({"target"}),
+        *2 * [frozenset()],
+    )
+    assert all("target" in roles for roles in plan.live_roles())

@@ -127,16 +127,16 @@ def test_a_training_with_too_few_rows_is_refused(tmp_path):
 
 
 def test_a_decode_limit_longer_than_the_rows_is_refused():
-    """Of buckets and of generated tokens; the most that fits is translated."""
+    """Of buckets and of generated tokens, before any line; the most that fits is translated."""
     vocabulary, instruction = made_text.vocabulary(), INSTRUCTIONS["1"]
     config = small_config("prefix", positions=("learned", ROWS))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, vocabulary.size)
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
     system = System(model, params, vocabulary, instruction)
-    lines = [Line(0, made_text.sentence(0, "en"), "en", "de")]
+    lines = [Line(n, text, "en", "de") for n, text in enumerate(["", made_text.sentence(0, "en")])]
     fits = Decode(max_length=ROWS - instruction.target_extra, buckets=(ROWS,), batch=1, beam_size=1)
-    assert len(list(translate_lines(system, lines, fits))) == 1
+    assert len(list(translate_lines(system, lines, fits))) == 2
     longer = dataclasses.replace(fits, max_length=fits.max_length + 1)
     wider = dataclasses.replace(fits, buckets=(4, ROWS + 1))
     for decode, message in (
@@ -146,8 +146,8 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
         with pytest.raises(UserError, match=message):
             next(translate_lines(system, lines, decode))
     with pytest.raises(UserError, match="source span has 12"):
-        score_lines(system, lines, ["x"], wider)
-    score_lines(system, lines, ["x"], longer)
+        score_lines(system, lines[1:], ["x"], wider)
+    score_lines(system, lines[1:], ["x"], longer)
 
 
 def test_a_cache_longer_than_the_rows_is_refused():
