@@ -1,9 +1,12 @@
 """Puts the gin files into what is installed; setup.cfg has the rest."""
 
+import shutil
+
 from setuptools import find_namespace_packages, find_packages, setup
 
 GIN = "gin_configs"  # beside the package in a checkout, within it in a wheel
 
+shutil.rmtree("build/lib", ignore_errors=True)  # an earlier build's, packed again otherwise
 setup(
     packages=[
         *find_packages(include=["mnmt_jax", "mnmt_jax.*"]),

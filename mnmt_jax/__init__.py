@@ -27,7 +27,7 @@ The rooms, each of which imports only rooms above it:
     t5x            the models in t5x's trainer
     commands       the command lines
 
-`moved` holds the names that gin files and modules of version 0.1 know.
+`moved` holds the names that gin files and modules from before the rooms know.
 """
 
 from __future__ import annotations

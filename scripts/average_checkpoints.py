@@ -1,4 +1,4 @@
-"""Averages the parameters of checkpoints of a run; infer and evaluate then take --step=average."""
+"""Averages the parameters of checkpoints of a run; `--step=average` takes them then."""
 
 from mnmt_jax.commands.average import main
 from mnmt_jax.errors import run_command

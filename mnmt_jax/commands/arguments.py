@@ -107,31 +107,54 @@ def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
     )
 
 
+def positive(text: str) -> int:
+    """Returns the number that a flag's value is.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is not at least 1.
+    """
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
+
+
 def import_modules(names: Sequence[str]) -> None:
     """Imports modules that the user named, from the current folder before any other.
 
     Raises:
-        UserError: if one of them, or what it imports, is missing.
+        UserError: if one of them is no name of a module, or cannot be imported.
     """
     if not names:
         return
+    for name in names:
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(
+                f"--module_import={name}: must be the name of a module, such as my_tasks, without "
+                "folder and .py"
+            )
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
         for name in names:
             importlib.import_module(name)
-    except ImportError as error:
-        own = error.name in names
-        remedy = (
-            "this folder and PYTHONPATH were searched"
-            if own
-            else "install it (seqio: mnmt-jax[seqio])"
-        )
-        raise UserError(f"--module_import={name}: {error}; {remedy}") from error
+    except (ImportError, SyntaxError) as error:
+        raise UserError(f"--module_import={name}: {error}; {_remedy(error, names)}") from error
     finally:
         # What these modules import later is found, but no file here hides a module of others.
         sys.path.remove(here)
         sys.path.append(here)
+
+
+def _remedy(error: Exception, names: Sequence[str]) -> str:
+    """Returns what to do about a module that cannot be imported."""
+    missing = getattr(error, "name", None) or ""
+    if not isinstance(error, ModuleNotFoundError):
+        return "correct it"
+    if missing in names:
+        return "this folder and PYTHONPATH were searched"
+    if missing.startswith("mnmt_jax."):
+        return "no module of this version; mnmt_jax/__init__.py lists the rooms"
+    return "install it (seqio: mnmt-jax[seqio]; t5x: docs/t5x.md)"
 
 
 def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -1,6 +1,6 @@
-"""Averages the parameters of checkpoints of a run; infer and evaluate then take --step=average."""
+"""Averages the parameters of checkpoints of a run; `--step=average` takes them then."""
 
-from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp
+from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, positive
 
 
 def make_parser() -> CommandParser:
@@ -8,8 +8,8 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=int, default=5, metavar="N", help="newest checkpoints")
-    which.add_argument("--best", type=int, metavar="N", help="those of lowest validation loss")
+    which.add_argument("--last", type=positive, default=5, metavar="N", help="newest checkpoints")
+    which.add_argument("--best", type=positive, metavar="N", help="those of lowest validation loss")
     which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="these checkpoints")
     return parser
 

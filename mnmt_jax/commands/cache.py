@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules
+from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules, positive
 from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
 from mnmt_jax.errors import UserError, listed
 
@@ -69,7 +69,7 @@ def make_parser() -> CommandParser:
         "text, or a seqio mixture's own)",
     )
     parser.add_argument(
-        "--vocab_size", type=int, help="pieces of a vocabulary trained here (default: 8000)"
+        "--vocab_size", type=positive, help="pieces of a vocabulary trained here (default: 8000)"
     )
     add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")

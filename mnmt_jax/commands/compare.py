@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.arguments import CommandParser, positive
 from mnmt_jax.errors import UserError
 
 
@@ -13,7 +13,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
-    parser.add_argument("--samples", type=int, default=5, help="sentences to show (default 5)")
+    parser.add_argument("--samples", type=positive, default=5, help="sentences to show (default 5)")
     return parser
 
 

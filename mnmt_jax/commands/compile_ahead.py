@@ -15,6 +15,7 @@ from mnmt_jax.commands.arguments import (
     add_configuration,
     import_modules,
     parse_command_line,
+    positive,
 )
 from mnmt_jax.errors import UserError
 
@@ -23,8 +24,10 @@ def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="e.g. v5e:4x4, v5p:4x4x8, v6e:8x8")
-    parser.add_argument("--slices", type=int, default=1, help="how many such slices (default 1)")
-    parser.add_argument("--vocab_size", type=int, default=0, help="default: Model.vocab_size")
+    parser.add_argument(
+        "--slices", type=positive, default=1, help="how many such slices (default 1)"
+    )
+    parser.add_argument("--vocab_size", type=positive, default=0, help="default: Model.vocab_size")
     parser.add_argument(
         "--programs",
         default="train_step,prefill,decode_step",

@@ -7,6 +7,7 @@ from mnmt_jax.commands.arguments import (
     add_configuration,
     import_modules,
     parse_command_line,
+    positive,
 )
 from mnmt_jax.errors import UserError
 
@@ -14,11 +15,15 @@ from mnmt_jax.errors import UserError
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--source_length", type=int, default=32, help="source tokens (default 32)")
-    parser.add_argument("--target_length", type=int, default=32, help="target tokens (default 32)")
+    parser.add_argument(
+        "--source_length", type=positive, default=32, help="source tokens (default 32)"
+    )
+    parser.add_argument(
+        "--target_length", type=positive, default=32, help="target tokens (default 32)"
+    )
     parser.add_argument(
         "--vocab_size",
-        type=int,
+        type=positive,
         default=0,
         help="entries of the vocabulary; default: Model.vocab_size, else that of Data.cache",
     )

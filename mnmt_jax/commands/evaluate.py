@@ -12,6 +12,7 @@ from mnmt_jax.commands.arguments import (
     add_configuration,
     import_modules,
     parse_command_line,
+    positive,
 )
 from mnmt_jax.commands.corpus_arguments import (
     FILE_FLAGS,
@@ -45,7 +46,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     parser.add_argument(
         "--beam_size",
-        type=int,
+        type=positive,
         help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
     )
     parser.add_argument(

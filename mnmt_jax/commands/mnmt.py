@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import run_command
+from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.files.storage import one_line
 from mnmt_jax.version import __version__
 
 # Each is a module of this room, named alike or as said in `_MODULES`.
@@ -29,6 +31,7 @@ COMMANDS = {
     "adapters": "save, load or merge LoRA",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
+_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv")
 _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 
@@ -38,6 +41,10 @@ def main() -> int | None:
     if given and given[0] in COMMANDS:
         sys.argv = [f"mnmt {given[0]}", *given[1:]]
         return module_of(given[0]).main()
+    if given and not given[0].startswith("-"):
+        near = difflib.get_close_matches(given[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "mnmt --help lists them"
+        raise UserError(f"{given[0]}: no such command; {hint}")
     flags = _parser().parse_args(given)
     if flags.version:
         print(_versions())
@@ -68,12 +75,13 @@ def completion(shell: str) -> str:
     import shtab
 
     parser = CommandParser(prog="mnmt")
+    _add_flags(parser)
     commands = parser.add_subparsers()
     for name, text in COMMANDS.items():
         own = module_of(name).make_parser()
         commands.add_parser(name, help=text, parents=[own], add_help=False)
     for action in _actions(parser):
-        if action.metavar in _COMPLETED_AS_FILES or action.dest in ("input", "output"):
+        if action.metavar in _COMPLETED_AS_FILES or action.dest in _FILE_FLAGS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     return shtab.complete(parser, shell=shell)
 
@@ -97,7 +105,11 @@ def _parser() -> CommandParser:
         epilog=f"commands:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    _add_flags(parser)
+    return parser
+
+
+def _add_flags(parser: CommandParser) -> None:
     parser.add_argument("--version", action="store_true", help="print versions and devices")
     parser.add_argument(
         "--completion",
@@ -105,12 +117,15 @@ def _parser() -> CommandParser:
         metavar="SHELL",
         help='print what completes command lines; bash: eval "$(mnmt --completion bash)"',
     )
-    return parser
 
 
 def _versions() -> str:
     import jax
 
-    devices = jax.devices()
-    kind = f"{len(devices)} {devices[0].device_kind} ({devices[0].platform})"
+    try:
+        devices = jax.devices()
+    except (RuntimeError, AssertionError) as error:  # what JAX_PLATFORMS names is not there
+        kind = f"no device ({one_line(error)})"
+    else:
+        kind = f"{len(devices)} {devices[0].device_kind} ({devices[0].platform})"
     return f"mnmt-jax {__version__}, jax {jax.__version__}, {kind}"

@@ -84,11 +84,13 @@ def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[Origin, ...]:
         steps: STEP, of all that have none of their own, or NAME=STEP.
 
     Raises:
-        UserError: if a step is nobody's, or one of two.
+        UserError: if a run has no name, a step is nobody's, or one of two.
     """
     from mnmt_jax.training.origins import Origin
 
-    named = [("", run) if Path(run).exists() else _named(run) for run in runs if run]
+    if "" in runs:
+        raise UserError("--initialize_from= names no run; leave it out, or name one")
+    named = [("", run) if Path(run).exists() else _named(run) for run in runs]
     chosen: dict[str, int | str] = {}
     for text in steps:
         name, step = _named(text)

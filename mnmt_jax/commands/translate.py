@@ -15,6 +15,7 @@ from mnmt_jax.commands.arguments import (
     add_configuration,
     import_modules,
     parse_command_line,
+    positive,
 )
 from mnmt_jax.commands.text_files import (
     check_output_file,
@@ -51,7 +52,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--beam_size",
-        type=int,
+        type=positive,
         help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
     )
     parser.add_argument(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.arguments import CommandParser, positive
 from mnmt_jax.commands.corpus_arguments import (
     FILE_FLAGS,
     add_corpus_arguments,
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
 # Flags of the training itself: their types, and what they say.
-_OPTIONS: dict[str, tuple[type, str]] = {
-    "vocab_size": (int, "pieces without tags (8000)"),
+_OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "vocab_size": (positive, "pieces without tags (8000)"),
     "character_coverage": (float, "(1.0)"),
     "normalization": (str, "identity (default), nmt_nfkc, nfkc, ..."),
-    "sentences": (int, "drawn at most (1000000)"),
+    "sentences": (positive, "drawn at most (1000000)"),
     "temperature": (float, "flattens languages' shares (5)"),
     "seed": (int, "of the draw (0)"),
 }

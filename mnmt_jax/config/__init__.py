@@ -1,4 +1,4 @@
-"""Configuration: gin files to frozen dataclasses. The only room that reads gin."""
+"""Configuration: gin files to frozen dataclasses. Besides t5x the only room with gin."""
 
 from __future__ import annotations
 

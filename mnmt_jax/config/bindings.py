@@ -228,4 +228,6 @@ def _no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
     """Says of an unknown name which one was perhaps meant."""
     near = [place + other for other in difflib.get_close_matches(name, known, n=2)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    if not near and not place and name[:1].isupper():
+        hint += "; a method of your own needs --module_import"
     return f"{place}{name}: no such name; {hint}"

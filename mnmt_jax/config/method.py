@@ -38,16 +38,15 @@ class Method(Checked):
             rest: of the class.
 
         Raises:
-            UserError: if the library has one of that name.
+            UserError: if the library has a method or a section of that name.
         """
         super().__init_subclass__(**rest)
         if not name:
             return
-        other = cls.known.get(name, cls)
-        if other.__module__ != cls.__module__ and other.__module__.startswith(_OURS):
-            raise UserError(
-                f"{cls.__module__}: method '{name}' is {other.__module__}; rename yours"
-            )
+        if not cls.__module__.startswith(_OURS):
+            from mnmt_jax.config.registry import check_names
+
+            check_names(name, cls)
         cls.name = name
         cls.known[name] = cls
 

@@ -57,6 +57,27 @@ def all_methods() -> list[str]:
     return sorted({*_sections(), *Method.known})
 
 
+def check_names(name: str, method: type[Method]) -> None:
+    """Checks that a method of the user's takes no name of the library's.
+
+    Args:
+        name: that chooses it.
+        method: its class, whose name is that of its section.
+
+    Raises:
+        UserError: otherwise.
+    """
+    from mnmt_jax.config.sections import SECTIONS
+
+    if name in _sections():
+        raise UserError(f"{method.__module__}: method '{name}' is {_LIBRARY}.{name}; rename yours")
+    taken = {*_sections().values(), *(section.__name__ for section in SECTIONS.values())}
+    if method.__name__ in taken:
+        raise UserError(
+            f"{method.__module__}: '{method.__name__}' is a section of the library; rename yours"
+        )
+
+
 def _sections() -> dict[str, str]:
     """Returns the gin sections of the library's methods by their names."""
     return importlib.import_module(_LIBRARY).SECTIONS

@@ -219,6 +219,12 @@ class Plan:
                     f"table '{table.name}': names of tables differ and end in 'embedding'; choose "
                     "another"
                 )
+            read = any(head.table == table.name for head in self.heads)
+            if not table.embeds and (table.roles or not read):
+                raise UserError(
+                    f"table '{table.name}' embeds nobody: give it a head and no roles, or leave it "
+                    "out"
+                )
             if unknown := set(table.roles) - set(roles):
                 raise UserError(
                     f"table '{table.name}': layout '{self.layout.name}' has no role "

@@ -55,7 +55,7 @@ class Graft(Method, name="graft"):
         if not self.parts:
             raise UserError(
                 "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "
-                "'layer_{12-17}'),), or leave 'graft' out of Train.methods"
+                "'layer_{12-17}'),), or leave 'graft' out of the methods"
             )
         return tuple(Move(*part) for part in self.parts)
 

@@ -1,4 +1,4 @@
-"""The name of `mnmt_jax.seqio.tasks` in gin files and modules of version 0.1."""
+"""The name of `mnmt_jax.seqio.tasks`, in gin files and modules from before the rooms."""
 
 import sys
 

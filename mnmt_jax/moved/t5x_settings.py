@@ -1,4 +1,4 @@
-"""The name of `mnmt_jax.t5x.settings` in gin files and modules of version 0.1."""
+"""The name of `mnmt_jax.t5x.settings`, in gin files and modules from before the rooms."""
 
 import sys
 

@@ -24,7 +24,7 @@ def write_run(
     origin: tuple[str, str],
     tasks: Mapping[str, Direction] | None = None,
 ) -> None:
-    """Writes a run at step 0, all that `infer`, `evaluate` and `--initialize_from` need.
+    """Writes a run at step 0, all that `translate`, `evaluate` and `--initialize_from` need.
 
     Args:
         run_dir: to make; must not exist or be empty. It appears when it is complete.

@@ -72,7 +72,7 @@ class RunDirectory:
         """
         if isinstance(run, RunDirectory):
             return run
-        if not isinstance(run, str | os.PathLike):
+        if not isinstance(run, str | os.PathLike) or not os.fspath(run):
             raise UserError(f"run={run!r}: name the directory of a run, such as 'runs/register'")
         if not is_bucket(run):
             return cls(Path(run))

@@ -51,7 +51,7 @@ def load_vocabulary(row: Published) -> Vocabulary:
     if not folder.is_dir():
         raise UserError(
             f"the vocabulary of corpus '{row.name}' is not in {folder}: make it with "
-            f"scripts/train_vocabulary.py --output {folder} and --mixture NAME, or --sentencepiece "
+            f"'mnmt vocabulary' --output {folder} and --mixture NAME, or --sentencepiece "
             f"MODEL --languages {','.join(row.languages)}"
         )
     return Vocabulary.load(folder)

@@ -236,6 +236,10 @@ def test_other_toolkits_have_one_table():
         ({"heads": (Head("other"),)}, "layer 0 and table 'other'; .* one of embedding"),
         ({"heads": (Head(layer=3),)}, "layer 3 and table 'embedding'; choose 0 or .* 1 to 2"),
         ({"heads": ()}, "without heads"),
+        (
+            {"tables": (Table(), Table("other_embedding", embeds=False))},
+            "table 'other_embedding' embeds nobody: give it a head",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changes, message):

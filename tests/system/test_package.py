@@ -24,12 +24,15 @@ PACKAGED = ("mnmt_jax", "gin_configs", "setup.py", "setup.cfg", "pyproject.toml"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from the source distribution, as a package index has both."""
+    """Built beside a source distribution, in a folder where something was built before."""
     source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGED, "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    build = [sys.executable, "-m", "build", "--no-isolation", str(source)]
+    stale = source / "build" / "lib" / "mnmt_jax" / "seqio_tasks.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()  # of an earlier version
+    build = [sys.executable, "-m", "build", "--sdist", "--wheel", "--no-isolation", str(source)]
     subprocess.run(build, check=True, capture_output=True)
     (found,) = (source / "dist").glob("*.whl")
     return found
@@ -71,10 +74,13 @@ def test_the_wheel_holds_the_package_alone(wheel):
         "mnmt_jax",
         f"mnmt_jax-{__version__}.dist-info",
     }
-    for folder in ("gin_configs", "mnmt_jax"):
-        kept = {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.[gp][iy]*")}
-        kept = {name for name in kept if name.endswith((".gin", ".py", ".typed"))}
-        assert {name if folder == "mnmt_jax" else f"mnmt_jax/{name}" for name in kept} <= {*names}
+    kept = {
+        str(path.relative_to(ROOT)).replace("gin_configs/", "mnmt_jax/gin_configs/")
+        for folder in ("gin_configs", "mnmt_jax")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".gin", ".py", ".typed")
+    }
+    assert {name for name in names if not name.startswith(f"mnmt_jax-{__version__}")} == kept
     (metadata,) = (name for name in names if name.endswith("/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
     required = [line for line in text.splitlines() if line.startswith("Requires-Dist")]

@@ -1,10 +1,12 @@
 """The flags all commands share."""
 
 import argparse
+import re
 import sys
 
 import pytest
 
+from mnmt_jax.commands import mnmt
 from mnmt_jax.commands.arguments import (
     CommandParser,
     add_configuration,
@@ -80,3 +82,38 @@ def test_modules_come_from_this_folder_but_hide_no_others_later(tmp_path, monkey
         UserError, match=r"--module_import=broken_here: .*nowhere_at_all.*; install"
     ):
         import_modules(["broken_here"])
+
+
+@pytest.mark.parametrize("name", ["./own", "own.py", "", "a b"])
+def test_what_is_no_name_of_a_module_is_refused(name):
+    with pytest.raises(UserError, match=f"--module_import={name}: must be the name of a module"):
+        import_modules([name])
+
+
+def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for text, remedy in {
+        "from mnmt_jax.config.method import Methd\n": "cannot import name 'Methd'.*; correct it",
+        "import mnmt_jax.nowhere\n": "mnmt_jax/__init__.py lists the rooms",
+        "def\n": "invalid syntax.*; correct it",
+    }.items():
+        (tmp_path / "wrong_here.py").write_text(text)
+        with pytest.raises(UserError, match=f"^--module_import=wrong_here: .*{remedy}"):
+            import_modules(["wrong_here"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "trian: no such command; did you mean train?"),
+        (["nonsense"], "nonsense: no such command; mnmt --help lists them"),
+        (["average", "--run=x", "--last=-3"], "argument --last: '-3' must be a whole number"),
+        (["average", "--run=x", "--best=0"], "argument --best: '0' must be a whole number"),
+        (["train", "--workdir=x", "--initialize_from="], "--initialize_from= names no run"),
+    ],
+)
+def test_slips_are_named(arguments, said, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mnmt", *arguments])
+    with pytest.raises(UserError, match=re.escape(said)):
+        mnmt.main()

@@ -171,10 +171,19 @@ def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
         load_config([str(file)], ["Adaption.mlp=-1"])
 
 
-def test_names_of_the_library_are_taken():
-    get_method("adaption")
-    with pytest.raises(UserError, match="'adaption' is mnmt_jax.methods.adaption; rename yours"):
-        type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
+def test_names_of_the_library_are_taken(monkeypatch):
+    """Whether its file was imported before or not."""
+    for known in (dict(Method.known), {}):
+        monkeypatch.setattr(Method, "known", known)
+        told = "'adaption' is mnmt_jax.methods.adaption; rename yours"
+        with pytest.raises(UserError, match=told):
+            type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
+        for section in ("Adaption", "Model"):
+            told = f"'{section}' is a section of the library; rename yours"
+            with pytest.raises(UserError, match=told):
+                type(section, (Method,), {"__module__": "mine"}, name="mine")
+        assert "mine" not in known
+    monkeypatch.undo()
     assert get_method("adaption") is Adaption
 
 
