@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from mnmt_jax.commands.arguments import CommandParser, positive
+from mnmt_jax.commands.arguments import CommandParser
 
 
 def make_parser() -> CommandParser:
@@ -19,7 +19,7 @@ def make_parser() -> CommandParser:
         "--languages", default="en,de,fr", metavar="CODES", help="codes with commas (en,de,fr)"
     )
     parser.add_argument("--format", default="parallel", choices=("parallel", "tsv"))
-    parser.add_argument("--train", type=positive, default=10_000, metavar="N", help="lines (10000)")
+    parser.add_argument("--train", type=int, default=10_000, metavar="N", help="lines (10000)")
     parser.add_argument("--validation", type=int, default=500, metavar="N", help="lines (500)")
     parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines (1000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="picks the meanings (0)")

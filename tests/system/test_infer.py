@@ -142,7 +142,7 @@ def test_bindings_and_step_reach_the_search(run, infer):
         ({"--output": "/nowhere/x"}, "--output=/nowhere/x: cannot be written (/nowhere: No such"),
         ({"--gin.Decode.beam": "3"}, "beam"),
         ({"--gin.Decode.buckets": "(2,)"}, "each must be at least 3"),
-        ({"--beam_size": "0"}, "beam_size=0"),
+        ({"--beam_size": "0"}, "--beam_size: '0' must be"),
         ({"--format": "xml"}, "invalid choice"),
     ],
 )
