@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from mnmt_jax.commands.arguments import CommandParser
-
-_STEP = "step of the checkpoint, 'best' or 'average'; the newest if not given"
+from mnmt_jax.commands.arguments import CommandParser, add_step
 
 
 def main() -> None:
     """Parses the command line, does what it says, and prints the folder made."""
     flags = make_parser().parse_args()
-    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
 
     from mnmt_jax.interchange.adapters import load_adapter, merge_adapter, save_adapter
 
     if flags.command == "save":
-        save_adapter(flags.run, flags.output, step=step)
+        save_adapter(flags.run, flags.output, step=flags.step)
     elif flags.command == "load":
-        load_adapter(flags.run, flags.adapter, flags.output, step=step)
+        load_adapter(flags.run, flags.adapter, flags.output, step=flags.step)
     else:
-        merge_adapter(flags.run, flags.output, step=step)
+        merge_adapter(flags.run, flags.output, step=flags.step)
     print(flags.output)
 
 
@@ -38,5 +35,5 @@ def make_parser() -> CommandParser:
     merge.add_argument("--run", required=True, metavar="RUN", help="run with LoRA")
     merge.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
     for command in (save, load, merge):
-        command.add_argument("--step", help=_STEP)
+        add_step(command)
     return parser

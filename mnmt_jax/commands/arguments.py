@@ -118,6 +118,29 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def checkpoint_step(text: str) -> int | str:
+    """Returns the step that a flag's value is: a number, or a word such as `best`."""
+    return int(text) if text.isdigit() else text
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Adds `--step`, the checkpoint of a run."""
+    parser.add_argument(
+        "--step",
+        type=checkpoint_step,
+        help="step of the checkpoint, 'best' or 'average'; default: the newest",
+    )
+
+
+def add_beam_size(parser: argparse.ArgumentParser) -> None:
+    """Adds `--beam_size`, of a search that is not the run's own."""
+    parser.add_argument(
+        "--beam_size",
+        type=positive,
+        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+    )
+
+
 def import_modules(names: Sequence[str]) -> None:
     """Imports modules that the user named, from the current folder before any other.
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
+    add_beam_size,
     add_configuration,
+    add_step,
     import_modules,
     parse_command_line,
-    positive,
 )
 from mnmt_jax.commands.corpus_arguments import (
     FILE_FLAGS,
@@ -44,14 +45,8 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--output", required=True, help="folder; run again, it continues there")
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
-    parser.add_argument(
-        "--beam_size",
-        type=positive,
-        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
-    )
-    parser.add_argument(
-        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
-    )
+    add_beam_size(parser)
+    add_step(parser)
     scores = parser.add_argument_group("further scores")
     scores.add_argument(
         "--paper_compatible",
@@ -92,9 +87,8 @@ def main() -> None:
 
     check_folder(flags.output)
     corpus, wanted = _corpus(flags)
-    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
     subject, languages = load_subject(
-        flags.run, step, gin_files=gin_files, bindings=bindings, beam_size=flags.beam_size
+        flags.run, flags.step, gin_files=gin_files, bindings=bindings, beam_size=flags.beam_size
     )
     if missing := [code for code in wanted if code not in languages]:
         print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
-from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp
+from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, add_step
 
 
 def make_parser() -> CommandParser:
@@ -11,9 +11,7 @@ def make_parser() -> CommandParser:
         "--format", choices=("huggingface", "fairseq", "t5x"), default="huggingface"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
-    parser.add_argument(
-        "--step", help="step of the checkpoint, 'best' or 'average'; the newest if not given"
-    )
+    add_step(parser)
     return parser
 
 
@@ -23,6 +21,5 @@ def main() -> None:
 
     from mnmt_jax.interchange.exporting import export_checkpoint
 
-    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
-    for path in export_checkpoint(flags.format, flags.run, flags.output, step=step):
+    for path in export_checkpoint(flags.format, flags.run, flags.output, step=flags.step):
         print(path)

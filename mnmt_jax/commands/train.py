@@ -12,6 +12,7 @@ from mnmt_jax.commands.arguments import (
     CommandParser,
     DefaultsHelp,
     add_configuration,
+    checkpoint_step,
     import_modules,
     parse_command_line,
 )
@@ -99,7 +100,7 @@ def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[Origin, ...]:
         if not named or (name and name not in dict(named)):
             given = f"{name}=RUN" if name else "RUN"
             raise UserError(f"--initialize_step={text}: needs --initialize_from={given}")
-        chosen[name] = int(step) if step.isdigit() else step
+        chosen[name] = checkpoint_step(step)
     default = chosen.get("")
     return tuple(Origin(run, chosen.get(name, default), name) for name, run in named)
 

@@ -12,10 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
+    add_beam_size,
     add_configuration,
+    add_step,
     import_modules,
     parse_command_line,
-    positive,
 )
 from mnmt_jax.commands.text_files import (
     check_output_file,
@@ -50,20 +51,14 @@ def make_parser() -> CommandParser:
         default="error",
         help="stop at a line that is not UTF-8 (default), or take it as blank and count it",
     )
-    parser.add_argument(
-        "--beam_size",
-        type=positive,
-        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
-    )
+    add_beam_size(parser)
     parser.add_argument(
         "--format",
         choices=("text", "jsonl"),
         default="text",
         help="jsonl adds score, n-best list, and marks of input and output that was cut",
     )
-    parser.add_argument(
-        "--step", help="step of the checkpoint, 'best' or 'average'; default: the newest"
-    )
+    add_step(parser)
     add_configuration(parser)
     return parser
 
@@ -76,8 +71,7 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.decoding.translator import Translator
 
-    step = int(flags.step) if (flags.step or "").isdigit() else flags.step
-    translator = Translator.load(flags.run, step, gin_files=gin_files, bindings=bindings)
+    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: list[int] = []
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
     lines = translator.numbered(texts, source=flags.source, target=flags.target)

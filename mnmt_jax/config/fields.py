@@ -111,14 +111,13 @@ def _checked(field: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(kind) is not tuple:
         return _part(field, value, value, kind)
     inner = typing.get_args(kind)[0]
-    nested = typing.get_origin(inner) is tuple
     if not isinstance(value, tuple | list):
         raise UserError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
-    if nested and not all(isinstance(part, tuple | list) for part in value):
+    if typing.get_origin(inner) is not tuple:
+        return tuple(_part(field, value, part, inner) for part in value)
+    if not all(isinstance(part, tuple | list) for part in value):
         raise UserError(f"{field}={value!r} must be a tuple of tuples, such as ({value!r},)")
-    if nested:
-        return tuple(_checked(field, part, inner) for part in value)
-    return tuple(_part(field, value, part, inner) for part in value)
+    return tuple(_checked(field, part, inner) for part in value)
 
 
 def _part(field: str, whole: Any, value: Any, kind: Any) -> Any:

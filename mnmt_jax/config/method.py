@@ -15,8 +15,6 @@ from mnmt_jax.errors import UserError
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Config, Model
 
-_OURS = "mnmt_jax.methods."
-
 
 class Method(Checked):
     """A method: a frozen dataclass of its settings, which gin fills under the name of the class.
@@ -43,10 +41,9 @@ class Method(Checked):
         super().__init_subclass__(**rest)
         if not name:
             return
-        if not cls.__module__.startswith(_OURS):
-            from mnmt_jax.config.registry import check_names
+        from mnmt_jax.config.registry import check_names
 
-            check_names(name, cls)
+        check_names(name, cls)
         cls.name = name
         cls.known[name] = cls
 

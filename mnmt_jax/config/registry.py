@@ -58,7 +58,7 @@ def all_methods() -> list[str]:
 
 
 def check_names(name: str, method: type[Method]) -> None:
-    """Checks that a method of the user's takes no name of the library's.
+    """Checks that a method takes no name of the library's, unless it is one of its own.
 
     Args:
         name: that chooses it.
@@ -67,6 +67,8 @@ def check_names(name: str, method: type[Method]) -> None:
     Raises:
         UserError: otherwise.
     """
+    if method.__module__.startswith(f"{_LIBRARY}."):
+        return
     from mnmt_jax.config.sections import SECTIONS
 
     if name in _sections():
