@@ -28,4 +28,7 @@ def test_the_walk_names_what_stands_on_its_lines():
         lines = (page.parent / target).resolve().read_text(encoding="utf-8").splitlines()
         defines = re.compile(rf"\s*(?:def|class) {name}\b|{name}\b.* = ")
         places = [place for place, line in enumerate(lines, 1) if defines.match(line)]
-        assert int(number) in places, f"`{name}` stands on line {places} of {target}, not {number}"
+        assert int(number) in places, (
+            f"`{name}` stands on line {places} of {target}, not {number}: "
+            "python scripts/update_walk.py"
+        )

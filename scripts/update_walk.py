@@ -1,0 +1,36 @@
+"""Sets the line numbers of docs/walk.md to where the names that it links stand now."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "walk.md"
+LINK = re.compile(r"\[`(\w+)`\]\(([^)#\s]+)#L(\d+)\)")
+
+
+def main() -> None:
+    """Rewrites the page in place."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    PAGE.write_text(LINK.sub(_renumbered, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _renumbered(link: re.Match[str]) -> str:
+    """The link with the number of the nearest line that defines its name."""
+    name, target, number = link.groups()
+    places = defining_lines(name, (PAGE.parent / target).read_text(encoding="utf-8"))
+    if not places:
+        raise SystemExit(f"{PAGE.name} links `{name}` in {target}, which does not define it")
+    nearest = min(places, key=lambda place: abs(place - int(number)))
+    return f"[`{name}`]({target}#L{nearest})"
+
+
+def defining_lines(name: str, text: str) -> list[int]:
+    """The lines of a module, counted from 1, that define a name."""
+    defines = re.compile(rf"\s*(?:def|class) {name}\b|{name}\b.* = ")
+    return [place for place, line in enumerate(text.splitlines(), 1) if defines.match(line)]
+
+
+if __name__ == "__main__":
+    main()
