@@ -30,5 +30,5 @@ def test_the_walk_names_what_stands_on_its_lines():
         places = [place for place, line in enumerate(lines, 1) if defines.match(line)]
         assert int(number) in places, (
             f"`{name}` stands on line {places} of {target}, not {number}: "
-            "python scripts/update_walk.py"
+            "run scripts/update_walk.py"
         )
