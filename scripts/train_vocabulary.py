@@ -1,4 +1,4 @@
-"""Trains a SentencePiece vocabulary on a corpus, or adopts an existing SentencePiece model."""
+"""Trains a SentencePiece vocabulary, adopts a SentencePiece model, or splits shared pieces."""
 
 from mnmt_jax.commands.vocabulary import main
 from mnmt_jax.errors import run_command

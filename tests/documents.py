@@ -68,6 +68,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/cache_tasks.py --parallel * --vocab_size *", ("--vocab_size=60",)),
     ("scripts/train_vocabulary.py --mixture *", ("--sentences=8000", "--vocab_size=1000")),
     ("scripts/train_vocabulary.py --parallel *", ("--vocab_size=60",)),
+    ("scripts/train_vocabulary.py --lavs *", ("--directions=en-cs",)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
     ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
     ("benchmarks/saves.py *", ("--saves=1", "--updates=1", *_UPDATES, *_ROWS)),

@@ -21,7 +21,7 @@ COMMANDS = {
     "evaluate": "translate and score every direction of a test set",
     "compare": "set evaluations of several runs side by side",
     "cache": "write the token cache that training reads",
-    "vocabulary": "train a vocabulary, or adopt a SentencePiece model",
+    "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",
     "corpus": "write the embedded corpus as files",
     "describe": "print parameters, FLOPs and bytes of a configuration",
     "compile-ahead": "compile a run for TPUs that need not be there",

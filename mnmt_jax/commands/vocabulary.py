@@ -1,11 +1,15 @@
-"""Trains a SentencePiece vocabulary on a corpus, or adopts an existing SentencePiece model."""
+"""Trains a SentencePiece vocabulary on a corpus, or adopts an existing SentencePiece model.
+
+Or gives languages copies of the pieces that they share in a vocabulary that is there (--lavs).
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.arguments import CommandParser, positive
@@ -15,10 +19,13 @@ from mnmt_jax.commands.corpus_arguments import (
     refuse_flags,
     split_list,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
+    from mnmt_jax.vocabulary.lavs import Counts, Flags
     from mnmt_jax.vocabulary.pieces import Vocabulary
+
+    Made = tuple[Vocabulary, dict[str, Any]]
 
 # Flags of the training itself: their types, and what they say.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -29,6 +36,9 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "flattens languages' shares (5)"),
     "seed": (int, "of the draw (0)"),
 }
+# The rule of --lavs that reads a flag.
+_RULE_OF = {"lavs_threshold": "code", "lavs_pairs": "paper"}
+_THRESHOLD = 20  # of the authors' script
 
 
 def make_parser() -> CommandParser:
@@ -42,27 +52,48 @@ def make_parser() -> CommandParser:
     for flag, (kind, text) in _OPTIONS.items():
         parser.add_argument(f"--{flag}", type=kind, help=text)
     parser.add_argument("--model_type", choices=("unigram", "bpe"), help="(unigram)")
+    group = parser.add_argument_group("language-aware vocabulary sharing")
+    group.add_argument(
+        "--lavs",
+        choices=("code", "paper"),
+        help="train nothing: give languages copies of the pieces of --vocabulary that they share "
+        "in the training text, by the rule of the authors' code or by the published one",
+    )
+    group.add_argument("--vocabulary", metavar="DIR", help="what 'mnmt vocabulary' wrote")
+    group.add_argument(
+        "--lavs_threshold",
+        type=positive,
+        help="code: languages get a copy that have a piece more often, if two do (20)",
+    )
+    group.add_argument(
+        "--lavs_pairs",
+        type=positive,
+        help="paper: how many (piece, pair of languages) to split, those that share most first",
+    )
     return parser
 
 
 def main() -> None:
     """Writes the vocabulary and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
-    from mnmt_jax.vocabulary.pieces import check_vocabulary_folder
+    from mnmt_jax.vocabulary.folder import check_vocabulary_folder
 
     check_vocabulary_folder(arguments.output)
-    make = _adopt if arguments.sentencepiece else _train
-    vocabulary = make(arguments, [*_OPTIONS, "model_type"])
+    make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
+    if make is not _split:
+        refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
+    vocabulary, facts = make(arguments, [*_OPTIONS, "model_type"])
     summary = {
         "output": arguments.output,
         "size": vocabulary.size,
         "languages": list(vocabulary.languages),
         "fingerprint": vocabulary.fingerprint,
+        **facts,
     }
     print(json.dumps(summary, indent=2))
 
 
-def _adopt(arguments: argparse.Namespace, options: list[str]) -> Vocabulary:
+def _adopt(arguments: argparse.Namespace, options: list[str]) -> Made:
     """Wraps a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
@@ -73,10 +104,10 @@ def _adopt(arguments: argparse.Namespace, options: list[str]) -> Vocabulary:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
     vocabulary.save(arguments.output)
-    return vocabulary
+    return vocabulary, {}
 
 
-def _train(arguments: argparse.Namespace, options: list[str]) -> Vocabulary:
+def _train(arguments: argparse.Namespace, options: list[str]) -> Made:
     """Trains a model on a corpus."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
@@ -88,4 +119,82 @@ def _train(arguments: argparse.Namespace, options: list[str]) -> Vocabulary:
     print(f"reading {corpus.name}", file=sys.stderr)
     text = language_text(corpus, directions, chosen.sentences)
     print(f"training {chosen.vocab_size} pieces", file=sys.stderr)
-    return train_sentencepiece(text, arguments.output, options=chosen)
+    return train_sentencepiece(text, arguments.output, options=chosen), {}
+
+
+def _split(arguments: argparse.Namespace, options: list[str]) -> Made:
+    """Gives languages copies of the pieces that they share."""
+    from mnmt_jax.commands.corpus_arguments import corpus_and_directions
+    from mnmt_jax.data.mixtures import language_lines
+    from mnmt_jax.vocabulary import lavs
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+
+    _check_split(arguments, options)
+    base = Vocabulary.load(arguments.vocabulary)
+    corpus, directions = corpus_and_directions(arguments)
+    print(f"counting the pieces of {corpus.name}", file=sys.stderr)
+    counts = lavs.count_pieces(base, language_lines(corpus, directions))
+    if silent := [code for code in base.languages if code not in counts]:
+        print(f"no text in {listed(silent)}: no copies for them", file=sys.stderr)
+    rule = _by_code if arguments.lavs == "code" else _by_paper
+    flagged, split, setting = rule(arguments, counts, base.named_pieces)
+    vocabulary = base.with_copies(lavs.copies_of(split))
+    vocabulary.save(arguments.output)
+    distinct = [len(set().union(*pieces.values())) for pieces in (flagged, split)]
+    facts = {
+        "rule": arguments.lavs,
+        **setting,
+        "flagged_pieces": distinct[0],
+        "left_shared_by_their_characters": distinct[0] - distinct[1],
+        "split_pieces": distinct[1],
+        "copies": len(vocabulary.copies),
+        "size_before": base.size,
+        "pieces_and_copies_in_text": lavs.in_text(counts, split),
+    }
+    return vocabulary, {"lavs": facts}
+
+
+def _by_code(
+    arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
+) -> tuple[Flags, Flags, dict[str, int]]:
+    """Returns which pieces the code's rule flags, which of them it splits, and its setting."""
+    from mnmt_jax.vocabulary import lavs
+
+    threshold = arguments.lavs_threshold or _THRESHOLD
+    flagged = lavs.flag_by_threshold(counts, pieces, threshold)
+    split = lavs.splittable(flagged)
+    if not any(split.values()):
+        raise UserError(
+            f"no piece that may be split is more than {threshold} times in the text of each of two "
+            "languages; lower --lavs_threshold or give more text"
+        )
+    return flagged, split, {"threshold": threshold}
+
+
+def _by_paper(
+    arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
+) -> tuple[Flags, Flags, dict[str, int]]:
+    """Returns what `_by_code` does, by the published rule, which splits all that it flags."""
+    from mnmt_jax.vocabulary import lavs
+
+    flagged = lavs.flag_by_sharing(counts, pieces, arguments.lavs_pairs)
+    if not any(flagged.values()):
+        raise UserError("no two languages share a piece; there is nothing to split")
+    return flagged, flagged, {"pairs": arguments.lavs_pairs}
+
+
+def _check_split(arguments: argparse.Namespace, options: list[str]) -> None:
+    """Checks the flags that belong to `--lavs`.
+
+    Raises:
+        UserError: if one is missing, or of another rule or of a training.
+    """
+    refuse_flags(arguments, ("sentencepiece", *options), "--lavs, which trains no pieces")
+    others = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
+    refuse_flags(arguments, others, f"--lavs {arguments.lavs}")
+    if not arguments.vocabulary:
+        raise UserError("--lavs needs --vocabulary, a folder that 'mnmt vocabulary' wrote")
+    if arguments.lavs == "paper" and not arguments.lavs_pairs:
+        raise UserError("--lavs paper needs --lavs_pairs, e.g. 6000 for at most 12000 copies")
+    if Path(arguments.vocabulary).resolve() == Path(arguments.output).resolve():
+        raise UserError("--output: is the folder of --vocabulary; choose another")

@@ -28,6 +28,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.partial import check_writable, new_folder
 from mnmt_jax.files.storage import one_line, storage_trouble
+from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 FORMAT = 2
@@ -88,17 +89,24 @@ class CachedTask:
 
 
 def encode_pairs(
-    vocabulary: Vocabulary, pairs: Iterable[tuple[str, str]]
+    vocabulary: Vocabulary, pairs: Iterable[tuple[str, str]], direction: Direction | None = None
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the piece ids of text pairs, encoding many lines at a time."""
+    """Yields the piece ids of text pairs, encoding many lines at a time.
+
+    Args:
+        vocabulary: turns text into ids.
+        pairs: source and target text.
+        direction: their languages; only a vocabulary with copies needs them.
+    """
+    languages = direction or (None, None)
     block: list[tuple[str, str]] = []
     for pair in pairs:
         block.append(pair)
         if len(block) == _ENCODE_LINES:
-            yield from _encode_block(vocabulary, block)
+            yield from _encode_block(vocabulary, block, languages)
             block = []
     if block:
-        yield from _encode_block(vocabulary, block)
+        yield from _encode_block(vocabulary, block, languages)
 
 
 def write_cache(
@@ -415,10 +423,12 @@ def _open_writer(path: Path) -> Any:
 
 
 def _encode_block(
-    vocabulary: Vocabulary, block: Sequence[tuple[str, str]]
+    vocabulary: Vocabulary,
+    block: Sequence[tuple[str, str]],
+    languages: tuple[str | None, str | None],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    sources = vocabulary.encode_lines([source for source, _ in block])
-    targets = vocabulary.encode_lines([target for _, target in block])
+    sources = vocabulary.encode_lines([source for source, _ in block], languages[0])
+    targets = vocabulary.encode_lines([target for _, target in block], languages[1])
     yield from zip(sources, targets, strict=True)
 
 

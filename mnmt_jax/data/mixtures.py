@@ -139,6 +139,12 @@ def language_text(
     Returns:
         Text by language, for the languages of the directions, in the corpus's order.
     """
+    lines = language_lines(corpus, directions)
+    return {code: list(itertools.islice(text, limit)) for code, text in lines.items()}
+
+
+def language_lines(corpus: Corpus, directions: Iterable[Direction]) -> dict[str, Iterator[str]]:
+    """Returns the training text of each language as `language_text` does, all of it, unread."""
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
     supervised = dict.fromkeys(directions)
     for direction in supervised:
@@ -146,11 +152,7 @@ def language_text(
             continue
         for side, code in enumerate(direction):
             streams[code].append(_side(corpus, direction, side))
-    return {
-        code: list(itertools.islice(_in_turn(texts), limit))
-        for code, texts in streams.items()
-        if texts
-    }
+    return {code: _in_turn(texts) for code, texts in streams.items() if texts}
 
 
 def get_mixture(name: str) -> Mixture:
@@ -182,7 +184,7 @@ def _source(
 def _encoded(
     vocabulary: Vocabulary, corpus: Corpus, part: tuple[str, Direction]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    return encode_pairs(vocabulary, corpus.pairs(*part))
+    return encode_pairs(vocabulary, corpus.pairs(*part), part[1])
 
 
 def _side(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:

@@ -133,7 +133,7 @@ def translate_lines(
     search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     _check(system, decode, {system.model.layout.generated: longest})
-    encoded = _encode(system, [line.text for line in lines])
+    encoded = _encode(system, lines)
     room = max(decode.buckets) - system.instruction.source_extra
     yield from ((i, Translation()) for i, pieces in enumerate(encoded) if not pieces)
     for bucket, members in _plan(system, encoded, decode):
@@ -171,8 +171,10 @@ def score_lines(
     """
     _check(system, decode, {})
     vocabulary, instruction = system.vocabulary, system.instruction
-    sources = vocabulary.encode_lines([line.text for line in lines])
-    targets = vocabulary.encode_lines(references)
+    sources = vocabulary.encode_lines(
+        [line.text for line in lines], [line.source_lang for line in lines]
+    )
+    targets = vocabulary.encode_lines(references, [line.target_lang for line in lines])
     extra = max(instruction.source_extra, instruction.target_extra)
     sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
     for i, size in enumerate(sizes):
@@ -271,9 +273,10 @@ def _request(
     return _spans(system.converter(bucket).static_batch(segments, size)), request
 
 
-def _encode(system: System, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the pieces of each text; none for a blank one, whatever SentencePiece makes of it."""
-    return system.vocabulary.encode_lines([text if text.strip() else "" for text in texts])
+def _encode(system: System, lines: Sequence[Line]) -> list[list[int]]:
+    """Returns the pieces of each line; none of a blank one, whatever SentencePiece makes of it."""
+    texts = [line.text if line.text.strip() else "" for line in lines]
+    return system.vocabulary.encode_lines(texts, [line.source_lang for line in lines])
 
 
 def _example(

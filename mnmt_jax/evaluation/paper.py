@@ -181,7 +181,8 @@ class PaperScorer:
         """Prepares the texts of a direction: selects, passes through SentencePiece, detokenizes."""
         kept = PaperTexts([], [], [])
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
-            pieces = [self._vocabulary.encode(text) for text in (source, reference)]
+            encode = self._vocabulary.encode
+            pieces = [encode(*side) for side in zip((source, reference), direction, strict=True)]
             # A source has a tag and eos besides its pieces, a target has eos.
             longest = self.procedure.longest
             if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
@@ -230,11 +231,8 @@ class PaperScorer:
     def _text(self, ids: Sequence[int]) -> str:
         """Joins pieces as fairseq does in its "T-" lines, with an escaped <unk>."""
         unknown = self._vocabulary.unk_id
-        pieces = self._vocabulary.tokens(ids)
-        joined = "".join(
-            "<<unk>>" if token == unknown else piece
-            for token, piece in zip(ids, pieces, strict=True)
-        )
+        pieces = self._vocabulary.named_pieces
+        joined = "".join("<<unk>>" if i == unknown else pieces[i - unknown - 1] for i in ids)
         return joined.replace(" ", "").replace("\u2581", " ").strip()
 
     def _detokenize(self, text: str, code: str) -> str:

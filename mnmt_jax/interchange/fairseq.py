@@ -115,6 +115,7 @@ def export_fairseq(
     Raises:
         UserError: if fairseq has no such model.
     """
+    rows = rows_of_vocabulary(vocabulary, tags_last=True)
     if vocabulary.named_pieces[:1] != ("<s>",):
         raise UserError(
             "fairseq's dictionary starts with <s>, which this vocabulary does not have; export "
@@ -122,7 +123,6 @@ def export_fairseq(
         )
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
-    rows = rows_of_vocabulary(vocabulary, tags_last=True)
     table = entries(config.model, layout, FAIRSEQ, rows)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):

@@ -142,8 +142,8 @@ def export_huggingface(
     Raises:
         UserError: if Hugging Face has no such model.
     """
-    kind = _kind_for(config)
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    kind = _kind_for(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
     table = entries(config.model, layout, kind.dialect, rows)
     write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)

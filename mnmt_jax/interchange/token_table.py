@@ -81,7 +81,15 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
     Args:
         vocabulary: ours.
         tags_last: tags after fillers, as fairseq appends them; else before, as Hugging Face has it.
+
+    Raises:
+        UserError: if it has copies of pieces: no tokenizer there knows a text's language.
     """
+    if vocabulary.copies:
+        raise UserError(
+            f"the vocabulary has {len(vocabulary.copies)} copies of pieces for single languages, "
+            "which other toolkits' tokenizers do not know; export with --format t5x"
+        )
     fillers = 0 if tags_last else _trailing_fillers(vocabulary.named_pieces)
     first, end = vocabulary.first_tag, vocabulary.size
     ours = np.arange(end)

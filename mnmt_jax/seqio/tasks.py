@@ -62,7 +62,7 @@ def add_task(
         source=source,
         preprocessors=[
             functools.partial(_take_texts, keys=keys),
-            seqio.preprocessors.tokenize,
+            functools.partial(_encode, direction=direction, vocabulary=vocabulary),
             functools.partial(_add_languages, direction=direction, vocabulary=vocabulary),
             seqio.CacheDatasetPlaceholder(),
         ],
@@ -311,6 +311,19 @@ def _take_texts(dataset: tf.data.Dataset, keys: tuple[str, str]) -> tf.data.Data
         return {"inputs": sides[0], "targets": sides[1]}
 
     return dataset.map(take)
+
+
+def _encode(
+    dataset: tf.data.Dataset, direction: Direction, vocabulary: PieceVocabulary
+) -> tf.data.Dataset:
+    """Turns each side's text into ids by its language, and keeps it, as seqio's `tokenize` does."""
+    sides = {key: vocabulary.in_language(code) for key, code in zip(_TEXTS, direction, strict=True)}
+
+    def encode(example: dict[str, Any]) -> dict[str, Any]:
+        texts = {f"{key}_pretokenized": example[key] for key in _TEXTS}
+        return texts | {key: side.encode_tf(example[key]) for key, side in sides.items()}
+
+    return dataset.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _add_languages(

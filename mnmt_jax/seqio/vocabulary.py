@@ -20,14 +20,19 @@ class PieceVocabulary(seqio.Vocabulary):
     The vocabulary is loaded when first used, so tasks can be registered before it exists.
     """
 
-    def __init__(self, load: Callable[[], Vocabulary]) -> None:
+    def __init__(self, load: Callable[[], Vocabulary], language: str | None = None) -> None:
         """Remembers how to get the vocabulary.
 
         Args:
             load: returns the vocabulary; called once.
+            language: of the text that is encoded; only a vocabulary with copies needs it.
         """
         super().__init__()
-        self._load = load
+        self._load, self._language = load, language
+
+    def in_language(self, language: str) -> PieceVocabulary:
+        """Returns the same vocabulary, for text of one language."""
+        return PieceVocabulary(lambda: self.vocabulary, language)
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
@@ -49,13 +54,14 @@ class PieceVocabulary(seqio.Vocabulary):
         return self.vocabulary.size
 
     def _encode(self, s: str) -> Sequence[int]:
-        return self.vocabulary.encode(s)
+        return self.vocabulary.encode(s, self._language)
 
     def _decode(self, ids: Iterable[int]) -> str:
         return self.vocabulary.decode(ids)
 
     def _encode_tf(self, s: Any) -> Any:
-        return tf.gather(self.vocabulary.spm_to_id, self._tokenizer.tokenize(s))
+        ids = self.vocabulary.spm_to_id_in(self._language)
+        return tf.gather(ids, self._tokenizer.tokenize(s))
 
     def _decode_tf(self, ids: Any) -> Any:
         first = self.vocabulary.first_tag
@@ -73,6 +79,8 @@ class PieceVocabulary(seqio.Vocabulary):
         if self is other:
             return True
         if not isinstance(other, PieceVocabulary):
+            return False
+        if self._language != other._language:
             return False
         return self.vocabulary.fingerprint == other.vocabulary.fingerprint
 

@@ -1,9 +1,10 @@
 """The vocabulary: SentencePiece pieces between three fixed ids and one tag per language.
 
 Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order,
-then the language tags in the order of the language list. Tags are not SentencePiece pieces, so no
-text can contain one. Imported models may know other pieces than their SentencePiece model: then the
-vocabulary lists them, and a piece of the model that is not in the list is unk.
+then copies of pieces for text of one language, if there are any, then the language tags in the
+order of the language list. Tags are not SentencePiece pieces, so no text can contain one. Imported
+models may know other pieces than their SentencePiece model: then the vocabulary lists them, and a
+piece of the model that is not in the list is unk.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError, naming
-from mnmt_jax.files.partial import check_output
+from mnmt_jax.vocabulary.copies import Copy, check_copies, copy_name
+from mnmt_jax.vocabulary.folder import (
+    FORMAT,
+    MODEL_FILE,
+    Parts,
+    read_folder,
+    refuse_exchanged,
+    write_folder,
+)
 from mnmt_jax.vocabulary.order import mix64, text_key
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
-FORMAT = 1
-_MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
-_PIECES_FILE = "pieces.json"
 _SPACE = "\u2581"
-_COPY = "copy the whole folder again"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +45,10 @@ class Vocabulary:
     Attributes:
         model: a serialised SentencePiece model.
         languages: codes in tag order.
-        pieces: of the ids between unk and the tags; None stands for the pieces of the model in its
+        pieces: of the ids from unk to the copies; None stands for the pieces of the model in its
             order.
+        copies: of the ids between the pieces and the tags: a piece, and the one language whose text
+            has this id in its place.
         pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
         eos_id: id that ends a sentence.
         unk_id: id of text no piece covers.
@@ -51,12 +57,13 @@ class Vocabulary:
     model: bytes = dataclasses.field(repr=False)
     languages: tuple[str, ...]
     pieces: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    copies: tuple[Copy, ...] = dataclasses.field(default=(), repr=False)
     pad_id: int = dataclasses.field(default=PAD_ID, init=False)
     eos_id: int = dataclasses.field(default=EOS_ID, init=False)
     unk_id: int = dataclasses.field(default=UNK_ID, init=False)
 
     def __post_init__(self) -> None:
-        """Checks the language list."""
+        """Checks the lists."""
         object.__setattr__(self, "languages", tuple(self.languages))
         if len(set(self.languages)) != len(self.languages):
             repeated = sorted({x for x in self.languages if self.languages.count(x) > 1})
@@ -65,6 +72,7 @@ class Vocabulary:
             object.__setattr__(self, "pieces", tuple(self.pieces))
             if len(set(self.pieces)) != len(self.pieces):
                 raise UserError("a piece is listed twice; list each piece once")
+        object.__setattr__(self, "copies", check_copies(self.copies, self.languages))
 
     @classmethod
     def from_sentencepiece(
@@ -94,53 +102,48 @@ class Vocabulary:
             UserError: if a file is missing, damaged or does not match the recorded fingerprint.
         """
         directory = Path(directory)
-        for name in (_MODEL_FILE, _LANGUAGES_FILE, _FACTS_FILE):
-            if not (directory / name).is_file():
-                raise UserError(
-                    f"{directory / name}: no such file; make a vocabulary with 'mnmt vocabulary'"
-                )
-        facts, languages, pieces = _read_lists(directory)
-        model = directory / _MODEL_FILE
-        vocabulary = cls(model.read_bytes(), languages, pieces)
+        parts, facts = read_folder(directory)
+        vocabulary = cls(*parts)
         # Before SentencePiece sees the model: a damaged one never reaches its parser.
         if facts.get("format") != FORMAT or facts.get("fingerprint") != vocabulary.fingerprint:
-            raise UserError(
-                f"{directory / _FACTS_FILE}: does not belong to the other files beside it, or one "
-                f"of them is damaged; {_COPY}"
-            )
-        return vocabulary._parsed(model)
+            raise refuse_exchanged(directory)
+        return vocabulary._parsed(directory / MODEL_FILE)
+
+    def with_copies(self, copies: Sequence[Copy]) -> Vocabulary:
+        """Returns this vocabulary with other copies; what is no copy keeps its id, tags do not.
+
+        Raises:
+            UserError: if a copy is of no piece that text has, or for a language without a tag.
+        """
+        made = dataclasses.replace(self, copies=tuple(copies))
+        made.id_to_spm  # noqa: B018 - raises
+        return made
 
     def save(self, directory: str | Path) -> None:
-        """Writes `spm.model`, `languages.txt`, `vocabulary.json` and perhaps `pieces.json`."""
-        with naming(os.fspath(directory)):
-            self._save(Path(directory))
-
-    def _save(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / _MODEL_FILE).write_bytes(self.model)
-        lines = "".join(f"{code}\n" for code in self.languages)
-        (directory / _LANGUAGES_FILE).write_text(lines, encoding="utf-8")
-        (directory / _PIECES_FILE).unlink(missing_ok=True)
-        if self.pieces is not None:
-            text = json.dumps(self.pieces, ensure_ascii=False, indent=0)
-            (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
+        """Writes `spm.model`, `languages.txt`, `vocabulary.json`, and lists if it has them."""
         facts = {
-            "format": FORMAT,
             "size": self.size,
             "first_tag": self.first_tag,
             "fingerprint": self.fingerprint,
         }
-        (directory / _FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        parts = Parts(self.model, self.languages, self.pieces, self.copies)
+        with naming(os.fspath(directory)):
+            write_folder(Path(directory), parts, facts)
 
     @property
     def size(self) -> int:
-        """Number of ids: three specials, the other pieces, and the tags."""
+        """Number of ids: three specials, the other pieces, their copies, and the tags."""
         return self.first_tag + len(self.languages)
 
     @property
     def first_tag(self) -> int:
         """Id of the first language's tag; every id from here on is a tag."""
-        return len(self.id_to_spm)
+        return self.first_copy + len(self.copies)
+
+    @property
+    def first_copy(self) -> int:
+        """Id of the first copy; every id from here to `first_tag` is a copy."""
+        return len(self._shared_to_spm)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -149,26 +152,42 @@ class Vocabulary:
         digest.update(("\n" + "\n".join(self.languages)).encode())
         if self.pieces is not None:
             digest.update(json.dumps(self.pieces).encode())
+        if self.copies:
+            digest.update(json.dumps({"copies": self.copies}).encode())
         return digest.hexdigest()
 
     @functools.cached_property
     def spm_to_id(self) -> np.ndarray:
-        """Our id of each SentencePiece id, int32 `[pieces]`."""
+        """Our id of each SentencePiece id without regard to copies, int32 `[pieces]`."""
         ids = np.full(self._processor.get_piece_size(), self.unk_id, np.int32)
-        known = self.id_to_spm
+        known = self._shared_to_spm
         ids[known[known >= 0]] = np.flatnonzero(known >= 0)
+        return ids
+
+    def spm_to_id_in(self, language: str | None) -> np.ndarray:
+        """Returns our id of each SentencePiece id in text of a language, int32 `[pieces]`.
+
+        Raises:
+            UserError: as `encode`.
+        """
+        ids, own = self.spm_to_id.copy(), self._own_ids(language)
+        ids[list(own)] = list(own.values())
         return ids
 
     @functools.cached_property
     def id_to_spm(self) -> np.ndarray:
-        """SentencePiece id of each of our ids below the tags, int32; -1 where it has none."""
-        processor = self._processor
-        special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
-        if self.pieces is not None:
-            place = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
-            return np.array(special + [place.get(p, -1) for p in self.pieces], np.int32)
-        others = [i for i in range(processor.get_piece_size()) if i not in special]
-        return np.array(special + others, np.int32)
+        """SentencePiece id of each of our ids below the tags, int32; -1 where it has none.
+
+        Raises:
+            UserError: if there is a copy of no piece that text has.
+        """
+        shared = self._shared_to_spm
+        named = zip(self.named_pieces, shared[3:].tolist(), strict=False)
+        place = {piece: i for piece, i in named if i >= 0}
+        if lost := [piece for piece, _ in self.copies if piece not in place]:
+            raise UserError(f"'{lost[0]}' has a copy but is no piece that text has; leave it out")
+        copies = np.array([place[piece] for piece, _ in self.copies], np.int32)
+        return np.concatenate([shared, copies])
 
     @functools.cached_property
     def model_pieces(self) -> tuple[str, ...]:
@@ -178,10 +197,11 @@ class Vocabulary:
 
     @functools.cached_property
     def named_pieces(self) -> tuple[str, ...]:
-        """The pieces of the ids between unk and the tags."""
-        if self.pieces is not None:
-            return self.pieces
-        return tuple(self.model_pieces[i] for i in self.id_to_spm[3:].tolist())
+        """The pieces of the ids between unk and the tags; of a copy, its piece."""
+        pieces = self.pieces
+        if pieces is None:
+            pieces = tuple(self.model_pieces[i] for i in self._shared_to_spm[3:].tolist())
+        return (*pieces, *(piece for piece, _ in self.copies))
 
     @functools.cached_property
     def tag_ids(self) -> np.ndarray:
@@ -210,15 +230,37 @@ class Vocabulary:
                 f"{', '.join(self.languages)}"
             ) from None
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of a text's pieces, without eos and without a tag."""
-        table = self._spm_to_id_list
-        return [table[piece] for piece in self._processor.encode(text)]
+    def encode(self, text: str, language: str | None = None) -> list[int]:
+        """Returns the ids of a text's pieces, without eos and without a tag.
 
-    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of each line, faster than one by one."""
-        table = self._spm_to_id_list
-        return [[table[i] for i in pieces] for pieces in self._processor.encode(list(lines))]
+        Args:
+            text: any.
+            language: its code; only a vocabulary with copies needs it.
+
+        Raises:
+            UserError: if there are copies and the language is not given or has no tag.
+        """
+        return self._ids(self._processor.encode(text), language)
+
+    def encode_lines(
+        self, lines: Sequence[str], language: str | Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Returns `encode` of each line, faster than one by one.
+
+        Args:
+            lines: texts.
+            language: of all lines, or a code for each.
+
+        Raises:
+            UserError: as `encode`.
+        """
+        codes: Sequence[str | None]
+        if language is None or isinstance(language, str):
+            codes = [language] * len(lines)
+        else:
+            codes = language
+        encoded = self._processor.encode(list(lines))
+        return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids. Pads, eos and tags are dropped; nothing ends the text early.
@@ -232,10 +274,9 @@ class Vocabulary:
         return self._processor.decode(pieces) if pieces else ""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns a readable name per id: the piece, `<pad>`, `</s>`, `<unk>` or `__xx__`."""
-        names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
-        names |= {int(tag): f"__{x}__" for x, tag in zip(self.languages, self.tag_ids, strict=True)}
-        return [names[int(i)] if int(i) in names else self.named_pieces[int(i) - 3] for i in ids]
+        """Returns a readable name per id: piece, `piece_xx` (a copy), `<pad>`, ..., or `__xx__`."""
+        named, names = self.named_pieces, self._other_names
+        return [names[int(i)] if int(i) in names else named[int(i) - 3] for i in ids]
 
     def _decode_listed(self, ids: Iterable[int]) -> str:
         """Decodes by the pieces' names: the SentencePiece model may not know all of them."""
@@ -276,6 +317,49 @@ class Vocabulary:
         processor.load_from_serialized_proto(self.model)
         return processor
 
+    def _ids(self, pieces: Sequence[int], language: str | None) -> list[int]:
+        """Returns our ids of SentencePiece's in text of a language."""
+        table = self._spm_to_id_list
+        if own := self._own_ids(language):
+            return [own.get(piece, table[piece]) for piece in pieces]
+        return [table[piece] for piece in pieces]
+
+    def _own_ids(self, language: str | None) -> Mapping[int, int]:
+        """Returns a language's copies, by SentencePiece id."""
+        if not self.copies:
+            return {}
+        if language is None:
+            raise UserError("this vocabulary has copies of pieces; say which language the text is")
+        return self._copies_by_language[self.language_index(language)]
+
+    @functools.cached_property
+    def _copies_by_language(self) -> list[dict[int, int]]:
+        own: list[dict[int, int]] = [{} for _ in self.languages]
+        pieces = self.id_to_spm[self.first_copy :].tolist()
+        for number, ((_, language), piece) in enumerate(zip(self.copies, pieces, strict=True)):
+            own[self.language_index(language)][piece] = self.first_copy + number
+        return own
+
+    @functools.cached_property
+    def _shared_to_spm(self) -> np.ndarray:
+        """SentencePiece id of each of our ids below the copies, int32; -1 where it has none."""
+        processor = self._processor
+        special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
+        if self.pieces is not None:
+            place = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
+            return np.array(special + [place.get(p, -1) for p in self.pieces], np.int32)
+        others = [i for i in range(processor.get_piece_size()) if i not in special]
+        return np.array(special + others, np.int32)
+
+    @functools.cached_property
+    def _other_names(self) -> dict[int, str]:
+        """Readable names of the ids that are not the first of a piece."""
+        names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
+        names |= {self.first_copy + i: copy_name(*copy) for i, copy in enumerate(self.copies)}
+        return names | {
+            int(tag): f"__{x}__" for x, tag in zip(self.languages, self.tag_ids, strict=True)
+        }
+
     @functools.cached_property
     def _spm_to_id_list(self) -> list[int]:
         return self.spm_to_id.tolist()
@@ -287,29 +371,6 @@ class Vocabulary:
     @functools.cached_property
     def _language_indices(self) -> dict[str, int]:
         return {language: index for index, language in enumerate(self.languages)}
-
-
-def _read_lists(
-    directory: Path,
-) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...] | None]:
-    """Reads a saved vocabulary's facts, languages and, if they are listed, pieces.
-
-    Raises:
-        UserError: if a file is damaged.
-    """
-    pieces: tuple[str, ...] | None = None
-    path = directory / _FACTS_FILE
-    try:
-        facts = dict(json.loads(path.read_text(encoding="utf-8")))
-        path = directory / _LANGUAGES_FILE
-        languages = tuple(path.read_text(encoding="utf-8").split())
-        path = directory / _PIECES_FILE
-        if path.is_file():
-            pieces = tuple(json.loads(path.read_text(encoding="utf-8")))
-            "".join(pieces)  # raises unless they are texts
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
-    return facts, languages, pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,16 +402,6 @@ class SentencePieceOptions:
             raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
         if not 0 < self.character_coverage <= 1:
             raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
-
-
-def check_vocabulary_folder(directory: str | Path) -> None:
-    """Refuses a folder to write a vocabulary to that holds anything else.
-
-    Raises:
-        UserError: if so.
-    """
-    if not (Path(directory) / _FACTS_FILE).is_file():
-        check_output(Path(directory))
 
 
 def train_sentencepiece(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,70 @@ def test_what_a_killed_process_left_is_cleaned(tmp_path):
     task = TaskSource("made", "en", "de", {"train": lambda: [([3], [4])]})
     write_cache(tmp_path / "cache", [task], vocabulary=made_text.vocabulary())
     assert {path.name for path in tmp_path.iterdir()} == {"cache", *others}
+
+
+@pytest.fixture
+def shared_words(tmp_path) -> list:
+    """Flags of text in which two of three languages share words, and of a vocabulary of it."""
+    words = {"en": "the hotel in ({})", "de": "das hotel in ({})", "fr": "un ({})"}
+    for code, frame in words.items():
+        lines = [frame.format(line) for line in made_text.sentences(code, 30)]
+        (tmp_path / f"train.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = ["--parallel", tmp_path / "{split}.{language}", "--languages", "en,de,fr"]
+    sizes = ["--vocab_size", 70, "--model_type", "bpe"]
+    succeed("train_vocabulary.py", *corpus, *sizes, "--output", tmp_path / "vocabulary")
+    return [*corpus, "--vocabulary", tmp_path / "vocabulary"]
+
+
+def test_languages_get_copies_of_the_pieces_they_share(shared_words, tmp_path):
+    # Two pairs read each English and German line, and of two opposite directions one counts.
+    flags = [*shared_words, "--lavs", "code", "--lavs_threshold", 59]
+    made = succeed("train_vocabulary.py", *flags, "--output", tmp_path / "split")
+    vocabulary, facts = Vocabulary.load(tmp_path / "split"), made["lavs"]
+    assert made["size"] == vocabulary.size == facts["size_before"] + len(vocabulary.copies)
+    assert [code for piece, code in vocabulary.copies if piece == "▁in"] == ["en", "de"]
+    split = {piece for piece, _ in vocabulary.copies}
+    assert facts["split_pieces"] == len(split) and facts["copies"] == len(vocabulary.copies)
+    assert facts["left_shared_by_their_characters"] == facts["flagged_pieces"] - len(split) > 0
+    assert facts["rule"] == "code" and facts["threshold"] == 59
+    done = run("train_vocabulary.py", *flags[:-1], 60, "--output", tmp_path / "higher")
+    assert done.returncode == 2 and "is more than 60 times" in done.stderr
+    done = run(
+        "cache_tasks.py", *shared_words[:-1], tmp_path / "split", "--output", tmp_path / "cache"
+    )
+    assert done.returncode == 0, done.stderr
+    cache = TokenCache.open(tmp_path / "cache")
+    source, target = cache.pair("corpus_en_de", "train", 0)
+    assert cache.vocabulary.decode(source).startswith("the hotel in (")
+    assert "▁in_en" in cache.vocabulary.tokens(source)
+    assert "▁in_de" in cache.vocabulary.tokens(target)
+    again = ["--lavs", "paper", "--lavs_pairs", 5, "--output", tmp_path / "paper"]
+    facts = succeed("train_vocabulary.py", *shared_words, *again)["lavs"]
+    assert facts["pairs"] == 5 and facts["left_shared_by_their_characters"] == 0
+    assert 5 <= facts["copies"] <= 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--lavs", "code", "--lavs_threshold", 999], "more than 999 times .* lower --lavs_thres"),
+        (["--lavs", "code", "--lavs_pairs", 3], "--lavs_pairs does not apply to --lavs code"),
+        (["--lavs", "paper"], "--lavs paper needs --lavs_pairs"),
+        (["--lavs", "code", "--vocab_size", 9], "--vocab_size does not apply to --lavs"),
+        (["--lavs", "code", "--vocabulary", "no/such"], "no/such.*: no such file"),
+        (["--lavs", "code", "--output", "{vocabulary}"], "--output: is the folder of --vocabulary"),
+        (["--lavs_threshold", 3], "--vocabulary does not apply to a new vocabulary"),
+    ],
+)
+def test_mistakes_of_a_split_end_in_one_line(shared_words, tmp_path, changes, message):
+    before = {path: path.read_bytes() for path in (tmp_path / "vocabulary").iterdir()}
+    changes = [str(flag).format(vocabulary=tmp_path / "vocabulary") for flag in changes]
+    done = run("train_vocabulary.py", *shared_words, "--output", tmp_path / "split", *changes)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ") and re.search(message, last) and "Traceback" not in last
+    assert not (tmp_path / "split").exists()
+    assert before == {path: path.read_bytes() for path in (tmp_path / "vocabulary").iterdir()}
 
 
 def test_an_existing_model_is_adopted(tmp_path):

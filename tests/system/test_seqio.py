@@ -130,6 +130,32 @@ def test_the_tensorflow_vocabulary_decodes_as_the_python_one():
     assert adapter != PieceVocabulary(lambda: other)
 
 
+def test_a_task_encodes_each_side_with_its_languages_copies(files):
+    plain = made_text.vocabulary()
+    copies = [(piece, code) for piece in plain.named_pieces[:50] for code in ("en", "de")]
+    copied = plain.with_copies(copies)
+    corpus = ParallelFiles("copied", str(files / "{split}.{language}"), made_text.LANGUAGES)
+    vocabulary = PieceVocabulary(lambda: copied)
+    names = add_corpus(corpus, directions=[("en", "de"), ("de", "fr")], vocabulary=vocabulary)
+    add_mixture("copied", names, temperature=1.0)
+    seen = 0
+    for source in task_sources("copied", ["train"]):
+        direction = source.source_lang, source.target_lang
+        pairs = zip(source.splits["train"](), corpus.pairs("train", direction), strict=True)
+        for ids, texts in pairs:
+            for side, text, code in zip(ids, texts, direction, strict=True):
+                assert side.tolist() == copied.encode(text, code)
+                assert vocabulary.decode(side) == text
+                assert vocabulary.decode_tf(tf.constant(side)).numpy().decode() == text
+                seen += bool(max(side) >= copied.first_copy)
+    assert seen == 3 * 40
+    german = vocabulary.in_language("de")
+    assert german.encode("drei") == copied.encode("drei", "de") and german != vocabulary
+    for encode in (vocabulary.encode, vocabulary.encode_tf):
+        with pytest.raises(UserError, match="say which language"):
+            encode("drei")
+
+
 def test_mixing_rates_follow_the_temperature(files, tmp_path):
     for code, count in (("en", 8), ("de", 8)):
         lines = made_text.sentences(code, count)

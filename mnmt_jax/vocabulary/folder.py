@@ -1,0 +1,102 @@
+"""The folder of a vocabulary: a SentencePiece model, lists, and facts to check them by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.partial import check_output
+from mnmt_jax.vocabulary.copies import Copy
+
+FORMAT = 1
+MODEL_FILE, LANGUAGES_FILE, FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
+_PIECES_FILE, _COPIES_FILE = "pieces.json", "copies.json"
+_COPY = "copy the whole folder again"
+
+
+class Parts(NamedTuple):
+    """What a vocabulary is made of; see its attributes."""
+
+    model: bytes
+    languages: tuple[str, ...]
+    pieces: tuple[str, ...] | None
+    copies: tuple[Copy, ...]
+
+
+def check_vocabulary_folder(directory: str | Path) -> None:
+    """Refuses a folder to write a vocabulary to that holds anything else.
+
+    Raises:
+        UserError: if so.
+    """
+    if not (Path(directory) / FACTS_FILE).is_file():
+        check_output(Path(directory))
+
+
+def write_folder(directory: Path, parts: Parts, facts: Mapping[str, Any]) -> None:
+    """Writes a vocabulary; files of an earlier one that this one has no use for are removed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MODEL_FILE).write_bytes(parts.model)
+    lines = "".join(f"{code}\n" for code in parts.languages)
+    (directory / LANGUAGES_FILE).write_text(lines, encoding="utf-8")
+    (directory / _PIECES_FILE).unlink(missing_ok=True)
+    if parts.pieces is not None:
+        text = json.dumps(parts.pieces, ensure_ascii=False, indent=0)
+        (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
+    (directory / _COPIES_FILE).unlink(missing_ok=True)
+    if parts.copies:
+        rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in parts.copies)
+        (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+    facts = {"format": FORMAT, **facts}
+    (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def read_folder(directory: Path) -> tuple[Parts, dict[str, Any]]:
+    """Reads what `write_folder` wrote.
+
+    Returns:
+        The parts, unchecked, and the facts.
+
+    Raises:
+        UserError: if a file is missing or damaged.
+    """
+    for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
+        if not (directory / name).is_file():
+            raise UserError(
+                f"{directory / name}: no such file; make a vocabulary with 'mnmt vocabulary'"
+            )
+    pieces: tuple[str, ...] | None = None
+    copies: tuple[Copy, ...] = ()
+    path = directory / FACTS_FILE
+    try:
+        facts = dict(json.loads(path.read_text(encoding="utf-8")))
+        path = directory / LANGUAGES_FILE
+        languages = tuple(path.read_text(encoding="utf-8").split())
+        path = directory / _PIECES_FILE
+        if path.is_file():
+            pieces = _texts(json.loads(path.read_text(encoding="utf-8")))
+        path = directory / _COPIES_FILE
+        if path.is_file():
+            pairs = map(_texts, json.loads(path.read_text(encoding="utf-8")))
+            copies = tuple((piece, language) for piece, language in pairs)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
+    return Parts((directory / MODEL_FILE).read_bytes(), languages, pieces, copies), facts
+
+
+def refuse_exchanged(directory: Path) -> UserError:
+    """Returns the error of a folder whose files do not belong together."""
+    return UserError(
+        f"{directory / FACTS_FILE}: does not belong to the other files beside it, or one of them "
+        f"is damaged; {_COPY}"
+    )
+
+
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    """Returns what was read as a tuple; raises `TypeError` unless it is texts."""
+    texts = tuple(values)
+    "".join(texts)
+    return texts

@@ -1,0 +1,118 @@
+"""The rules of LAVS against slow readings of them, and the counts that they read."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.lavs import (
+    copies_of,
+    count_pieces,
+    count_tokens,
+    flag_by_sharing,
+    flag_by_threshold,
+    in_text,
+    may_be_split,
+    splittable,
+    write_tokens,
+)
+from tests.unit import made_text
+
+LANGUAGES = ("en", "de", "fr", "nl")
+PIECES = [f"{a}{b}" for a in "▁ab" for b in "abcde"]
+
+
+def random_counts(seed: int) -> dict[str, dict[str, int]]:
+    """Small counts, so that many are equal; absent ones are left out."""
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 6, (len(LANGUAGES), len(PIECES)))
+    return {
+        code: {piece: int(n) for piece, n in zip(PIECES, row, strict=True) if n}
+        for code, row in zip(LANGUAGES, table, strict=True)
+    }
+
+
+@pytest.mark.parametrize("threshold", [1, 3, 4])
+def test_the_rule_of_the_code_is_strict_and_needs_two_languages(threshold):
+    counts = random_counts(0)
+    flagged = flag_by_threshold(counts, PIECES, threshold)
+    for code, piece in itertools.product(LANGUAGES, PIECES):
+        others = [c.get(piece, 0) > threshold for other, c in counts.items() if other != code]
+        expected = counts[code].get(piece, 0) > threshold and any(others)
+        assert (piece in flagged[code]) == expected
+    assert any(flagged.values())
+    assert not any(flag_by_threshold(counts, PIECES, 5).values())
+    assert not any(flag_by_threshold({"en": counts["en"]}, PIECES, 1).values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("number", [1, 2, 7, 30, 10_000])
+def test_the_published_rule_takes_the_most_shared(seed, number):
+    counts = random_counts(seed)
+    shared = [
+        (-min(counts[one].get(piece, 0), counts[other].get(piece, 0)), i, (j, k), piece)
+        for i, piece in enumerate(PIECES)
+        for (j, one), (k, other) in itertools.combinations(enumerate(LANGUAGES), 2)
+    ]
+    taken = sorted(triple for triple in shared if triple[0])[:number]
+    expected = {code: set() for code in LANGUAGES}
+    for _, _, pair, piece in taken:
+        for code in pair:
+            expected[LANGUAGES[code]].add(piece)
+    flagged = flag_by_sharing(counts, PIECES, number)
+    assert {code: set(pieces) for code, pieces in flagged.items()} == expected
+    for pieces in flagged.values():
+        assert list(pieces) == sorted(pieces, key=PIECES.index)
+    assert len(copies_of(flagged)) <= 2 * number
+
+
+@pytest.mark.parametrize(
+    ("piece", "expected"),
+    [
+        ("▁in", True),
+        ("in", True),
+        ("▁", False),
+        ("ß", False),
+        ("▁(", False),
+        ("x_y", False),
+        ("▁2", False),
+        ("1a", True),
+        ("é٣", False),
+        ("x²", False),
+        ("x½", True),  # a fraction is no digit
+        ("▁€", True),  # a currency sign is no punctuation
+        ("<0x0A>", False),
+    ],
+)
+def test_which_pieces_the_code_splits(piece, expected):
+    assert may_be_split(piece) == expected
+    assert splittable({"en": ["aa", piece]}) == {"en": ("aa", piece) if expected else ("aa",)}
+
+
+def test_pieces_are_counted_as_in_segmented_text():
+    vocabulary = made_text.vocabulary()
+    text = {code: [*made_text.sentences(code, 1100), "Ω one"] for code in made_text.LANGUAGES}
+    counts = count_pieces(vocabulary, {code: iter(text[code]) for code in reversed(text)})
+    assert list(counts) == list(made_text.LANGUAGES)
+    for code, lines in text.items():
+        segmented = [" ".join(p) for p in vocabulary._processor.encode(lines, out_type=str)]
+        assert counts[code] == {p: n for p, n in count_tokens(segmented).items() if p != "Ω"}
+    with pytest.raises(UserError, match="'it' has no tag"):
+        count_pieces(vocabulary, {"en": ["one"], "it": ["uno"]})
+    flagged = flag_by_threshold(counts, vocabulary.named_pieces, 20)
+    copied = vocabulary.with_copies(copies_of(flagged))
+    assert len(copied.copies) > 4
+    with pytest.raises(UserError, match="has copies of pieces"):
+        count_pieces(copied, {"en": ["one"]})
+    ids = {i for code, lines in text.items() for x in copied.encode_lines(lines, code) for i in x}
+    assert len(ids - {copied.unk_id}) == in_text(counts, flagged)
+    assert in_text(counts, flagged) > in_text(counts, dict.fromkeys(counts, ()))
+
+
+def test_the_authors_form_keeps_spaces_and_other_tokens():
+    lines = write_tokens(["▁in  in ▁in", " in_de\tin", ""], "de", {"in", "▁x"})
+    assert lines == ["▁in  in_de ▁in", " in_de\tin_de", ""]
+    assert list(count_tokens(lines).items()) == [("▁in", 2), ("in_de", 3)]
