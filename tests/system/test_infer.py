@@ -333,7 +333,7 @@ def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, m
     with monkeypatch.context() as patch:
         _stop_after(13, KeyboardInterrupt(), patch)
         infer(*arguments)
-    changed = [text if number != 14 else "the house is" for number, text in enumerate(TEXTS)]
+    changed = [text if number != 14 else TEXTS[13] for number, text in enumerate(TEXTS)]
     (folder / "in").write_text("\n".join(changed) + "\n")
     assert infer(*arguments)[0] == 0
     found = (folder / "out").read_bytes()
