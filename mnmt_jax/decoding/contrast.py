@@ -15,11 +15,11 @@ whose sum over tokens takes the place of the log-probability in search and in sc
 
 Source: Sennrich, Vamvas, Mohammadshahi, "Mitigating Hallucinations and Off-target Machine
 Translation with Source-Contrastive and Language-Contrastive Decoding", EACL 2024 (arXiv
-2309.07098), equations 1 to 3, and their released code (ZurichNLP/ContraDecode). Theirs are:
+2309.07098), both objectives together, and their released code (ZurichNLP/ContraDecode). Theirs:
 probabilities are subtracted, not their logarithms; a token whose difference is not positive is
 excluded; the weight of source contrast is shared by its segments, that of language contrast is each
 language's; the language wanted and a language named twice are left out; forced tags are not
-contrasted; weights 0.7 and 0.1, a beam of 5. Ours are: which lines are taken (`other_texts`; they
+contrasted; weights 0.7 and 0.1, a beam of 5. Ours: which lines are taken (`other_texts`; they
 shuffle the file), and `SPARED`.
 """
 
@@ -38,8 +38,8 @@ AnyArray = Array | np.ndarray
 SPARED = 1e-6
 """What is left of each token's probability where the contrasts exclude all that may follow.
 
-The authors' hypotheses end in nothing then, for instance at the longest length, where only eos may
-follow; ours stay, below all others.
+So at the longest length, where only eos may follow. The authors' code leaves such a hypothesis at
+-inf; here it stays, far below others.
 """
 
 

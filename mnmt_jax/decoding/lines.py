@@ -2,7 +2,8 @@
 
 A line's bucket depends on its own length alone, and every batch of a bucket has the same shape,
 with empty rows where lines are lacking. So a line is computed by the same instructions whatever
-stands beside it, and its translation is the same bit for bit.
+stands beside it, and its translation is the same bit for bit. Source contrast reads other lines
+with a line: `with_others` draws them before there are batches.
 """
 
 from __future__ import annotations
