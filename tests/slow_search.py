@@ -76,3 +76,29 @@ def exhaustive(
             steps = [log_probs(tokens[:i])[token] for i, token in enumerate(tokens)]
             found.append((float(sum(steps)) / len(tokens) ** length_penalty, tokens))
     return sorted(found, key=lambda hypothesis: -hypothesis[0])
+
+
+def contrasted(
+    each: Sequence[LogProbs], weights: Sequence[float], max_length: int, spared: list | None = None
+) -> LogProbs:
+    """Returns log(p - sum of weight * contrast's p) by the definition, in probabilities.
+
+    Args:
+        each: of a sentence's own input, then of the contrasts.
+        weights: of the contrasts.
+        max_length: tokens at most, without eos.
+        spared: takes the hypotheses of which the contrasts exclude all that may follow; each
+            token is then left with a millionth of its probability.
+    """
+
+    def scores(tokens: Sequence[int]) -> np.ndarray:
+        own, *others = (np.exp(one(tokens).astype(np.float64)) for one in each)
+        left = own - sum(w * other for w, other in zip(weights, others, strict=True))
+        scored = np.log(left, out=np.full_like(left, -np.inf), where=left > 0)
+        if not (_allowed(scored, len(tokens), max_length) > -np.inf).any():
+            scored = np.log(own) + np.log(1e-6)
+            if spared is not None:
+                spared.append(tuple(tokens))
+        return scored.astype(np.float32)
+
+    return scores

@@ -141,6 +141,16 @@ def add_beam_size(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pivot(parser: argparse.ArgumentParser) -> None:
+    """Adds `--pivot`, the language to translate through."""
+    parser.add_argument(
+        "--pivot",
+        metavar="CODE",
+        help="language to translate into first, and from there; what has it as source or target "
+        "goes directly; default: none",
+    )
+
+
 def import_modules(names: Sequence[str]) -> None:
     """Imports modules that the user named, from the current folder before any other.
 

@@ -23,7 +23,7 @@ def main() -> None:
 
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
-    from mnmt_jax.evaluation.table import comparison_table, sample_lines
+    from mnmt_jax.evaluation.table import comparison_table, sample_lines, told_apart
     from mnmt_jax.files.partial import check_replaced
 
     check_replaced(Path(flags.output), is_report)
@@ -31,6 +31,7 @@ def main() -> None:
     if len({result.task for result in results}) > 1:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
         raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
+    results = told_apart(results)
     write_report(flags.output, results)
     print(comparison_table(results))
     print("\nZero-shot translations, in directions never trained on:\n")

@@ -11,6 +11,7 @@ from mnmt_jax.commands.arguments import (
     CommandParser,
     add_beam_size,
     add_configuration,
+    add_pivot,
     add_step,
     import_modules,
     parse_command_line,
@@ -46,6 +47,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, help="folder; run again, it continues there")
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)
+    add_pivot(parser)
     add_step(parser)
     scores = parser.add_argument_group("further scores")
     scores.add_argument(
@@ -88,7 +90,12 @@ def main() -> None:
     check_folder(flags.output)
     corpus, wanted = _corpus(flags)
     subject, languages = load_subject(
-        flags.run, flags.step, gin_files=gin_files, bindings=bindings, beam_size=flags.beam_size
+        flags.run,
+        flags.step,
+        gin_files=gin_files,
+        bindings=bindings,
+        beam_size=flags.beam_size,
+        pivot=flags.pivot,
     )
     if missing := [code for code in wanted if code not in languages]:
         print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)

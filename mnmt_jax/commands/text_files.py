@@ -144,10 +144,17 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
     Args:
         line: the line.
         translation: what became of it.
+
+    Returns:
+        What every line has; `others` if it was contrasted with some, `pivot` if it went through
+        another language.
     """
-    return {
-        "line": line.number + 1,
-        "source": line.text,
+    record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
+    if line.others:
+        record["others"] = list(line.others)
+    if translation.pivot is not None:
+        record["pivot"] = translation.pivot
+    return record | {
         "translation": translation.text,
         "score": translation.score,
         "truncated": translation.truncated,

@@ -14,6 +14,7 @@ from mnmt_jax.commands.arguments import (
     CommandParser,
     add_beam_size,
     add_configuration,
+    add_pivot,
     add_step,
     import_modules,
     parse_command_line,
@@ -29,6 +30,7 @@ from mnmt_jax.commands.text_files import (
 from mnmt_jax.errors import counted, listed
 
 if TYPE_CHECKING:
+    from mnmt_jax.config.sections import Decode
     from mnmt_jax.decoding.lines import Line
     from mnmt_jax.decoding.translator import Translator
 
@@ -52,11 +54,13 @@ def make_parser() -> CommandParser:
         help="stop at a line that is not UTF-8 (default), or take it as blank and count it",
     )
     add_beam_size(parser)
+    add_pivot(parser)
     parser.add_argument(
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="jsonl adds score, n-best list, and marks of input and output that was cut",
+        help="jsonl adds score, n-best list, marks of input and output that was cut, the text in "
+        "the pivot language and the lines contrasted with",
     )
     add_step(parser)
     add_configuration(parser)
@@ -74,24 +78,41 @@ def main() -> None:
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: list[int] = []
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
-    lines = translator.numbered(texts, source=flags.source, target=flags.target)
+    decode = translator.decoding(flags.beam_size)
+    lines = translator.numbered(texts, source=flags.source, target=flags.target, decode=decode)
+    if flags.pivot is not None:
+        translator.check_pivot(flags.pivot)
+        if flags.pivot in (flags.source, flags.target):
+            name = "source" if flags.pivot == flags.source else "target"
+            print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        cut, limited = _into_file(translator, lines, flags)
+        marked = _into_file(translator, lines, decode, flags)
     else:
         with open_output(flags.output) as file, _progress() as report:
-            pairs = translator.in_order(lines, beam_size=flags.beam_size, report=report)
+            pairs = translator.in_order(lines, decode=decode, pivot=flags.pivot, report=report)
             records = (make_record(*pair) for pair in pairs)
-            cut, limited = _write(records, file, flags.format)
+            marked = _write(records, file, flags.format)
+    _tell(bad, marked, decode)
+
+
+def _tell(bad: list[int], marked: Mapping[str, list[int]], decode: Decode) -> None:
+    """Says which lines were read, contrasted or written otherwise than they might have been."""
     _warn(bad, "line", "not UTF-8, taken as blank", "convert the input")
-    decode = translator.config.decode
+    if decode.source_contrast:
+        _warn(
+            marked["alone"],
+            "line",
+            "without another to contrast with, translated without source contrast",
+            "translate more lines together",
+        )
     _warn(
-        cut,
+        marked["truncated"],
         "line",
         f"of more than {max(decode.buckets)} tokens with tags cut",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
     _warn(
-        limited,
+        marked["limited"],
         "translation",
         f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
         "raise --gin.Decode.max_length",
@@ -99,15 +120,15 @@ def main() -> None:
 
 
 def _into_file(
-    translator: Translator, lines: Iterator[Line], flags: argparse.Namespace
-) -> tuple[list[int], list[int]]:
+    translator: Translator, lines: Iterator[Line], decode: Decode, flags: argparse.Namespace
+) -> dict[str, list[int]]:
     """Translates into a file, going on where the same command was stopped; returns as `_write`."""
     from mnmt_jax.commands.unfinished import Unfinished
     from mnmt_jax.decoding.translator import WINDOW
 
-    made_by = translator.made_by(flags.beam_size)
+    made_by = translator.made_by(decode, flags.pivot)
     made_by |= {"source": flags.source, "target": flags.target}
-    translate = functools.partial(translator.as_completed, beam_size=flags.beam_size)
+    translate = functools.partial(translator.as_completed, decode=decode, pivot=flags.pivot)
     with Unfinished(flags.output, made_by, WINDOW) as unfinished:
         with _progress() as report:
             unfinished.finish(lines, translate, report)
@@ -117,18 +138,16 @@ def _into_file(
     return marked
 
 
-def _write(
-    records: Iterable[Mapping[str, Any]], file: IO[str], form: str
-) -> tuple[list[int], list[int]]:
-    """Writes a line per record; returns which lines were cut, and whose translation was."""
-    cut, limited = [], []
+def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> dict[str, list[int]]:
+    """Writes a line per record; returns which lines were cut, limited, or not contrasted."""
+    marked: dict[str, list[int]] = {"truncated": [], "limited": [], "alone": []}
     for record in records:
         print(format_record(record) if form == "jsonl" else record["translation"], file=file)
-        if record["truncated"]:
-            cut.append(record["line"])
-        if record["limited"]:
-            limited.append(record["line"])
-    return cut, limited
+        alone = bool(record["nbest"]) and "others" not in record
+        for name, numbers in marked.items():
+            if record.get(name, alone):
+                numbers.append(record["line"])
+    return marked
 
 
 @contextlib.contextmanager

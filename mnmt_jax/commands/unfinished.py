@@ -10,18 +10,24 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.lines import Line, Translation
 from mnmt_jax.errors import UserError, counted, listed, naming
 from mnmt_jax.files.partial import lock
 
-Translate = Callable[[Sequence[Line]], Iterator[tuple[Line, Translation]]]
-"""Translates lines and gives each as soon as it is done, in any order."""
+
+class Translate(Protocol):
+    """Translates the lines of a window but those that are done, in any order."""
+
+    def __call__(
+        self, lines: Sequence[Line], /, *, done: Collection[int]
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yields each line with its translation as soon as that is known."""
 
 
 class Unfinished:
@@ -94,7 +100,7 @@ class Unfinished:
                 if self._kept:
                     _say(f"goes on after {counted(self._kept, 'line')} translated before")
             going_on = False
-            for line, translation in translate([x for x in window if x.number not in done]):
+            for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
                 self._kept += 1
                 report(1)
@@ -134,13 +140,14 @@ class Unfinished:
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
         """Returns the numbers of a window's lines that are done, up to the first bad record."""
-        texts = {line.number: line.text for line in window}
+        lines = {line.number: (line.text, list(line.others)) for line in window}
         done: set[int] = set()
         while len(done) < len(window):
             found = self._file.readline()
             record = _read(found)
             number = record.get("line", 0) - 1
-            if number in done or texts.get(number) != record.get("source", ...):
+            told = record.get("source", ...), record.get("others", [])
+            if number in done or lines.get(number) != told:
                 break
             done.add(number)
             self._kept += 1

@@ -235,7 +235,13 @@ class Decode(Checked):
         temperature: of sampling; 0 searches.
         top_k: sample among the k best; 0 is all.
         top_p: sample among the smallest set of this probability mass; 1 is all.
-        seed: of sampling.
+        seed: of sampling, and of which lines are contrasted.
+        source_contrast: weight of the probabilities given other lines, which are subtracted
+            (`mnmt_jax.decoding.contrast`; published with 0.7); 0 is off.
+        source_contrasts: other lines that share this weight.
+        language_contrast: weight of the probabilities given each of `contrast_languages` as the
+            language wanted, which are subtracted too (published with 0.1); 0 is off.
+        contrast_languages: codes of languages, and `source` for that of the line.
     """
 
     beam_size: Count = 5
@@ -248,12 +254,28 @@ class Decode(Checked):
     top_k: Amount = 0
     top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
     seed: Seed = 0
+    source_contrast: Weight = 0.0
+    source_contrasts: Count = 1
+    language_contrast: Weight = 0.0
+    contrast_languages: tuple[str, ...] = ("en", "source")
 
     def __post_init__(self) -> None:
-        """Checks every field, and that there is a bucket."""
+        """Checks every field, that there is a bucket, and that contrasts leave something."""
         super().__post_init__()
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
+        if self.language_contrast and not self.contrast_languages:
+            raise UserError(
+                "Decode.contrast_languages=() must name a language, such as ('source',), or set "
+                "Decode.language_contrast=0"
+            )
+        weight = self.source_contrast + self.language_contrast * len(self.contrast_languages)
+        if weight >= 1:
+            raise UserError(
+                f"Decode.source_contrast={self.source_contrast:g} and Decode.language_contrast="
+                f"{self.language_contrast:g} of {len(self.contrast_languages)} languages subtract "
+                f"{weight:g} of each probability; together they must be below 1"
+            )
 
     @property
     def method(self) -> str:

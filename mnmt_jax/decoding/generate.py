@@ -69,13 +69,36 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
     return dataclasses.replace(decode, beam_size=beam_size)
 
 
+def with_settings(decode: Decode, **settings: Any) -> Decode:
+    """Returns a configuration with other values of some fields.
+
+    Args:
+        decode: of the run.
+        settings: fields of `Decode`.
+
+    Raises:
+        UserError: if there is no such field, or a value is none that it may hold.
+    """
+    known = [field.name for field in dataclasses.fields(Decode)]
+    for name, value in settings.items():
+        if name not in known:
+            raise UserError(f"{name}={value!r}: no setting of a search; {', '.join(known)} are")
+    return dataclasses.replace(decode, **settings)
+
+
 def describe_search(decode: Decode) -> dict[str, Any]:
     """Returns the search's name and the fields of a configuration that it obeys."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}
+    unread = []
     if decode.method != "sample":
-        for name in ("temperature", "top_k", "top_p", "seed"):
-            del fields[name]
-    return fields
+        unread += ["temperature", "top_k", "top_p"]
+    if not decode.source_contrast:
+        unread += ["source_contrast", "source_contrasts"]
+    if not decode.language_contrast:
+        unread += ["language_contrast", "contrast_languages"]
+    if decode.method != "sample" and not decode.source_contrast:
+        unread.append("seed")
+    return {name: value for name, value in fields.items() if name not in unread}
 
 
 def generate(
@@ -91,8 +114,9 @@ def generate(
     Args:
         model: the model.
         params: its parameters.
-        batch: spans of the static roles, one sentence per row.
-        request: what is asked for each row.
+        batch: spans of the static roles, one sentence per row; with contrasts its own input and
+            theirs in rows side by side.
+        request: what is asked for each sentence.
         search: how to search.
 
     Returns:
@@ -131,7 +155,7 @@ def _begin(
     steps = request.cache_steps(until)
     variables = {"params": params}
     cache = model.apply(variables, batch, beam=search.beam, max_steps=steps, method="prefill")
-    step = functools.partial(_step, model, params)
+    step = functools.partial(_step, model, params, request)
     state = search.advance(step, search.start(step, cache, request), request, until)
     return state, search.finish(state)
 
@@ -142,13 +166,34 @@ def _begin(
 def _go_on(
     params: Any, state: Any, request: Request, *, model: Network, search: Search, until: int
 ) -> tuple[Any, Hypotheses]:
-    state = search.advance(functools.partial(_step, model, params), state, request, until)
+    step = functools.partial(_step, model, params, request)
+    state = search.advance(step, state, request, until)
     return state, search.finish(state)
 
 
-def _step(model: Network, params: Any, tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+def _step(
+    model: Network, params: Any, request: Request, tokens: Array, cache: Cache
+) -> tuple[Array, Cache]:
+    """Feeds a token to every hypothesis, under each of the sentence's inputs."""
+    batch, beam = tokens.shape
+    if request.contrast is not None:
+        tokens = _under_each_input(tokens, request, cache.index)
     after: Any = model.apply({"params": params}, tokens, cache, method="step")
-    return after
+    if request.contrast is None:
+        return after
+    logits, cache = after
+    return logits.reshape(batch, -1, beam, logits.shape[-1]), cache
+
+
+def _under_each_input(tokens: Array, request: Request, index: Array) -> Array:
+    """Repeats tokens [batch, beam] as [batch * inputs, beam]; each has a prefix of its own."""
+    assert request.contrast is not None
+    batch, contrasts, length = request.contrast.prefix.shape
+    place = jnp.minimum(index, length - 1)
+    given = jnp.take(jnp.asarray(request.contrast.prefix), place, axis=2)[:, :, None]
+    shape = (batch, contrasts, tokens.shape[1])
+    others = jnp.where(index < length, given, jnp.broadcast_to(tokens[:, None], shape))
+    return jnp.concatenate([tokens[:, None], others], axis=1).reshape(-1, tokens.shape[1])
 
 
 def _enlarge(cache: Cache, steps: int) -> Cache:

@@ -2,14 +2,15 @@
 
 A line's bucket depends on its own length alone, and every batch of a bucket has the same shape,
 with empty rows where lines are lacking. So a line is computed by the same instructions whatever
-stands beside it, and its translation is the same bit for bit.
+stands beside it, and its translation is the same bit for bit. Source contrast reads other lines
+with a line: `with_others` draws them before there are batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import numpy as np
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.score import score_batch
 from mnmt_jax.decoding.search import Hypotheses, Request, sentence_rngs
@@ -26,6 +28,7 @@ from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
+_Reading = tuple[Example, float]  # an input of a line, and the weight of its probabilities
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
@@ -35,7 +38,7 @@ class Hypothesis:
 
     Attributes:
         text: without line breaks.
-        score: nats / length ** length_penalty, eos included.
+        score: nats / length ** length_penalty, eos included; contrasted if the search was.
         tokens: generated ids with eos, without forced ones.
     """
 
@@ -52,11 +55,14 @@ class Translation:
         hypotheses: best first; empty for a blank line.
         truncated: the line was longer than the largest bucket and its end was not translated.
         limited: the best hypothesis is as long as `Decode` allows; its end may be missing.
+        pivot: what stood between, if the line was translated into another language first; then
+            `truncated` and `limited` tell of both translations.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
     truncated: bool = False
     limited: bool = False
+    pivot: str | None = None
 
     @property
     def text(self) -> str:
@@ -78,12 +84,14 @@ class Line:
         text: the source text.
         source_lang: code of its language.
         target_lang: code of the language wanted.
+        others: texts that its source is contrasted with, of the same language.
     """
 
     number: int
     text: str
     source_lang: str
     target_lang: str
+    others: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,8 +121,23 @@ class System:
         )
 
 
+def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:
+    """Gives lines the others that their sources are contrasted with, if `decode` does that.
+
+    Args:
+        lines: all that may be drawn from; a line without another of its language, and a blank one,
+            stays without.
+        decode: how many to draw, and the seed.
+    """
+    if not decode.source_contrast:
+        return list(lines)
+    texts = [(line.number, line.source_lang, line.text) for line in lines]
+    drawn = other_texts(texts, decode.source_contrasts, decode.seed)
+    return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
+
+
 def translate_lines(
-    system: System, lines: Sequence[Line], decode: Decode
+    system: System, lines: Sequence[Line], decode: Decode, done: Collection[int] = ()
 ) -> Iterator[tuple[int, Translation]]:
     """Translates lines.
 
@@ -122,6 +145,7 @@ def translate_lines(
         system: the model.
         lines: in any languages of its vocabulary, mixed at will.
         decode: how to search.
+        done: numbers of lines to leave out.
 
     Yields:
         The index of each line and its translation as soon as its batch is done, blank lines first.
@@ -133,11 +157,12 @@ def translate_lines(
     search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     _check(system, decode, {system.model.layout.generated: longest})
-    encoded = _encode(system, lines)
+    wanted = {i: line for i, line in enumerate(lines) if line.number not in done}
+    readings = dict(zip(wanted, _readings(system, list(wanted.values()), decode), strict=True))
     room = max(decode.buckets) - system.instruction.source_extra
-    yield from ((i, Translation()) for i, pieces in enumerate(encoded) if not pieces)
-    for bucket, members in _plan(system, encoded, decode):
-        rows = [_example(system, lines[i], encoded[i][:room]) for i in members]
+    yield from ((i, Translation()) for i, reading in readings.items() if not reading)
+    for bucket, members in _plan(system, readings, decode):
+        rows = [_cut(readings[i], room) for i in members]
         numbers = [lines[i].number for i in members]
         batch, request = _request(system, rows, numbers, bucket=bucket, decode=decode)
         found = generate(system.model, system.params, batch, request, search=search)
@@ -149,7 +174,7 @@ def translate_lines(
                     "use another checkpoint"
                 )
             limited = len(hypotheses[0].tokens) > int(request.max_length[row])
-            yield i, Translation(hypotheses, len(encoded[i]) > room, limited)
+            yield i, Translation(hypotheses, len(readings[i][0][0].source) > room, limited)
 
 
 def score_lines(
@@ -223,60 +248,117 @@ def _check(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
             "tag and eos"
         )
     system.model.check_lengths(system.converter(max(decode.buckets)).widths() | dict(lengths))
+    if decode.language_contrast:
+        languages = system.vocabulary.languages
+        for code in decode.contrast_languages:
+            if code not in (*languages, "source"):
+                raise UserError(
+                    f"Decode.contrast_languages={decode.contrast_languages}: the model has no "
+                    f"'{code}'; name some of source, {', '.join(languages)}"
+                )
+
+
+def _readings(
+    system: System, lines: Sequence[Line], decode: Decode
+) -> list[list[tuple[Example, float]]]:
+    """Returns each line's own input and those it is contrasted with; nothing for a blank line.
+
+    Each line has as many, so that all have one shape; what a line lacks has weight 0.
+    """
+    texts = dict.fromkeys(
+        (text, line.source_lang) for line in lines for text in (line.text, *line.others)
+    )
+    pieces = dict(zip(texts, _encode(system, list(texts)), strict=True))
+    count = decode.source_contrasts if decode.source_contrast else 0
+
+    def reading(line: Line) -> list[_Reading]:
+        own = _example(system, line, pieces[line.text, line.source_lang])
+        others = [
+            _example(system, line, pieces[text, line.source_lang]) for text in line.others[:count]
+        ]
+        contrasts = [(other, decode.source_contrast / len(others)) for other in others]
+        contrasts += [(own, 0.0)] * (count - len(others))
+        if decode.language_contrast:
+            for code, weight in language_weights(
+                decode.contrast_languages,
+                decode.language_contrast,
+                source_lang=line.source_lang,
+                target_lang=line.target_lang,
+            ):
+                target_lang = system.vocabulary.language_index(code)
+                contrasts.append((dataclasses.replace(own, target_lang=target_lang), weight))
+        return [(own, 1.0), *contrasts]
+
+    return [reading(line) if pieces[line.text, line.source_lang] else [] for line in lines]
+
+
+def _cut(reading: Sequence[_Reading], room: int) -> list[_Reading]:
+    """Shortens the sources of a line's inputs to so many pieces."""
+    return [(dataclasses.replace(e, source=e.source[:room]), weight) for e, weight in reading]
 
 
 def _plan(
-    system: System, encoded: Sequence[Sequence[int]], decode: Decode
+    system: System, readings: Mapping[int, Sequence[_Reading]], decode: Decode
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yields (bucket, indices of lines), similar lengths together; empty lines stay out."""
+    """Yields (bucket, indices of lines), similar lengths together; blank lines stay out."""
     buckets = sorted(decode.buckets)
     members: dict[int, list[int]] = {bucket: [] for bucket in buckets}
-    for i, pieces in enumerate(encoded):
-        if pieces:
-            size = len(pieces) + system.instruction.source_extra
+    for i, reading in readings.items():
+        if reading:
+            longest = max(len(example.source) for example, _ in reading)
+            size = longest + system.instruction.source_extra
             members[next((b for b in buckets if size <= b), buckets[-1])].append(i)
     for bucket in buckets:
         # Lines of similar length end at similar times, and a batch runs until its last line ends.
-        ordered = sorted(members[bucket], key=lambda i: (len(encoded[i]), i))
+        ordered = sorted(members[bucket], key=lambda i: (len(readings[i][0][0].source), i))
         for chunk in _chunks(ordered, decode.batch):
             yield bucket, chunk
 
 
 def _request(
     system: System,
-    rows: Sequence[Example],
+    rows: Sequence[Sequence[_Reading]],
     numbers: Sequence[int],
     *,
     bucket: int,
     decode: Decode,
 ) -> tuple[HostBatch, Request]:
-    """Lays out one batch of `decode.batch` rows, the last ones empty if lines are lacking."""
+    """Lays out one batch of `decode.batch` lines, the last ones empty if lines are lacking."""
     vocabulary, instruction = system.vocabulary, system.instruction
-    size = decode.batch
-    prefix = np.full((size, instruction.target_extra), vocabulary.eos_id, np.int32)
+    size, inputs = decode.batch, len(rows[0])
+    prefix = np.full((size, inputs, instruction.target_extra), vocabulary.eos_id, np.int32)
+    weights = np.zeros((size, inputs), np.float32)
     limits = np.ones(size, np.int32)
-    for row, example in enumerate(rows):
-        language = vocabulary.languages[example.target_lang]
-        trigger = instruction.trigger_id(vocabulary, language)
-        prefix[row] = (trigger, *instruction.forced_ids(vocabulary, language))
-        limits[row] = length_limit(decode, len(example.source) + instruction.source_extra)
+    for row, reading in enumerate(rows):
+        for place, (example, weight) in enumerate(reading):
+            language = vocabulary.languages[example.target_lang]
+            trigger = instruction.trigger_id(vocabulary, language)
+            prefix[row, place] = (trigger, *instruction.forced_ids(vocabulary, language))
+            weights[row, place] = weight
+        own = reading[0][0].source
+        limits[row] = length_limit(decode, len(own) + instruction.source_extra)
     ids = np.zeros(size, np.int32)
     ids[: len(rows)] = numbers
+    contrast = Contrast(jnp.asarray(prefix[:, 1:]), jnp.asarray(weights[:, 1:]))
     request = Request(
-        prefix=jnp.asarray(prefix),
+        prefix=jnp.asarray(prefix[:, 0]),
         max_length=jnp.asarray(limits),
         active=jnp.asarray(np.arange(size) < len(rows)),
         rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
+        contrast=contrast if inputs > 1 else None,
         max_steps=length_limit(decode, bucket) + 1,
     )
-    segments = segments_from_rows([[example] for example in rows])
-    return _spans(system.converter(bucket).static_batch(segments, size)), request
+    segments = segments_from_rows([[example] for reading in rows for example, _ in reading])
+    return _spans(system.converter(bucket).static_batch(segments, size * inputs)), request
 
 
-def _encode(system: System, lines: Sequence[Line]) -> list[list[int]]:
-    """Returns the pieces of each line; none of a blank one, whatever SentencePiece makes of it."""
-    texts = [line.text if line.text.strip() else "" for line in lines]
-    return system.vocabulary.encode_lines(texts, [line.source_lang for line in lines])
+def _encode(system: System, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Returns the pieces of texts, each with its language; none of blank ones.
+
+    Whatever SentencePiece makes of those.
+    """
+    shown = [text if text.strip() else "" for text, _ in texts]
+    return system.vocabulary.encode_lines(shown, [language for _, language in texts])
 
 
 def _example(

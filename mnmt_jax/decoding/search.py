@@ -1,9 +1,11 @@
 """Greedy, beam and sampling search over a step function. Pure, static shapes, no text.
 
 `step(tokens [batch, beam], cache) -> (logits [batch, beam, vocab], cache)` is all that a search
-knows of a model. A search is a small object with three methods: `start` feeds the prefix, `advance`
-takes steps up to a bound (so that a caller may enlarge the cache in between), `finish` returns
-hypotheses. `beam_search`, `greedy` and `sample` call the three in turn.
+knows of a model; of a request with contrasts (`mnmt_jax.decoding.contrast`) the logits are
+[batch, inputs, beam, vocab], the sentence's own input first. A search is a small object with three
+methods: `start` feeds the prefix, `advance` takes steps up to a bound (so that a caller may enlarge
+the cache in between), `finish` returns hypotheses. `beam_search`, `greedy` and `sample` call the
+three in turn.
 
 Everything about a sentence depends on that sentence alone: its limit, its random stream and when it
 stops. Sentences that are done ride along unchanged until the last one is.
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from mnmt_jax.decoding.contrast import SPARED, Contrast, contrast_scores
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
@@ -38,6 +41,7 @@ class Request:
         max_length: int32 [batch], generated tokens at most, without eos; below `max_steps`.
         active: bool [batch], False for rows that only fill the batch.
         rngs: [batch] keys, read by `Sample` alone.
+        contrast: further inputs that scores are contrasted with; None is plain search.
         max_steps: generated tokens at most of any sentence, with eos.
     """
 
@@ -45,6 +49,7 @@ class Request:
     max_length: Int[AnyArray, " batch"]
     active: Bool[AnyArray, " batch"]
     rngs: Array | None = None
+    contrast: Contrast | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
 
     def cache_steps(self, until: int | None = None) -> int:
@@ -182,7 +187,8 @@ class BeamSearch:
 
         def body(state: BeamState) -> BeamState:
             logits, cache = step(state.last, state.cache)
-            scores, parents, tokens = _ranked(logits, state, request)
+            values, normalizer = _values(logits, state.step, request)
+            scores, parents, tokens = _ranked(values, normalizer, state)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
             state = self._finalise(state, request, (scores, parents, is_eos))
             # A stable sort of "is eos" puts the others first and keeps their ranks.
@@ -229,21 +235,41 @@ class BeamSearch:
 
 
 def _ranked(
-    logits: Float[Array, "batch beam vocab"], state: BeamState, request: Request
+    values: Float[Array, "batch beam vocab"],
+    normalizer: Float[Array, "batch beam"],
+    state: BeamState,
 ) -> tuple[Array, Array, Array]:
     """Returns the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
 
-    The best of each beam are taken first, on bare logits: the normaliser is one number per beam, so
-    log-probabilities of the whole vocabulary are never written down.
+    The best of each beam are taken first, on what `_values` gives: the normaliser is one number per
+    beam, so log-probabilities of the whole vocabulary are never written down.
     """
-    batch, beam, vocab = logits.shape
+    batch, beam, vocab = values.shape
     each = min(2 * beam, vocab)
-    masked = _mask_logits(logits, state.step, request.max_length)
-    values, tokens = jax.lax.top_k(masked.reshape(batch * beam, vocab), each)
-    log_probs = values.reshape(batch, beam, each) - log_normalizer(logits)[:, :, None]
+    values, tokens = jax.lax.top_k(values.reshape(batch * beam, vocab), each)
+    log_probs = values.reshape(batch, beam, each) - normalizer[:, :, None]
     totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * each)
     scores, flat = jax.lax.top_k(totals, 2 * beam)
     return scores, flat // each, _pick(tokens.reshape(batch, beam * each), flat)
+
+
+def _values(
+    logits: Float[Array, "batch *inputs beam vocab"], step: Array, request: Request
+) -> tuple[Float[Array, "batch beam vocab"], Float[Array, "batch beam"]]:
+    """Returns what continuations are ranked by, -inf where they may not follow.
+
+    Returns:
+        Logits, or scores that are contrasted; and what is subtracted to make log-probabilities of
+        the former, zeros for the latter.
+    """
+    if request.contrast is None:
+        return _mask_logits(logits, step, request.max_length), log_normalizer(logits)
+    log_probs = logits.astype(jnp.float32) - log_normalizer(logits)[..., None]
+    scores = contrast_scores(log_probs, request.contrast.weights)
+    scores = _mask_logits(scores, step, request.max_length)
+    spared = _mask_logits(log_probs[:, 0], step, request.max_length) + np.log(np.float32(SPARED))
+    left = jnp.any(scores > -jnp.inf, axis=-1, keepdims=True)
+    return jnp.where(left, scores, spared), jnp.zeros(scores.shape[:2], jnp.float32)
 
 
 def _mask_logits(
@@ -316,11 +342,11 @@ class _Chains:
 
         def body(state: ChainState) -> ChainState:
             logits, cache = step(state.last, state.cache)
-            masked = _mask_logits(logits, state.step, request.max_length)
-            tokens = self.choose(masked, state.step, request)
+            values, normalizer = _values(logits, state.step, request)
+            tokens = self.choose(values, state.step, request)
             tokens = jnp.where(state.done, PAD_ID, tokens).astype(jnp.int32)
-            value = jnp.take_along_axis(masked, tokens[:, :, None], axis=2)[:, :, 0]
-            log_prob = jnp.where(state.done, 0.0, value - log_normalizer(logits))
+            value = jnp.take_along_axis(values, tokens[:, :, None], axis=2)[:, :, 0]
+            log_prob = jnp.where(state.done, 0.0, value - normalizer)
             return ChainState(
                 step=state.step + 1,
                 last=tokens,

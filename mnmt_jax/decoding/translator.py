@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from mnmt_jax.config.method import as_facts
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Decode
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.decoding.generate import describe_search, with_beam_size
-from mnmt_jax.decoding.lines import Line, System, Translation, score_lines, translate_lines
+from mnmt_jax.decoding.generate import describe_search, with_beam_size, with_settings
+from mnmt_jax.decoding.lines import (
+    Line,
+    System,
+    Translation,
+    score_lines,
+    translate_lines,
+    with_others,
+)
 from mnmt_jax.errors import UserError, counted
 from mnmt_jax.languages import LANGUAGES
 from mnmt_jax.model.network import build_model
@@ -108,7 +116,9 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        pivot: str | None = None,
         progress: bool = False,
+        **settings: Any,
     ) -> list[str]:
         """Translates lines; blank lines stay blank.
 
@@ -118,20 +128,31 @@ class Translator:
             target: language code wanted, or one per line.
             beam_size: hypotheses searched: 1 is greedy, more are a beam; None takes the
                 configuration's method and size.
+            pivot: code of a language to translate into first, and from there into `target`; lines
+                that have it as source or target go directly. None translates directly.
             progress: show a bar on standard error.
+            settings: fields of `Decode` in the place of the configuration's, e.g.
+                `source_contrast=0.7`, which holds other lines of `lines` against each.
 
         Returns:
-            One translation per line, in order. A line's translation does not depend on the others.
-            Warns of lines that are longer than the largest bucket and were cut.
+            One translation per line, in order. Without source contrast a line's translation does
+            not depend on the others. Warns of lines that are longer than the largest bucket and
+            were cut.
 
         Raises:
             UserError: if the model does not have a language, or a line is no text.
         """
         found = self.translate_nbest(
-            lines, source=source, target=target, beam_size=beam_size, progress=progress
+            lines,
+            source=source,
+            target=target,
+            beam_size=beam_size,
+            pivot=pivot,
+            progress=progress,
+            **settings,
         )
         if cut := sum(translation.truncated for translation in found):
-            longest = max(self.config.decode.buckets)
+            longest = max(self.decoding(beam_size, **settings).buckets)
             warnings.warn(
                 f"{counted(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
                 "load with bindings=['Decode.buckets=(...)'] that hold more",
@@ -146,11 +167,19 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        pivot: str | None = None,
         progress: bool = False,
+        **settings: Any,
     ) -> list[Translation]:
         """Translates as `translate` does, with all hypotheses, scores and truncation marks."""
         found = self.stream(
-            lines, source=source, target=target, beam_size=beam_size, progress=progress
+            lines,
+            source=source,
+            target=target,
+            beam_size=beam_size,
+            pivot=pivot,
+            progress=progress,
+            **settings,
         )
         return list(found)
 
@@ -161,56 +190,148 @@ class Translator:
         source: str | Sequence[str],
         target: str | Sequence[str],
         beam_size: int | None = None,
+        pivot: str | None = None,
         progress: bool = False,
+        **settings: Any,
     ) -> Iterator[Translation]:
         """Translates as `translate_nbest` does, `WINDOW` lines in memory at a time."""
-        numbered = self.numbered(lines, source=source, target=target)
+        decode = self.decoding(beam_size, **settings)
+        numbered = self.numbered(lines, source=source, target=target, decode=decode)
+        if pivot is not None:
+            self.check_pivot(pivot)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
-        pairs = self.in_order(numbered, beam_size=beam_size, report=bar.update)
+        pairs = self.in_order(numbered, decode=decode, pivot=pivot, report=bar.update)
         return _translations(pairs, bar)
 
+    def decoding(self, beam_size: int | None = None, **settings: Any) -> Decode:
+        """Returns how lines are searched: as the run's configuration says, but for these.
+
+        Args:
+            beam_size: as in `translate`.
+            settings: as in `translate`.
+
+        Raises:
+            UserError: if a value is none that may be.
+        """
+        return with_settings(with_beam_size(self.config.decode, beam_size), **settings)
+
+    def check_pivot(self, code: str) -> None:
+        """Checks that the model can translate through a language.
+
+        Raises:
+            UserError: if it does not have it.
+        """
+        if not isinstance(code, str):
+            raise UserError(f"pivot={code!r}: must be a language's code")
+        if code not in self.languages:
+            raise UserError(_unknown_language(code, "pivot", self.languages))
+
     def numbered(
-        self, lines: Iterable[str], *, source: str | Sequence[str], target: str | Sequence[str]
+        self,
+        lines: Iterable[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        decode: Decode | None = None,
     ) -> Iterator[Line]:
-        """Gives lines their numbers and languages, one at a time; arguments as of `translate`."""
+        """Gives lines their numbers, languages and what they are contrasted with.
+
+        Args:
+            lines: as in `translate`.
+            source: as in `translate`.
+            target: as in `translate`.
+            decode: how they will be searched; with source contrast `WINDOW` lines are read at a
+                time, of which others are drawn for each. None takes the run's.
+
+        Yields:
+            One line at a time.
+        """
         _check_list(lines, "lines")
         sources, targets = self._each(source, "source"), self._each(target, "target")
-        return _number(lines, sources, targets)
+        numbered = _number(lines, sources, targets)
+        decode = decode or self.config.decode
+        return _contrasted(numbered, decode) if decode.source_contrast else numbered
 
     def as_completed(
-        self, lines: Sequence[Line], *, beam_size: int | None = None
+        self,
+        lines: Sequence[Line],
+        *,
+        decode: Decode | None = None,
+        pivot: str | None = None,
+        done: Collection[int] = (),
     ) -> Iterator[tuple[Line, Translation]]:
-        """Yields each line with its translation as soon as its batch is done, blank ones first."""
-        decode = with_beam_size(self.config.decode, beam_size)
-        for index, translation in translate_lines(self._system, lines, decode):
+        """Yields each line with its translation as soon as its batch is done, blank ones first.
+
+        Args:
+            lines: of one window, as `numbered` gives them.
+            decode: how to search; None is the run's.
+            pivot: as in `translate`.
+            done: numbers of lines that need no translation.
+
+        Raises:
+            UserError: if `decode` cannot be followed, or the model's output is not finite.
+        """
+        decode = decode or self.config.decode
+        if pivot is not None:
+            yield from self._through(lines, decode, pivot, done)
+            return
+        for index, translation in translate_lines(self._system, lines, decode, done):
             yield lines[index], translation
+
+    def _through(
+        self, lines: Sequence[Line], decode: Decode, pivot: str, done: Collection[int]
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Translates a window into the pivot and that into its targets, with what goes directly.
+
+        With source contrast the first step is that of the whole window: the second draws from it.
+        """
+        via = [line for line in lines if pivot not in (line.source_lang, line.target_lang)]
+        into = [dataclasses.replace(line, target_lang=pivot) for line in via]
+        skipped = () if decode.source_contrast else done
+        first = {
+            via[i].number: translation
+            for i, translation in translate_lines(self._system, into, decode, skipped)
+        }
+        onward = [
+            dataclasses.replace(line, text=first[line.number].text, source_lang=pivot, others=())
+            for line in via
+            if line.number in first
+        ]
+        second = {line.number: line for line in with_others(onward, decode)}
+        asked = [second.get(line.number, line) for line in lines]
+        for index, found in translate_lines(self._system, asked, decode, done):
+            line = lines[index]
+            yield line, _joined(first[line.number], found) if line.number in first else found
 
     def in_order(
         self,
         lines: Iterator[Line],
         *,
-        beam_size: int | None = None,
+        decode: Decode | None = None,
+        pivot: str | None = None,
         report: Callable[[int], object] = lambda count: None,
     ) -> Iterator[tuple[Line, Translation]]:
         """Yields each line with its translation in the order of the lines, window by window.
 
         Args:
             lines: as `numbered` gives them.
-            beam_size: as in `translate`.
+            decode: how to search; None is the run's.
+            pivot: as in `translate`.
             report: called with a number of lines that are done.
         """
         while window := list(itertools.islice(lines, WINDOW)):
             found = {}
-            for line, translation in self.as_completed(window, beam_size=beam_size):
+            for line, translation in self.as_completed(window, decode=decode, pivot=pivot):
                 found[line.number] = translation
                 report(1)
             yield from ((line, found[line.number]) for line in window)
 
-    def made_by(self, beam_size: int | None = None) -> dict[str, Any]:
+    def made_by(self, decode: Decode | None = None, pivot: str | None = None) -> dict[str, Any]:
         """Returns all that translations depend on besides their sources and languages."""
-        search = describe_search(with_beam_size(self.config.decode, beam_size))
-        return {"model": as_facts(self.config.model), **self.identity, **search}
+        search = describe_search(decode or self.config.decode)
+        through = {} if pivot is None else {"pivot": pivot}
+        return {"model": as_facts(self.config.model), **self.identity, **search, **through}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -273,6 +394,22 @@ def _number(lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]
         if source is None or target is None:
             raise UserError(f"line {number + 1} has no language; give one code or one per line")
         yield Line(number, text, source, target)
+
+
+def _joined(first: Translation, second: Translation) -> Translation:
+    """Returns what two translations, one after the other, amount to; a blank line has no pivot."""
+    return dataclasses.replace(
+        second,
+        truncated=first.truncated or second.truncated,
+        limited=first.limited or second.limited,
+        pivot=first.text if first.hypotheses else None,
+    )
+
+
+def _contrasted(lines: Iterator[Line], decode: Decode) -> Iterator[Line]:
+    """Draws for each line others of its window."""
+    while window := list(itertools.islice(lines, WINDOW)):
+        yield from with_others(window, decode)
 
 
 def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:

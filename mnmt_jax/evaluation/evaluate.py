@@ -10,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config
+from mnmt_jax.errors import counted
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -63,6 +64,7 @@ def load_subject(
     gin_files: Sequence[str] = (),
     bindings: Sequence[str] = (),
     beam_size: int | None = None,
+    pivot: str | None = None,
 ) -> tuple[Subject, tuple[str, ...]]:
     """Opens a run directory for evaluation.
 
@@ -72,12 +74,14 @@ def load_subject(
         gin_files: read after the run's configuration.
         bindings: `Section.field=value`, read last.
         beam_size: hypotheses searched, as in `Translator.translate`.
+        pivot: language to translate through, as there.
 
     Returns:
         The subject, and the languages its model knows.
 
     Raises:
-        UserError: if the folder is not a run or has no such checkpoint.
+        UserError: if the folder is not a run or has no such checkpoint, or the model does not have
+            the pivot.
     """
     import jax
 
@@ -92,18 +96,25 @@ def load_subject(
     params, found = restore_params(folder, step)
     check_parameters(folder, config.model, vocabulary.size, params)
     translator = Translator(config, vocabulary, params)
+    if pivot is not None:
+        translator.check_pivot(pivot)
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
         source, target = direction
-        translations = translator.translate_nbest(lines, source=source, target=target)
-        return [Output(item.text, item.truncated) for item in translations]
+        translations = translator.translate_nbest(lines, source=source, target=target, pivot=pivot)
+        return [Output(item.text, item.truncated, item.pivot) for item in translations]
 
     chosen = f"{step}, " if isinstance(step, str) else ""
+    through = {} if pivot is None else {"pivot": pivot}
     subject = Subject(
         name=(folder.place if folder.mirror else folder.path.resolve()).name,
         translate=translate,
         config=config,
-        decoding={"checkpoint": f"{chosen}step {found}", **describe_search(config.decode)},
+        decoding={
+            "checkpoint": f"{chosen}step {found}",
+            **describe_search(config.decode),
+            **through,
+        },
         identity=translator.identity,
         step=found,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
@@ -156,6 +167,9 @@ def evaluate(
     directions = choose_directions(benchmark.directions, which, subject.supervised)
     if subject.supervised is None:
         _say(UNKNOWN_TRAINING)
+    pivot = subject.decoding.get("pivot")
+    if direct := sum(pivot in direction for direction in directions):
+        _say(f"{counted(direct, 'direction')} from or into {pivot}: translated directly")
     folder = Path(output)
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}

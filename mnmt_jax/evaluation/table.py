@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample
@@ -76,6 +78,32 @@ def comparison_table(results: Sequence[RunResult]) -> str:
 def model_label(result: RunResult) -> str:
     """Names a run and, where its name does not, its layout."""
     return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
+
+
+def told_apart(results: Sequence[RunResult]) -> list[RunResult]:
+    """Adds to names that are alike in what decoding differs, where it is not as `Decode` has it.
+
+    Args:
+        results: e.g. evaluations of one run with and without contrast or pivot.
+    """
+    usual = Decode()
+    named = []
+    for result in results:
+        alike = [each for each in results if model_label(each) == model_label(result)]
+        settings = [
+            f"{key}={_setting(value)}"
+            for key, value in result.decoding.items()
+            if key != "method"  # which follows from the others
+            and any(each.decoding.get(key) != value for each in alike)
+            and _setting(value) != _setting(getattr(usual, key, None))
+        ]
+        named.append(dataclasses.replace(result, name=", ".join([result.name, *settings])))
+    return named
+
+
+def _setting(value: object) -> str:
+    """Writes a setting of decoding as it stands in a name."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def result_page(result: RunResult) -> str:

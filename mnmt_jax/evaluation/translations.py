@@ -27,10 +27,12 @@ class Output:
     Attributes:
         text: the hypothesis.
         truncated: the source was too long and its end was not translated.
+        pivot: what stood between, if it was translated through another language.
     """
 
     text: str
     truncated: bool = False
+    pivot: str | None = None
 
 
 Translate = Callable[[Sequence[str], Direction], Sequence[Output]]
@@ -116,6 +118,8 @@ def _is_stamp(text: str) -> bool:
 
 def _line(source: str, output: Output, reference: str) -> str:
     row: dict[str, Any] = {"source": source, "hypothesis": output.text, "reference": reference}
+    if output.pivot is not None:
+        row["pivot"] = output.pivot
     if output.truncated:
         row["truncated"] = True
     return json.dumps(row, ensure_ascii=False) + "\n"
@@ -128,7 +132,9 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
         rows = [json.loads(line) for line in lines]
         sentences = [(row["source"], row["reference"]) for row in rows]
-        outputs = [Output(row["hypothesis"], row.get("truncated", False)) for row in rows]
+        outputs = [
+            Output(row["hypothesis"], row.get("truncated", False), row.get("pivot")) for row in rows
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     wanted = list(zip(texts.sources, texts.references, strict=True))

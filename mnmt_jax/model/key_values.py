@@ -53,7 +53,14 @@ class Cache:
 
 
 def reorder(cache: Cache, beam_indices: Int[Array, "batch beam"]) -> Cache:
-    """Gathers the growing part so that beam `w` continues hypothesis `beam_indices[:, w]`."""
+    """Gathers the growing part so that beam `w` continues hypothesis `beam_indices[:, w]`.
+
+    A cache of more rows holds so many inputs of each sentence side by side, which share its
+    hypotheses.
+    """
+    inputs = cache.layers[0].growing_kv.keys.shape[0] // beam_indices.shape[0]
+    if inputs > 1:
+        beam_indices = jnp.repeat(beam_indices, inputs, axis=0)
     indices = beam_indices[:, :, None, None, None]
 
     def gather(layer: LayerCache) -> LayerCache:

@@ -68,12 +68,18 @@ class SearchDecode:
             [batch, num_decodes]; best last.
 
         Raises:
-            UserError: if sampling has no rng.
+            UserError: if sampling has no rng, or scores are to be contrasted: t5x gives the model
+                one input for each sentence.
             ValueError: if `eos_id` or `cache_offset` is another.
         """
         if eos_id != EOS_ID or cache_offset:
             raise ValueError(
                 f"eos_id={eos_id}, cache_offset={cache_offset}: must be {EOS_ID} and 0"
+            )
+        if self.decode.source_contrast or self.decode.language_contrast:
+            raise UserError(
+                "Decode.source_contrast and Decode.language_contrast must be 0 for t5x, which "
+                "searches without contrast; import the checkpoint and use 'mnmt translate'"
             )
         rows, steps = inputs.shape
         limits = jnp.full((rows,), steps - 1, jnp.int32) if max_length is None else max_length

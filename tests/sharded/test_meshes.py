@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode, Mesh, Optimizer
+from mnmt_jax.decoding.contrast import Contrast
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LAYOUTS
@@ -207,18 +209,21 @@ def test_loss_over_a_split_vocabulary(name, vocab):
 
 
 @functools.cache
-def searched(name: str, layout: str):
-    """Beam search of eight sentences with parameters and rows placed on a mesh."""
+def searched(name: str, layout: str, inputs: int = 1):
+    """Beam search of eight sentences, so many inputs each, with all placed on a mesh."""
     mesh = mesh_of(name)
     config = small_config(layout, heads=4)
     model = build_model(config, VOCAB)
-    batch = unpacked(LAYOUTS[layout], random_pairs(8))
+    batch = unpacked(LAYOUTS[layout], random_pairs(8 * inputs))
     params = random_params(model, batch)
     static = {key: a for key, a in batch.items() if not key.startswith("target")}
+    prefix = batch["target_tokens"][:, :1].reshape(8, inputs, 1)
+    weights = np.tile(np.float32([0.5, 0.3][: inputs - 1]), (8, 1))
     request = Request(
-        prefix=batch["target_tokens"][:, :1],
+        prefix=prefix[:, 0],
         max_length=np.arange(4, 12, dtype=np.int32),
         active=np.ones(8, bool),
+        contrast=Contrast(prefix[:, 1:], weights) if inputs > 1 else None,
         max_steps=12,
     )
     placed = jax.device_put(params, tree_sharding(mesh, params)), place_batch(static, mesh)
@@ -227,10 +232,17 @@ def searched(name: str, layout: str):
         return generate(model, *placed, request, search=search)
 
 
-@pytest.mark.parametrize("layout", STAGE_LAYERS)
-@pytest.mark.parametrize("name", ["8x1x1", "1x8x1", "2x2x2"])
-def test_beam_search_equals_that_of_one_device(name, layout):
-    expected, found = searched("1x1x1", layout), searched(name, layout)
+@pytest.mark.parametrize(
+    ("name", "layout", "inputs"),
+    [
+        *itertools.product(["8x1x1", "1x8x1", "2x2x2"], STAGE_LAYERS, [1]),
+        ("8x1x1", "register", 3),
+        ("2x2x2", "encoder_decoder", 3),
+    ],
+)
+def test_beam_search_equals_that_of_one_device(name, layout, inputs):
+    """With contrasts too, whose inputs lie on the device of their sentence."""
+    expected, found = searched("1x1x1", layout, inputs), searched(name, layout, inputs)
     assert len({tuple(row) for row in expected.tokens[:, 0].tolist()}) > 4
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     np.testing.assert_array_equal(found.lengths, expected.lengths)

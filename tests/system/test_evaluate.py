@@ -122,6 +122,41 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     assert sizes == [{1}, {1}, {3}]
 
 
+def test_contrast_and_pivot_are_recorded_and_told_apart(folder, tmp_path):
+    files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
+    where = ("--run", folder / "tiny", "--task", "mine", "--directions", "zero_shot")
+    asked = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
+    for name, flags in asked.items():
+        done = _run(*where, *files, "--output", tmp_path / name, *flags)
+        assert done.returncode == 0, done.stderr
+        # Of de-fr, fr-en and fr-de, the second has the pivot as target.
+        told = done.stderr.count("1 direction from or into en: translated directly")
+        assert told == len(flags[:1])
+    plain, other = (read_result(tmp_path / name).decoding for name in asked)
+    contrast = {"source_contrast": 0.5, "source_contrasts": 1, "seed": 0}
+    assert other == {**plain, **contrast, "pivot": "en"}
+    assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
+    path = tmp_path / "other" / "translations" / "fr-de.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    found = Translator.load(folder / "tiny").translate_nbest(
+        sentences("fr", SENTENCES), source="fr", target="de", pivot="en", source_contrast=0.5
+    )
+    assert [row["pivot"] for row in rows] == [t.pivot for t in found]
+    assert [row["hypothesis"] for row in rows] == [t.text for t in found]
+    where = (*(tmp_path / name for name in asked), "--output", tmp_path / "page.html")
+    done = fresh_process.run("compare.py", *where)
+    assert done.returncode == 0, done.stderr
+    names = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:4]]
+    assert names == ["tiny (register)", "tiny, source_contrast=0.5, pivot=en (register)"]
+
+
+def test_a_pivot_that_the_model_lacks_is_refused_before_anything_is_written(folder, tmp_path):
+    where = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
+    done = _run(*where, "--pivot=xx")
+    assert done.returncode == 2 and "--pivot=xx: the model has no such language" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_search_is_described_as_it_is_done(folder):
     config = Translator.load(folder / "tiny").config.decode
     assert (config.method, config.beam_size) == ("greedy", 1)
@@ -129,7 +164,8 @@ def test_the_search_is_described_as_it_is_done(folder):
     wide = describe_search(with_beam_size(config, 4))
     assert (wide["method"], wide["beam_size"]) == ("beam", 4)
     sampled = with_beam_size(Decode(temperature=1.0), 3)
-    assert describe_search(sampled) == {"method": "sample", **dataclasses.asdict(sampled)}
+    described = {"method": "sample", **dataclasses.asdict(sampled)}
+    assert describe_search(sampled) == {k: v for k, v in described.items() if "contrast" not in k}
     assert (sampled.method, sampled.beam_size) == ("sample", 3)
 
 

@@ -282,6 +282,65 @@ def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
     assert set(folder.iterdir()) == {folder / "in", folder / name}
 
 
+def test_pivot_and_others_stand_in_the_records(run, infer):
+    contrast = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("en",)}
+    flags = [f"--gin.Decode.{name}={value}" for name, value in contrast.items()]
+    text = "\n".join(LINES).encode()
+    arguments = (*_languages(run), "--format=jsonl", "--pivot=fr", *flags)
+    status, out, error = infer(*arguments, stdin=text)
+    assert status == 0 and "without another" not in error and "directly" not in error
+    records = [json.loads(line) for line in out.split("\n")[:-1]]
+    found = Translator.load(run).translate_nbest(
+        LINES, source="en", target="de", pivot="fr", **contrast
+    )
+    assert [record["translation"] for record in records] == [t.text for t in found]
+    assert [record["score"] for record in records] == [t.score for t in found]
+    assert [record.get("pivot") for record in records] == [t.pivot for t in found]
+    assert [len(record.get("others", ())) for record in records] == [1, 0, 1, 1, 1]
+    assert all(set(r.get("others", ())) <= set(LINES) - {r["source"], ""} for r in records)
+    assert "pivot" not in records[1] and "others" not in records[1]
+
+
+def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
+    text = f"\n{LINES[0]}\n".encode()
+    plain = infer(*_languages(run), stdin=text)[1]
+    status, out, error = infer(*_languages(run), "--gin.Decode.source_contrast=0.5", stdin=text)
+    assert (status, out) == (0, plain)
+    assert "warning: 1 line without another to contrast with" in error and "(line 2)" in error
+    for pivot, role in (("en", "source"), ("de", "target")):
+        status, out, error = infer(*_languages(run), f"--pivot={pivot}", stdin=text)
+        assert (status, out) == (0, plain)
+        assert error.count(f"--pivot={pivot} is the {role}: translated directly") == 1
+    status, out, error = infer(*_languages(run), "--pivot=xx", stdin=text)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert "--pivot=xx: the model has no such language" in error
+
+
+def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, monkeypatch):
+    contrast = "--gin.Decode.source_contrast=0.5", "--format=jsonl"
+    arguments = *_languages(run), *_files(folder), *contrast
+    assert infer(*arguments, "--pivot=fr")[0] == 0
+    expected = (folder / "out").read_bytes()
+    with monkeypatch.context() as patch:
+        _stop_after(13, KeyboardInterrupt(), patch)
+        assert infer(*arguments, "--pivot=fr")[0] == 130
+    status, _, error = infer(*arguments)
+    assert status == 2 and "made with other settings (pivot)" in error
+    status, _, error = infer(*arguments, "--pivot=fr")
+    assert status == 0 and "goes on after 13 lines" in error
+    assert (folder / "out").read_bytes() == expected
+    # Another line in the input: what was contrasted with others than it would be now is not used.
+    with monkeypatch.context() as patch:
+        _stop_after(13, KeyboardInterrupt(), patch)
+        infer(*arguments)
+    changed = [text if number != 14 else TEXTS[13] for number, text in enumerate(TEXTS)]
+    (folder / "in").write_text("\n".join(changed) + "\n")
+    assert infer(*arguments)[0] == 0
+    found = (folder / "out").read_bytes()
+    (folder / "out").unlink()
+    assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == found
+
+
 def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
     good = (folder / "in").read_bytes()
     lines = good.split(b"\n")

@@ -13,6 +13,7 @@ from mnmt_jax.data.converter import Example
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.network import build_model
@@ -244,6 +245,14 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
         keys, values, _ = layer.static
         assert keys.shape == values.shape == (len(LINES), 17, 2, 8)
         assert layer.growing_kv.keys.shape == (len(LINES), 3, 14, 2, 8)
+
+
+def test_contrast_is_refused():
+    for decode in ({"source_contrast": 0.5}, {"language_contrast": 0.1}):
+        config = make_config("prefix", decode=decode)
+        model, batch = t5x_batch(config)
+        with pytest.raises(UserError, match="must be 0 for t5x, which searches without contrast"):
+            model.predict_batch(make_params(config), batch)
 
 
 def test_sampling_takes_its_rng_from_t5x():

@@ -19,6 +19,7 @@ from mnmt_jax.evaluation.table import (
     markdown_table,
     result_page,
     sample_lines,
+    told_apart,
     verdict,
 )
 from tests.unit.made_results import made_result
@@ -206,6 +207,30 @@ def test_comparison_table(runs):
     keys = ("bleu", "chrf", "exact_match", "off_target_nearest")
     for row, run in zip(rows[4:], runs, strict=True):
         assert row[4:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
+
+
+def test_results_of_one_name_are_told_apart_by_what_decoding_differs(runs):
+    plain = dataclasses.replace(runs[0], decoding={"method": "beam", "beam_size": 5})
+    asked = (
+        {},
+        {"seed": 0, "source_contrast": 0.7, "contrast_languages": ["en", "source"]},
+        {"beam_size": 1, "method": "greedy", "pivot": "en"},
+        {"language_contrast": 0.1, "contrast_languages": ["de", "fr"]},
+    )
+    results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in asked]
+    name = plain.name
+    assert [result.name for result in told_apart([*results, runs[1]])] == [
+        name,
+        f"{name}, source_contrast=0.7",
+        f"{name}, beam_size=1, pivot=en",
+        f"{name}, language_contrast=0.1, contrast_languages=de fr",
+        runs[1].name,
+    ]
+    assert [result.name for result in told_apart([plain, plain, runs[1]])] == [
+        name,
+        name,
+        runs[1].name,
+    ]
 
 
 def test_result_page_lists_every_direction_and_signature(runs):

@@ -1,82 +1,35 @@
 """Text in, text out: order, blanks, lengths, languages, instructions, batches."""
 
 import dataclasses
-import functools
-import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding.generate import growth_steps
 from mnmt_jax.decoding.lines import Translation, length_limit
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.network import build_model
 from tests.slow_search import slow_beam_search
-from tests.unit.made_text import sentence, vocabulary
+from tests.unit.made_text import vocabulary
+from tests.unit.made_translator import BUCKETS, LINES, forced_log_probs, made_translator
 
 SCORE_ATOL = 1e-5
-BUCKETS = (9, 14)
-_SHORT = (n for n in itertools.count(1) if len(vocabulary().encode(sentence(n, "en"))) < 8)
-LINES = [sentence(number, "en") for number in itertools.islice(_SHORT, 7)]
-
-
-@functools.cache
-def _params(layout: str):
-    vocab = vocabulary()
-    model = Model(layout=layout, stage_layers=(2,), embed=16, mlp=24, heads=2)
-    network = build_model(model, vocab.size)
-    roles = LAYOUTS[layout].embedded_roles()
-    converter = Converter(vocab, INSTRUCTIONS["1"], roles, Lengths(8, 8))
-    example = Example(np.array([5, 6]), np.array([7]), 0, 1)
-    batch = converter.batch(segments_from_rows([[example]]), 1)
-    params = jax.jit(network.init)(jax.random.key(0), batch)["params"]
-    return model, jax.tree.map(lambda array: 3 * array, params)
-
-
-@functools.cache
-def _translator(instruction: str = "register", layout: str = "register", **decode) -> Translator:
-    model, params = _params(layout)
-    decode = {"batch": 4, "max_length": 11, "buckets": BUCKETS, "beam_size": 3} | decode
-    config = Config(
-        Data(instruction=instruction), model, Optimizer(), Train(), Decode(**decode), Mesh()
-    )
-    return Translator(config, vocabulary(), params)
 
 
 def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
     """Searches with teacher forcing through the converter that training uses."""
-    vocab, system = translator.vocabulary, translator._system
-    converter = dataclasses.replace(system.converter(BUCKETS[-1]))
-    forced = system.instruction.target_extra - 1
-    pieces = np.array(vocab.encode(line))
-    languages = vocab.language_index("en"), vocab.language_index(target)
-
-    def log_probs(tokens):
-        segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
-        batch = converter.batch(segments, 1)
-        batch = {name: array for name, array in batch.items() if name not in PER_SEGMENT}
-        logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
-        return np.asarray(jax.nn.log_softmax(logits))
-
+    log_probs = forced_log_probs(translator, line, "en", target)
     return slow_beam_search(log_probs, beam=beam, max_length=11)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(model, params, batch):
-    return model.apply({"params": params}, batch)
 
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
 def test_translating_feeds_the_model_what_training_does(instruction: str, layout: str):
-    translator = _translator(instruction, layout)
+    translator = made_translator(instruction, layout)
     found = translator.translate_nbest(LINES[:2], source="en", target="fr")
     for line, translation in zip(LINES, found, strict=False):
         expected = _slow(translator, line, 3, "fr")
@@ -90,30 +43,30 @@ def test_translating_feeds_the_model_what_training_does(instruction: str, layout
 def test_order_blank_lines_and_cut_lines():
     long = " ".join(LINES)
     lines = ["", *LINES[:3], " \t", long, LINES[3], "\u3000"]
-    found = _translator().translate_nbest(lines, source="en", target="de")
+    found = made_translator().translate_nbest(lines, source="en", target="de")
     blank = [not translation.hypotheses for translation in found]
     assert blank == [True, False, False, False, True, False, False, True]
     assert [t.text for t, is_blank in zip(found, blank, strict=True) if is_blank] == [""] * 3
     assert [translation.truncated for translation in found] == [line == long for line in lines]
     cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
     assert found[5] == dataclasses.replace(
-        _translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
+        made_translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
         truncated=True,
     )
     with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags cut"):
-        texts = _translator().translate(lines, source="en", target="de")
+        texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
         if line in LINES:
-            one = _translator().translate_nbest([line], source="en", target="de")
+            one = made_translator().translate_nbest([line], source="en", target="de")
             assert one == [translation]
 
 
 def test_output_as_long_as_allowed_is_marked():
-    short = _translator(max_length=2).translate_nbest(LINES, source="en", target="de")
+    short = made_translator(max_length=2).translate_nbest(LINES, source="en", target="de")
     assert [t.limited for t in short] == [len(t.hypotheses[0].tokens) == 3 for t in short]
     assert any(t.limited for t in short)
-    found = _translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
+    found = made_translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
     lengths = [len(translation.hypotheses[0].tokens) for translation in found]
     assert [translation.limited for translation in found] == [length == 12 for length in lengths]
     assert not Translation().limited
@@ -121,7 +74,7 @@ def test_output_as_long_as_allowed_is_marked():
 
 def test_one_text_is_not_a_list_of_lines():
     with pytest.raises(UserError, match=r"write \[text\]"):
-        _translator().translate(LINES[0], source="en", target="de")
+        made_translator().translate(LINES[0], source="en", target="de")
 
 
 SEARCHES = [{"beam_size": 5}, {"beam_size": 1}, {"temperature": 1.0}]
@@ -129,7 +82,7 @@ SEARCHES = [{"beam_size": 5}, {"beam_size": 1}, {"temperature": 1.0}]
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["beam", "greedy", "sample"])
 def test_a_line_does_not_depend_on_the_others(search):
-    translator = _translator(**search)
+    translator = made_translator(**search)
     together = translator.translate_nbest(LINES, source="en", target="de")
     assert len({translation.text for translation in together}) > 1
     for place in (0, 3, 6):
@@ -140,7 +93,7 @@ def test_a_line_does_not_depend_on_the_others(search):
 
 def test_samples_follow_the_seed_and_the_line_number():
     def sampled(lines, **decode):
-        found = _translator(temperature=1.0, **decode).translate_nbest(
+        found = made_translator(temperature=1.0, **decode).translate_nbest(
             lines, source="en", target="de"
         )
         return [translation.hypotheses for translation in found]
@@ -151,7 +104,7 @@ def test_samples_follow_the_seed_and_the_line_number():
 
 
 def test_languages_may_differ_by_line():
-    translator = _translator()
+    translator = made_translator()
     sources, targets = ["en", "de", "en"], ["de", "fr", "fr"]
     mixed = translator.translate_nbest(LINES[:3], source=sources, target=targets)
     single = [
@@ -163,7 +116,7 @@ def test_languages_may_differ_by_line():
 
 
 def test_score_is_the_search_score():
-    translator, vocab = _translator(), vocabulary()
+    translator, vocab = made_translator(), vocabulary()
     found = translator.translate_nbest(LINES, source="en", target="de")
     triples = [
         (line, h)
@@ -193,7 +146,7 @@ def test_score_is_the_search_score():
 )
 def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        _translator().translate(LINES, **arguments)
+        made_translator().translate(LINES, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +163,7 @@ def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
 )
 def test_what_is_no_text_is_named_by_its_number(lines, message):
     with pytest.raises(UserError, match=message):
-        _translator().translate(lines, source="en", target="de")
+        made_translator().translate(lines, source="en", target="de")
 
 
 @pytest.mark.parametrize("run", [None, 3, b"runs/mine"])
@@ -231,11 +184,11 @@ def test_what_is_no_path_of_a_run_is_said(run):
 )
 def test_what_is_no_language_is_named(languages, message):
     with pytest.raises(UserError, match=message):
-        _translator().translate(LINES[:2], **({"source": "en", "target": "de"} | languages))
+        made_translator().translate(LINES[:2], **({"source": "en", "target": "de"} | languages))
 
 
 def test_references_are_checked_as_lines_are():
-    translator, languages = _translator(), {"source": "en", "target": "de"}
+    translator, languages = made_translator(), {"source": "en", "target": "de"}
     for references, message in (
         (["eins", None], "reference 2 is no text but NoneType"),
         ("eins", r"references: one text where a list of lines belongs; write \[text\]"),
@@ -247,7 +200,7 @@ def test_references_are_checked_as_lines_are():
 
 
 def test_no_lines_are_no_translations(capsys):
-    translator = _translator()
+    translator = made_translator()
     assert translator.translate([], source="en", target="de") == []
     assert translator.translate(iter(()), source="en", target="de", progress=True) == []
     assert capsys.readouterr().out == ""
@@ -255,7 +208,7 @@ def test_no_lines_are_no_translations(capsys):
 
 def test_a_bar_is_shown_when_asked_for(capsys):
     """Of the batches that are done, on standard error, also where that is no terminal."""
-    translator = _translator()
+    translator = made_translator()
     expected = translator.translate(LINES, source="en", target="de")
     assert "lines" not in capsys.readouterr().err
     assert translator.translate(LINES, source="en", target="de", progress=True) == expected
@@ -264,16 +217,16 @@ def test_a_bar_is_shown_when_asked_for(capsys):
 
 
 def test_a_translator_says_which_model_it_is():
-    assert repr(_translator()) == "Translator(layout='register', languages=3)"
+    assert repr(made_translator()) == "Translator(layout='register', languages=3)"
 
 
 def test_unknown_language_is_reported_before_any_line_is_read():
     with pytest.raises(UserError, match="no such language"):
-        _translator().stream(iter(()), source="en", target="zz")
+        made_translator().stream(iter(()), source="en", target="zz")
 
 
 def test_a_broken_model_is_reported_with_the_line():
-    whole = _translator()
+    whole = made_translator()
     broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._system.params)
     translator = Translator(whole.config, vocabulary(), broken)
     with pytest.raises(UserError, match="line 2: the model's output is not a number"):
@@ -282,15 +235,15 @@ def test_a_broken_model_is_reported_with_the_line():
 
 def test_scoring_refuses_what_does_not_fit():
     with pytest.raises(UserError, match="line 2: the pair needs .* add a larger bucket"):
-        _translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
+        made_translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
-        _translator().score(LINES[:2], LINES[:1], source="en", target="de")
+        made_translator().score(LINES[:2], LINES[:1], source="en", target="de")
 
 
 def test_scoring_refuses_before_it_computes(monkeypatch):
     monkeypatch.setattr("mnmt_jax.decoding.lines.score_batch", None)
     with pytest.raises(UserError, match="line 2: the pair needs"):
-        _translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
+        made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
 
 def test_growing_gives_every_old_cache_back(monkeypatch):
@@ -312,7 +265,7 @@ def test_growing_gives_every_old_cache_back(monkeypatch):
 
     monkeypatch.setattr(generate_module, "_go_on", watched_go_on)
     monkeypatch.setattr(generate_module, "_enlarge", watched_enlarge)
-    translator = _translator(beam_size=1, max_length=20, buckets=(9,))
+    translator = made_translator(beam_size=1, max_length=20, buckets=(9,))
     found = translator.translate_nbest(LINES[:2], source="en", target="de")
     assert all(translation.hypotheses for translation in found)
     assert len(shorter) == 2 * 2 and all(shorter)  # keys and values of two layers

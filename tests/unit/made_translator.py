@@ -1,0 +1,76 @@
+"""Translators of random parameters, and their log-probabilities on the slow path."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.model.network import build_model
+from tests.unit.made_text import sentence, vocabulary
+
+BUCKETS = (9, 14)
+_SHORT = (n for n in itertools.count(1) if len(vocabulary().encode(sentence(n, "en"))) < 8)
+LINES = [sentence(number, "en") for number in itertools.islice(_SHORT, 7)]
+
+
+@functools.cache
+def _params(layout: str):
+    vocab = vocabulary()
+    stage_layers = (2,) if len(LAYOUTS[layout].stages) == 1 else (1, 1)
+    model = Model(layout=layout, stage_layers=stage_layers, embed=16, mlp=24, heads=2)
+    network = build_model(model, vocab.size)
+    roles = LAYOUTS[layout].embedded_roles()
+    converter = Converter(vocab, INSTRUCTIONS["1"], roles, Lengths(8, 8))
+    example = Example(np.array([5, 6]), np.array([7]), 0, 1)
+    batch = converter.batch(segments_from_rows([[example]]), 1)
+    params = jax.jit(network.init)(jax.random.key(0), batch)["params"]
+    return model, jax.tree.map(lambda array: 3 * array, params)
+
+
+@functools.cache
+def made_translator(
+    instruction: str = "register", layout: str = "register", **decode
+) -> Translator:
+    """Returns a translator of a small random model; `decode` are fields of `Decode`."""
+    model, params = _params(layout)
+    decode = {"batch": 4, "max_length": 11, "buckets": BUCKETS, "beam_size": 3} | decode
+    config = Config(
+        Data(instruction=instruction), model, Optimizer(), Train(), Decode(**decode), Mesh()
+    )
+    return Translator(config, vocabulary(), params)
+
+
+def forced_log_probs(
+    translator: Translator, line: str, source: str, target: str
+) -> Callable[[Sequence[int]], np.ndarray]:
+    """Returns next-token log-probabilities by teacher forcing, laid out as training does."""
+    vocab, system = translator.vocabulary, translator._system
+    longest = Lengths(BUCKETS[-1], BUCKETS[-1] + 2)
+    converter = dataclasses.replace(system.converter(BUCKETS[-1]), lengths=longest)
+    forced = system.instruction.target_extra - 1
+    pieces = np.array(vocab.encode(line))
+    languages = vocab.language_index(source), vocab.language_index(target)
+
+    def log_probs(tokens: Sequence[int]) -> np.ndarray:
+        segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
+        batch = converter.batch(segments, 1)
+        batch = {name: array for name, array in batch.items() if name not in PER_SEGMENT}
+        logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
+        return np.asarray(jax.nn.log_softmax(logits))
+
+    return log_probs
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(model, params, batch):
+    return model.apply({"params": params}, batch)

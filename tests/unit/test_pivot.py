@@ -1,0 +1,75 @@
+"""Translation through a pivot is two translations, one after the other."""
+
+import pytest
+
+from mnmt_jax.decoding import translator as translator_module
+from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.errors import UserError
+from tests.unit.made_translator import LINES, made_translator
+
+TEXTS = ["", *LINES, " \t", "two " * 30]
+CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("source",)}
+
+
+@pytest.mark.parametrize("settings", [{}, CONTRAST, {"temperature": 1.0, "beam_size": 2}])
+def test_a_pivot_is_two_calls(settings, monkeypatch):
+    monkeypatch.setattr(translator_module, "WINDOW", 4)
+    translator = made_translator()
+    first = translator.translate_nbest(TEXTS, source="de", target="en", **settings)
+    between = [translation.text for translation in first]
+    second = translator.translate_nbest(between, source="en", target="fr", **settings)
+    found = translator.translate_nbest(TEXTS, source="de", target="fr", pivot="en", **settings)
+    assert len(set(between)) > 3 and len({t.text for t in second}) > 3
+    for one, a, b in zip(found, first, second, strict=True):
+        assert one.hypotheses == b.hypotheses and one.score == b.score
+        assert one.pivot == (a.text if a.hypotheses else None)
+        assert one.truncated == (a.truncated or b.truncated)
+        assert one.limited == (a.limited or b.limited)
+    assert found[0] == found[-2] == Translation() and found[-1].truncated
+    assert settings or any(a.limited != b.limited for a, b in zip(found, second, strict=True))
+    with pytest.warns(UserWarning, match="of more than 14 tokens"):
+        texts = translator.translate(TEXTS, source="de", target="fr", pivot="en", **settings)
+    assert texts == [translation.text for translation in found]
+
+
+def test_what_has_the_pivot_as_an_end_goes_directly():
+    translator = made_translator(source_contrast=0.5)
+    sources, targets = ["en", "de", "de", "fr"], ["fr", "en", "fr", "de"]
+    given = {"source": sources, "target": targets}
+    found = translator.translate_nbest(LINES[:4], pivot="en", **given)
+    assert [translation.pivot is None for translation in found] == [True, True, False, False]
+    direct = translator.translate_nbest(LINES[:4], **given)
+    assert found[:2] == direct[:2] and found[2:] != direct[2:]
+
+
+@pytest.mark.parametrize("settings", [{}, CONTRAST])
+def test_what_is_done_changes_nothing(settings):
+    translator = made_translator()
+    decode = translator.decoding(**settings)
+    lines = list(translator.numbered(LINES, source="de", target="fr", decode=decode))
+    whole = dict(translator.as_completed(lines, decode=decode, pivot="en"))
+    rest = dict(translator.as_completed(lines, decode=decode, pivot="en", done={0, 3, 4}))
+    assert len(whole) == 7 and list(rest)
+    assert rest == {line: whole[line] for line in lines if line.number not in (0, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("pivot", "message"),
+    [
+        (
+            "english",
+            r"--pivot=english: the model has no such language; did you mean en\? it has en",
+        ),
+        ("", "--pivot=: the model has no such language"),
+        (["en"], r"pivot=\['en'\]: must be a language's code"),
+    ],
+)
+def test_a_pivot_that_the_model_lacks_is_named(pivot, message):
+    with pytest.raises(UserError, match=message):
+        made_translator().stream(iter(()), source="de", target="fr", pivot=pivot)
+
+
+def test_what_translations_are_made_by_names_the_pivot():
+    translator = made_translator()
+    assert translator.made_by() == translator.made_by(translator.decoding())
+    assert translator.made_by(pivot="en") == translator.made_by() | {"pivot": "en"}
