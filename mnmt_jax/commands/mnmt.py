@@ -23,6 +23,7 @@ COMMANDS = {
     "cache": "write the token cache that training reads",
     "vocabulary": "train a vocabulary, or adopt a SentencePiece model",
     "corpus": "write the embedded corpus as files",
+    "fetch": "fetch a corpus that packages of Debian hold",
     "describe": "print parameters, FLOPs and bytes of a configuration",
     "compile-ahead": "compile a run for TPUs that need not be there",
     "import": "turn a checkpoint of another toolkit into a run",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, register_corpus
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
+from mnmt_jax.data.help_corpus import HELP_LANGUAGES
 from mnmt_jax.data.text_lines import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
@@ -226,6 +227,18 @@ def _multi30k(folder: Path, name: str) -> Corpus:
     return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
 
 
+# LibreOffice's help pages, as 'mnmt fetch' writes them. Pairs without English have training text
+# too, but not in the disjoint form, with whose pairs they would share sentences.
+def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
+    def make(folder: Path, name: str) -> Corpus:
+        held_out = {split: (f"{folder}/{split}.{{language}}",) for split in ("validation", "test")}
+        train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *more))
+        return PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+
+    return make
+
+
+_HELP_WANTED = "what 'mnmt fetch libreoffice_help' writes (docs/data.md)"
 _FLORES_WANTED = (
     "dev/ and devtest/ of Flores+ or Flores-200 (dev/eng_Latn.dev, dev/dev.eng_Latn, "
     "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"
@@ -306,6 +319,26 @@ _ROWS: Sequence[Published] = (
         "github.com/multi30k/dataset",
         english_centric(MULTI30K_LANGUAGES),
         MULTI30K_LANGUAGES,
+    ),
+    Published(
+        "libreoffice_help",
+        HELP_LANGUAGES,
+        _help("train", "train"),
+        _HELP_WANTED,
+        english_centric(HELP_LANGUAGES),
+        HELP_LANGUAGES,
+        temperature=1.0,
+    ),
+    Published(
+        "libreoffice_help_disjoint",
+        HELP_LANGUAGES,
+        _help("train_disjoint"),
+        _HELP_WANTED,
+        english_centric(HELP_LANGUAGES),
+        HELP_LANGUAGES,
+        temperature=1.0,
+        folder="libreoffice_help",
+        vocabulary="libreoffice_help",
     ),
 )
 

@@ -11,6 +11,7 @@ is missing is said when a task is first used.
 | `nllb_bridge`, `nllb_bridge_zero_shot` | MITRE's 194, tested on Flores+; the 358 others |
 | `flores_finetune_5`, `_25`, `_100` | MITRE's fine-tuning directions: trains on dev |
 | `multi30k`, `multi30k_zero_shot` | 6 with English; 6 |
+| `libreoffice_help`, `libreoffice_help_disjoint`, and with `_zero_shot` | 12 with English; 30 |
 | `flores`, `ntrex` | test sets: all 552 of MITRE's languages |
 
 Zero-shot mixtures and test sets have no training text. A vocabulary is read from the directory that

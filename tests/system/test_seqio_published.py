@@ -27,7 +27,9 @@ def test_every_mixture_is_registered_with_its_directions():
         "ted19": 36, "ted19_zero_shot": 306, "opus100": 188, "opus100_zero_shot": 30, "ec40": 80,
         "ec40_zero_shot": 1560, "nllb_bridge": 194, "nllb_bridge_zero_shot": 358, "flores": 552,
         "flores_finetune_5": 5, "flores_finetune_25": 25, "flores_finetune_100": 100, "ntrex": 552,
-        "multi30k": 6, "multi30k_zero_shot": 6,
+        "multi30k": 6, "multi30k_zero_shot": 6, "libreoffice_help": 12,
+        "libreoffice_help_zero_shot": 30, "libreoffice_help_disjoint": 12,
+        "libreoffice_help_disjoint_zero_shot": 30,
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     for name in MIXTURES:
