@@ -65,6 +65,12 @@ def tree(tmp_path):
             texts.append(("par_id2", joint.join(parts).format(code) + "."))
         if number == 3:  # left in English by the French
             texts.append(("par_id2", f"{'en' if code == 'fr' else code}: nobody has done this."))
+        if number == 5:  # too short, too little text, and no translation by its length
+            texts.append(("par_id2", f"Only {code} words"))
+            texts.append(("par_id3", f"{code} = 1 + 2 - (3 * 4) / 5"))
+            texts.append(
+                ("par_id4", f"A few words in {code}" + (code != "en") * " and many, many more" * 3)
+            )
         if number == 8 and code == "es":  # a page without the paragraph
             texts = []
         write_page(root, code, number, texts)
@@ -86,11 +92,11 @@ def test_the_text_of_paragraphs_is_what_a_reader_sees(tmp_path):
     texts = [
         (
             "par_id1",
-            'Choose <span class="switchinline"><span hidden="true" id="MACx">Preferences</span>'
+            'Choose <span class="switchinline"><span hidden="true" id="MACx"><b>Setup</b></span>'
             '<span hidden="true" id="defaultx"><b>Tools &amp; more</b></span></span> -&nbsp;'
             "Cafe\u0301.\nSecond line<br>third",
         ),
-        ("par_id2", 'Write <span class="code">x = 1</span> here.'),
+        ("par_id2", 'Write <span class="code">x = 1</span><style>p {}</style> here.'),
         ("par_id1", "The same once more"),
         ("par_id3", "Outer <i id='par_id4'>inner</i> again"),
         ("bm_id5", "No paragraph"),
