@@ -38,7 +38,7 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="take .deb files or unpacked trees from here and download nothing",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a folder that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace a fetched corpus")
     return parser
 
 
@@ -51,7 +51,10 @@ def main() -> None:
     from mnmt_jax.files.partial import check_output, check_writable, new_folder
 
     output = Path(arguments.output or PUBLISHED[arguments.corpus].path)
-    check_writable(output) if arguments.overwrite else check_output(output)
+    if arguments.overwrite and (output / RECORD).is_file():
+        check_writable(output)
+    else:
+        check_output(output)
     with (
         _pages(arguments) as (pages, packages),
         new_folder(output, overwrite=arguments.overwrite) as folder,

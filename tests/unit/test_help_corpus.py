@@ -332,3 +332,6 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path
     with pytest.raises(UserError):
         command("fetch_corpus", "libreoffice_help", "--from", fetched, "--overwrite")
     assert (fetched / "train.de").read_bytes() == before
+    (fetched / "corpus.json").unlink()
+    with pytest.raises(UserError, match="is there already"):
+        command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
