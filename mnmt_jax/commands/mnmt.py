@@ -32,7 +32,7 @@ COMMANDS = {
     "adapters": "save, load or merge LoRA",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
-_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv")
+_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv", "bitext")
 _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 

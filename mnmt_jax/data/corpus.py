@@ -207,7 +207,7 @@ class FileCorpus(Corpus):
                     yield pair
                     continue
                 flaw = REPEATED
-            elif self._cleaning.on_bad_line == "error":
+            if self._cleaning.on_bad_line == "error" and not flaw.expected:
                 raise UserError(
                     f"{place}: {flaw.detail}; mend it, or leave such lines out with "
                     "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
