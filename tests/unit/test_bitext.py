@@ -25,7 +25,7 @@ TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <tu tuid="1"><prop type="x">no text</prop>
   <tuv xml:lang="en-US"><note>nor this</note>
     <seg>Press <bpt i="1">&lt;b&gt;</bpt>Save<ept i="1">&lt;/b&gt;</ept> &amp; wait<!-- a
-    comment -->.</seg></tuv>
+    comment --><?and an instruction?>.</seg></tuv>
   <tuv xml:lang="de"><seg>Drücken Sie <hi>Speichern</hi><ph type="lb"/>und
      warten<ph>{0}</ph>.</seg></tuv></tu>
 <tu><tuv lang="EN_us"><seg>Only English and French</seg></tuv>
@@ -186,6 +186,8 @@ def test_files_of_all_kinds_are_one_corpus(tmp_path):
     found = corpus(*paths, languages=("en", "de-DE", "pt"))  # the tag that is "en" itself
     assert found.size("train", ("de", "en")) == 3 and found.size("train", ("en", "pt")) == 1
     assert found.files("train", ("en", "de")) == (str(tmp_path / "b.xlf"),)
+    found = corpus(tmp_path / "b.xlf", languages=("en", "de-AT"))  # there is de-DE alone
+    assert not found.directions("train")
     found = corpus(*paths, languages=("en-US", "de", "fr"))
     assert found.languages == ("en", "de", "fr")
     assert found.size("train", ("en", "fr")) == 1
@@ -326,9 +328,11 @@ def test_nothing_in_xml_is_of_any_size(tmp_path, text, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_gzip_file_is_one_line(tmp_path):
-    packed = gzip.compress(TMX.encode() * 100)
-    (tmp_path / "a.tmx.gz").write_bytes(packed[: len(packed) // 2])
+@pytest.mark.parametrize("damage", ["cut off", "other bytes"])
+def test_a_damaged_gzip_file_is_one_line(tmp_path, damage):
+    packed = gzip.compress(TMX.encode())
+    damaged = packed[: len(packed) // 2] if damage == "cut off" else packed[:-8] + bytes(8)
+    (tmp_path / "a.tmx.gz").write_bytes(damaged)
     with pytest.raises(UserError, match=r"a\.tmx\.gz: unreadable \(.*copy the file again"):
         list(read_units(str(tmp_path / "a.tmx.gz")))
 
