@@ -239,6 +239,11 @@ TED19_LANGUAGES: tuple[str, ...] = tuple(
 )
 """The 19 languages of TED-19 in the order of their language tags."""
 
+TED20_LANGUAGES: tuple[str, ...] = tuple(
+    "en ar bg de es fa fr he hu it ja ko nl pl pt ro ru tr vi zh".split()
+)
+"""The 20 languages of the talks that Qu and Watanabe (2022) use; Portuguese is Brazil's."""
+
 OPUS100_LANGUAGES: tuple[str, ...] = tuple(
     "af am ar as az be bg bn br bs ca cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha he "
     "hi hr hu id ig is it ja ka kk km kn ko ku ky li lt lv mg mk ml mr ms mt my nb ne nl nn no oc "

@@ -101,6 +101,7 @@ LISTED: Mapping[str, str] = {
     "bash scripts/test.sh": "it is this suite",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
+    "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",
     "pip install ": "installs packages",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
     "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
@@ -41,6 +41,17 @@ def own_text(root: Path) -> None:
             write_lines(root / "data" / f"{split}.{code}", lines)
         table = ["\t".join(row) for row in zip(*sides.values(), strict=True)]
         write_lines(root / "data" / f"{split}.tsv", ["\t".join(sides), *table])
+        write_lines(root / "data" / f"{split}.tmx", [tmx(sides)])
+
+
+def tmx(sides: Mapping[str, Iterable[str]]) -> str:
+    """A translation memory: line i of one language is the translation of line i of another."""
+    units = []
+    for row in zip(*sides.values(), strict=True):
+        texts = zip(sides, row, strict=True)
+        variants = (f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in texts)
+        units.append(f"<tu>{''.join(variants)}</tu>")
+    return f'<tmx version="1.4"><body>{"".join(units)}</body></tmx>'
 
 
 def flores(root: Path, languages: Iterable[str] = MITRE_LANGUAGES) -> None:

@@ -65,6 +65,12 @@ def add_file_arguments(
         metavar="PATTERN",
         help="TSV files with language codes as header, 'data/{split}.tsv'",
     )
+    which.add_argument(
+        "--bitext",
+        nargs="+",
+        metavar="FILE",
+        help="TMX, XLIFF (.xlf, .xliff) or PO files, e.g. memory.tmx, or 'data/{split}.tmx'",
+    )
     group.add_argument("--languages", metavar="LIST", help="codes of your corpus, e.g. en,de,fr")
     group.add_argument(
         "--splits",
@@ -120,7 +126,7 @@ def corpus_and_directions(
 def file_corpus(
     arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
 ) -> Corpus:
-    """Makes the corpus that `--parallel` or `--tsv` names.
+    """Makes the corpus that `--parallel`, `--tsv` or `--bitext` names.
 
     Args:
         arguments: as parsed.
@@ -130,21 +136,24 @@ def file_corpus(
     Raises:
         UserError: if a flag is malformed or files are missing.
     """
+    from mnmt_jax.data.bitext_corpus import BitextFiles
     from mnmt_jax.data.corpora import NoFilesError, ParallelFiles, TsvFile
     from mnmt_jax.data.text_lines import Cleaning
 
     languages = split_list(arguments.languages)
-    if not (arguments.tsv or languages):
+    if arguments.parallel and not languages:
         raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
     cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
     pattern, splits = _pattern(arguments), _wanted_splits(arguments, only)
     options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
     try:
-        if arguments.tsv:
-            return _with_all_languages(
-                TsvFile(name, pattern, languages or None, **options), pattern
-            )
-        return _with_all_languages(ParallelFiles(name, pattern, languages, **options), pattern)
+        if arguments.bitext:
+            corpus: Corpus = BitextFiles(name, arguments.bitext, languages, **options)
+        elif arguments.tsv:
+            corpus = TsvFile(name, pattern, languages or None, **options)
+        else:
+            corpus = ParallelFiles(name, pattern, languages, **options)
+        return _with_all_languages(corpus, pattern)
     except NoFilesError as error:
         words = {s: likely_word(pattern, languages, s) for s in splits if "{split}" in pattern}
         found = ",".join(f"{split}={word}" for split, word in words.items() if word)
@@ -167,9 +176,13 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
 
 
 def _pattern(arguments: argparse.Namespace) -> str:
-    """Returns the pattern that `--parallel` or `--tsv` gives."""
-    pattern: str = arguments.tsv or arguments.parallel
-    if arguments.tsv or "{" in pattern:
+    """Returns the pattern that `--parallel` or `--tsv` gives, or the first of `--bitext`."""
+    if arguments.bitext:
+        with_split = ["{split}" in pattern for pattern in arguments.bitext]
+        if any(with_split) and not all(with_split):
+            raise UserError("--bitext: {split} must be in all names or in none")
+    pattern: str = arguments.tsv or arguments.parallel or arguments.bitext[0]
+    if not arguments.parallel or "{" in pattern:
         return pattern
     if not Path(pattern).is_dir():
         raise UserError(

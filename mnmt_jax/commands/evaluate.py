@@ -124,7 +124,7 @@ def main() -> None:
 
 def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
     """Makes the corpus that the flags name, and lists the languages to keep to."""
-    if flags.parallel or flags.tsv:
+    if flags.parallel or flags.tsv or flags.bitext:
         corpus = file_corpus(flags, flags.task, only=("test",))
         return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in

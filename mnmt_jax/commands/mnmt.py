@@ -23,6 +23,7 @@ COMMANDS = {
     "cache": "write the token cache that training reads",
     "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",
     "corpus": "write the embedded corpus as files",
+    "fetch": "fetch a corpus that packages of Debian hold",
     "describe": "print parameters, FLOPs and bytes of a configuration",
     "compile-ahead": "compile a run for TPUs that need not be there",
     "import": "turn a checkpoint of another toolkit into a run",
@@ -31,7 +32,7 @@ COMMANDS = {
     "adapters": "save, load or merge LoRA",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
-_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv")
+_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv", "bitext")
 _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 

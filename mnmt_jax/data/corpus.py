@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
@@ -15,6 +18,7 @@ from mnmt_jax.errors import UserError, listed
 from mnmt_jax.languages import Direction, language
 
 _log = logging.getLogger(__name__)
+_DRAW_SEED = 1  # published: see `Selection.drawn`
 
 
 class NoFilesError(UserError):
@@ -117,10 +121,13 @@ class Selection:
         first: pairs taken at most, the first ones, by split; a split not named is taken whole.
         held_out: splits whose pairs are left out of the other splits; what remains of those comes
             once. Keeps 8 bytes (of a hash) per pair in memory.
+        drawn: training pairs taken at most, by direction: those that come first after
+            `numpy.random.shuffle` with seed 1, in the order of the files. Reads them twice.
     """
 
     first: Mapping[str, int] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
+    drawn: Mapping[Direction, int] = field(default_factory=dict)
 
 
 class FileCorpus(Corpus):
@@ -169,29 +176,44 @@ class FileCorpus(Corpus):
 
     def _clean(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         report = DropReport()
+        for pair in self._selected(split, direction, report):
+            report.kept += 1
+            yield pair
+        if report.dropped and (split, direction) not in self.reports:
+            _log.warning("%s %s %s: %s", self.name, split, "-".join(direction), report)
+        self.reports[split, direction] = report
+
+    def _selected(
+        self, split: str, direction: Direction, report: DropReport
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the good pairs that the selection takes."""
+        first, drawn = self._selection.first.get(split), self._selection.drawn.get(direction)
+        pairs = itertools.islice(self._good(split, direction, report), first)
+        if drawn is None or split != "train":
+            return pairs
+        again = itertools.islice(self._good(split, direction, DropReport()), first)
+        return itertools.compress(pairs, _draw(sum(1 for _ in again), drawn))
+
+    def _good(
+        self, split: str, direction: Direction, report: DropReport
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the pairs without a flaw that no held-out split has; counts the others."""
         known = self._held_out_pairs(split, direction)
-        limit = self._selection.first.get(split)
         for line in self._read(split, direction):
-            if report.kept == limit:
-                break
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair = line.sentences()
                 if known is None or _is_new(pair, known):
-                    report.kept += 1
                     yield pair
                     continue
                 flaw = REPEATED
-            elif self._cleaning.on_bad_line == "error":
+            if self._cleaning.on_bad_line == "error" and not flaw.expected:
                 raise UserError(
                     f"{place}: {flaw.detail}; mend it, or leave such lines out with "
                     "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
                 )
             report.dropped[flaw.reason] += 1
             report.first = report.first or place
-        if report.dropped and (split, direction) not in self.reports:
-            _log.warning("%s %s %s: %s", self.name, split, "-".join(direction), report)
-        self.reports[split, direction] = report
 
     def _held_out_pairs(self, split: str, direction: Direction) -> set[bytes] | None:
         """Returns digests of the pairs of held-out splits; None if this split may repeat them."""
@@ -200,6 +222,15 @@ class FileCorpus(Corpus):
             return None
         present = (other for other in held_out if direction in self.directions(other))
         return {_digest(pair) for other in present for pair in self.pairs(other, direction)}
+
+
+def _draw(count: int, drawn: int) -> np.ndarray:
+    """Says of each of `count` pairs whether it is one of those drawn: bool [count]."""
+    order = np.arange(count)
+    np.random.RandomState(_DRAW_SEED).shuffle(order)
+    chosen = np.zeros(count, bool)
+    chosen[order[:drawn]] = True
+    return chosen
 
 
 def _is_new(pair: tuple[str, str], known: set[bytes]) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, register_corpus
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
+from mnmt_jax.data.help_corpus import HELP_LANGUAGES
 from mnmt_jax.data.text_lines import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
@@ -24,6 +25,7 @@ from mnmt_jax.languages import (
     MITRE_LANGUAGES,
     OPUS100_LANGUAGES,
     TED19_LANGUAGES,
+    TED20_LANGUAGES,
     Direction,
     english_centric,
     fine_tuning_directions,
@@ -96,18 +98,22 @@ def published_corpus(name: str) -> Corpus:
 
 
 # TED-19: the talks of phontron.com, one table per split with a column per language.
-_TED_WORDS = {code: {"zh": "zh-cn"}.get(code, code) for code in TED19_LANGUAGES}
+_TED19_WORDS = {code: {"zh": "zh-cn"}.get(code, code) for code in TED19_LANGUAGES}
+_TED20_WORDS = {code: {"pt": "pt-br", "zh": "zh-cn"}.get(code, code) for code in TED20_LANGUAGES}
 
 
-def _ted19(folder: Path, name: str) -> Corpus:
-    return TalkTable(
-        name,
-        f"{folder}/all_talks_{{split}}.tsv",
-        _TED_WORDS,
-        splits={"train": "train", "validation": "dev", "test": "test"},
-        absent="NULL",  # "_ _ NULL _ _" in the tokenised tables
-        selection=Selection(first={"validation": 2000, "test": 2000}),
-    )
+def _ted(words: Mapping[str, str], first: Mapping[str, int]) -> Callable[[Path, str], Corpus]:
+    def make(folder: Path, name: str) -> Corpus:
+        return TalkTable(
+            name,
+            f"{folder}/all_talks_{{split}}.tsv",
+            words,
+            splits={"train": "train", "validation": "dev", "test": "test"},
+            absent="NULL",  # "_ _ NULL _ _" in the tokenised tables
+            selection=Selection(first=first),
+        )
+
+    return make
 
 
 # OPUS-100: plain files as on the OPUS site (supervised/ and zero-shot/ of v1.0), or the Parquet
@@ -226,6 +232,64 @@ def _multi30k(folder: Path, name: str) -> Corpus:
     return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
 
 
+# LibreOffice's help pages, as 'mnmt fetch' writes them. Pairs without English have training text
+# too, but not in the disjoint form, with whose pairs they would share sentences.
+def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
+    def make(folder: Path, name: str) -> Corpus:
+        held_out = {split: (f"{folder}/{split}.{{language}}",) for split in ("validation", "test")}
+        train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *more))
+        return PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+
+    return make
+
+
+# IWSLT 2017 and Europarl v7 from MMCR4NLP: files per pair of languages, or one per language whose
+# lines mean the same in all; MMCR4NLP's own names for the 21 languages of Europarl are known too.
+# Validation text is every direction's. Source: Qu and Watanabe (2022), Tables 6 and 11, Appendix A,
+# and the note on subsampling of their code; which pairs their draws took cannot be had again.
+_IWSLT17_LANGUAGES = ("en", "it", "ro", "nl")
+_IWSLT17_CENTRIC = english_centric(_IWSLT17_LANGUAGES)
+_IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
+_TRIANGLE: tuple[Direction, ...] = (("it", "nl"), ("nl", "de"), ("de", "it"))
+_SQUARE = tuple(
+    direction
+    for pair in (("fr", "it"), ("fr", "de"), ("es", "it"), ("es", "de"))
+    for direction in (pair, pair[::-1])
+)
+
+
+def _mmcr(
+    languages: Sequence[str], drawn: Mapping[Direction, int]
+) -> Callable[[Path, str], Corpus]:
+    words = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
+    forms = (
+        "{word}.{{pair}}.{{language}}",
+        "{word}.{{language}}",
+        "21lingual/{word}.21langmultiway.europarl-v7.{{language}}-en.{{language}}",
+    )
+
+    def make(folder: Path, name: str) -> Corpus:
+        patterns = {
+            split: [f"{folder}/{form.format(word=word)}" for form in forms for word in names]
+            for split, names in words.items()
+        }
+        selection = Selection(drawn=drawn)
+        return PatternFiles(name, patterns, languages, cleaning=_DROP, selection=selection)
+
+    return make
+
+
+_TED_WANTED = (
+    "all_talks_train.tsv, all_talks_dev.tsv and all_talks_test.tsv of ted_talks.tar.gz "
+    "(phontron.com/data)"
+)
+_MMCR_WANTED = (
+    "{corpus} of MMCR4NLP as train.{pair}.{first}, dev.{pair}.{first}, test.{pair}.{first} and so "
+    "on, or train.{first} and so on where line i means the same in all languages"
+)
+_IWSLT17_WANTED = _MMCR_WANTED.format(corpus="IWSLT 2017", pair="en-it", first="en")
+_EUROPARL_WANTED = _MMCR_WANTED.format(corpus="Europarl v7", pair="it-nl", first="it")
+_HELP_WANTED = "what 'mnmt fetch libreoffice_help' writes (docs/data.md)"
 _FLORES_WANTED = (
     "dev/ and devtest/ of Flores+ or Flores-200 (dev/eng_Latn.dev, dev/dev.eng_Latn, "
     "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"
@@ -236,9 +300,8 @@ _ROWS: Sequence[Published] = (
     Published(
         "ted19",
         TED19_LANGUAGES,
-        _ted19,
-        "all_talks_train.tsv, all_talks_dev.tsv and all_talks_test.tsv of ted_talks.tar.gz "
-        "(phontron.com/data)",
+        _ted(_TED19_WORDS, {"validation": 2000, "test": 2000}),
+        _TED_WANTED,
         english_centric(TED19_LANGUAGES),
         TED19_LANGUAGES,
     ),
@@ -306,6 +369,90 @@ _ROWS: Sequence[Published] = (
         "github.com/multi30k/dataset",
         english_centric(MULTI30K_LANGUAGES),
         MULTI30K_LANGUAGES,
+    ),
+    Published(
+        "ted20",
+        TED20_LANGUAGES,
+        _ted(_TED20_WORDS, {}),
+        _TED_WANTED,
+        english_centric(TED20_LANGUAGES),
+        TED20_LANGUAGES,
+        temperature=1.0,
+        folder="ted19",
+    ),
+    Published(
+        "iwslt17",
+        _IWSLT17_LANGUAGES,
+        _mmcr(_IWSLT17_LANGUAGES, {}),
+        _IWSLT17_WANTED,
+        _IWSLT17_CENTRIC,
+        _IWSLT17_LANGUAGES,
+        temperature=1.0,
+    ),
+    Published(
+        "iwslt17_circle",
+        _IWSLT17_LANGUAGES,
+        _mmcr(_IWSLT17_LANGUAGES, dict.fromkeys(_IWSLT17_CIRCLE, 30_000)),
+        _IWSLT17_WANTED,
+        (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE),
+        _IWSLT17_LANGUAGES,
+        temperature=1.0,
+        folder="iwslt17",
+        vocabulary="iwslt17",
+    ),
+    Published(
+        "iwslt17_circle_90k",
+        _IWSLT17_LANGUAGES,
+        _mmcr(
+            _IWSLT17_LANGUAGES,
+            dict.fromkeys(_IWSLT17_CENTRIC, 90_000) | dict.fromkeys(_IWSLT17_CIRCLE, 30_000),
+        ),
+        _IWSLT17_WANTED,
+        (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE),
+        _IWSLT17_LANGUAGES,
+        temperature=1.0,
+        folder="iwslt17",
+        vocabulary="iwslt17",
+    ),
+    Published(
+        "europarl_triangle",
+        ("it", "nl", "de"),
+        _mmcr(("it", "nl", "de"), dict.fromkeys(_TRIANGLE, 200_000)),
+        _EUROPARL_WANTED,
+        _TRIANGLE,
+        ("it", "nl", "de"),
+        temperature=1.0,
+        folder="europarl",
+    ),
+    Published(
+        "europarl_square",
+        ("fr", "it", "de", "es"),
+        _mmcr(("fr", "it", "de", "es"), dict.fromkeys(_SQUARE, 1_000_000)),
+        _EUROPARL_WANTED,
+        _SQUARE,
+        ("fr", "it", "de", "es"),
+        temperature=1.0,
+        folder="europarl",
+    ),
+    Published(
+        "libreoffice_help",
+        HELP_LANGUAGES,
+        _help("train", "train"),
+        _HELP_WANTED,
+        english_centric(HELP_LANGUAGES),
+        HELP_LANGUAGES,
+        temperature=1.0,
+    ),
+    Published(
+        "libreoffice_help_disjoint",
+        HELP_LANGUAGES,
+        _help("train_disjoint"),
+        _HELP_WANTED,
+        english_centric(HELP_LANGUAGES),
+        HELP_LANGUAGES,
+        temperature=1.0,
+        folder="libreoffice_help",
+        vocabulary="libreoffice_help",
     ),
 )
 

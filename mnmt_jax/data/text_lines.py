@@ -50,14 +50,16 @@ class Flaw:
     Attributes:
         reason: short name that drops are counted under, e.g. "blank".
         detail: the same in words, for an error.
+        expected: whether such lines belong to the file or the choice, and are left out in any case.
     """
 
     reason: str
     detail: str
+    expected: bool = False
 
 
 BLANK = Flaw("blank", "blank line")
-REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split")
+REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split", expected=True)
 
 
 def resolve(path: str) -> str | None:
@@ -100,13 +102,18 @@ def read_lines(source: str | BinaryIO, max_bytes: int | None = None) -> Iterator
         UserError: if the file cannot be opened, or is cut off or no gzip inside.
     """
     if isinstance(source, str):
-        with closing(_open(source)) as file:
+        with closing(open_bytes(source)) as file:
             yield from _lines(file, source, max_bytes)
     else:
         yield from _lines(source, getattr(source, "name", "input"), max_bytes)
 
 
-def _open(path: str) -> BinaryIO:
+def open_bytes(path: str) -> BinaryIO:
+    """Opens a file to read its bytes: unpacked, if it is named ".gz" or begins as gzip does.
+
+    Raises:
+        UserError: if it cannot be opened.
+    """
     try:
         with open(path, "rb") as file:
             compressed = path.endswith(".gz") or file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC

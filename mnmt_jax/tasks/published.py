@@ -11,6 +11,11 @@ is missing is said when a task is first used.
 | `nllb_bridge`, `nllb_bridge_zero_shot` | MITRE's 194, tested on Flores+; the 358 others |
 | `flores_finetune_5`, `_25`, `_100` | MITRE's fine-tuning directions: trains on dev |
 | `multi30k`, `multi30k_zero_shot` | 6 with English; 6 |
+| `ted20`, `ted20_zero_shot` | 38 with English; 342 |
+| `iwslt17`, `iwslt17_zero_shot` | 6 with English; 6 |
+| `iwslt17_circle`, `iwslt17_circle_90k`, and with `_zero_shot` | 9; 3 |
+| `europarl_triangle`, `europarl_square`, and with `_zero_shot` | 3 and 8; 3 and 4 |
+| `libreoffice_help`, `libreoffice_help_disjoint`, and with `_zero_shot` | 12 with English; 30 |
 | `flores`, `ntrex` | test sets: all 552 of MITRE's languages |
 
 Zero-shot mixtures and test sets have no training text. A vocabulary is read from the directory that

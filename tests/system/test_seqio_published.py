@@ -27,7 +27,12 @@ def test_every_mixture_is_registered_with_its_directions():
         "ted19": 36, "ted19_zero_shot": 306, "opus100": 188, "opus100_zero_shot": 30, "ec40": 80,
         "ec40_zero_shot": 1560, "nllb_bridge": 194, "nllb_bridge_zero_shot": 358, "flores": 552,
         "flores_finetune_5": 5, "flores_finetune_25": 25, "flores_finetune_100": 100, "ntrex": 552,
-        "multi30k": 6, "multi30k_zero_shot": 6,
+        "multi30k": 6, "multi30k_zero_shot": 6, "libreoffice_help": 12,
+        "libreoffice_help_zero_shot": 30, "libreoffice_help_disjoint": 12,
+        "libreoffice_help_disjoint_zero_shot": 30, "ted20": 38, "ted20_zero_shot": 342,
+        "iwslt17": 6, "iwslt17_zero_shot": 6, "iwslt17_circle": 9, "iwslt17_circle_zero_shot": 3,
+        "iwslt17_circle_90k": 9, "iwslt17_circle_90k_zero_shot": 3, "europarl_triangle": 3,
+        "europarl_triangle_zero_shot": 3, "europarl_square": 8, "europarl_square_zero_shot": 4,
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     for name in MIXTURES:

@@ -1,20 +1,26 @@
 """Each published corpus read from a few lines in its true file format; what is missing is told."""
 
+import itertools
 import json
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from mnmt_jax.data import corpus as corpus_module
 from mnmt_jax.data import published_corpora as published
-from mnmt_jax.data.corpora import CORPORA, get_corpus
+from mnmt_jax.data.corpora import CORPORA, PatternFiles, get_corpus
+from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
+from mnmt_jax.data.text_lines import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
     EC40_TIERS,
     MITRE_LANGUAGES,
     TED19_LANGUAGES,
+    TED20_LANGUAGES,
     fine_tuning_directions,
     mitre_directions,
 )
@@ -266,6 +272,133 @@ def test_multi30k(data):
     assert len(zero_shot_directions(corpus, MIXTURES["multi30k"].directions)) == 6
 
 
+def test_ted20_takes_the_portuguese_of_brazil_and_all_held_out_pairs(data):
+    rows = [
+        talk(en=f"Line {n} .", zh=f"第 {n} 行 。", **{"pt-br": f"Linha {n} ."}) for n in range(2003)
+    ]
+    rows += [talk(en="Of Portugal .", pt="De Portugal .")]
+    for split in ("train", "dev", "test"):
+        write(data, **{f"ted19__all_talks_{split}_dot_tsv": lines("\t".join(TED_HEADER), *rows)})
+    corpus = get_corpus("ted20")
+    assert corpus.languages == TED20_LANGUAGES and len(corpus.languages) == 20
+    assert [corpus.size(split, ("pt", "en")) for split in corpus.splits()] == [2003] * 3
+    assert next(corpus.pairs("test", ("zh", "pt"))) == ("第 0 行 。", "Linha 0 .")
+    assert len(zero_shot_directions(corpus, MIXTURES["ted20"].directions, "test")) == 342
+
+
+def numbered(data, folder, name, count, codes):
+    """Writes files NAME.CODE, or with the pair's name where it is in NAME, of numbered lines."""
+    for code in codes:
+        texts = (f"{code} {number}" for number in range(count))
+        path = data / folder / f"{name}.{code}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines(*texts), encoding="utf-8")
+
+
+def numbers(corpus, direction):
+    """Numbers of the training lines that a corpus takes, which must be the same on both sides."""
+    pairs = [[side.split() for side in pair] for pair in corpus.pairs("train", direction)]
+    assert all((s[0], t[0], s[1]) == (*direction, t[1]) for s, t in pairs)
+    return [int(source[1]) for source, _ in pairs]
+
+
+def shuffled(count, first):
+    """The first of a list that NumPy has shuffled with seed 1: the published way, word for word."""
+    everything = list(range(count))
+    np.random.seed(1)
+    np.random.shuffle(everything)
+    return everything[:first]
+
+
+def test_pairs_are_drawn_as_published(data):
+    numbered(data, "x", "train", 50, ("it", "nl", "de"))
+    numbered(data, "x", "test", 50, ("it", "nl", "de"))
+    (data / "x" / "train.de").write_text(lines("", *(f"de {n}" for n in range(1, 50))))
+    patterns = {split: (f"{data}/x/{split}.{{language}}",) for split in ("train", "test")}
+    selection = Selection(drawn={("it", "nl"): 7, ("nl", "de"): 60, ("it", "de"): 7})
+    cleaning = Cleaning(on_bad_line="drop")
+    corpus = PatternFiles("x", patterns, ("it", "nl", "de"), cleaning=cleaning, selection=selection)
+    drawn = numbers(corpus, ("it", "nl"))
+    assert drawn == sorted(shuffled(50, 7)) == numbers(corpus, ("it", "nl"))
+    assert corpus.size("train", ("it", "nl")) == 7
+    assert numbers(corpus, ("nl", "it")) == list(range(50))  # only what is named
+    assert numbers(corpus, ("nl", "de")) == list(range(1, 50))  # as many as there are
+    assert numbers(corpus, ("it", "de")) == sorted(n + 1 for n in shuffled(49, 7))  # of good ones
+    assert corpus.reports["train", ("it", "de")].dropped == {"blank": 1}
+    assert corpus.size("test", ("it", "nl")) == 50
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Numbers of pairs that corpora wanted to draw, where that would take many lines to write."""
+    found = []
+    monkeypatch.setattr(
+        corpus_module, "_draw", lambda count, drawn: found.append(drawn) or [True] * count
+    )
+    return found
+
+
+def test_iwslt17_and_its_artificial_setups(data, asked):
+    for pair in ("en-it", "en-ro", "nl-en", "it-ro", "nl-ro", "it-nl"):
+        for split, count in (("train", 4), ("dev", 2), ("test", 3)):
+            numbered(data, "iwslt17", f"{split}.{pair}", count, pair.split("-"))
+    centric = {pair for code in ("it", "ro", "nl") for pair in (("en", code), (code, "en"))}
+    circle = {("it", "ro"), ("ro", "nl"), ("nl", "it")}
+    zero_shot = circle | {(target, source) for source, target in circle}
+    for name, drawn in (
+        ("iwslt17", {}),
+        ("iwslt17_circle", dict.fromkeys(circle, 30_000)),
+        ("iwslt17_circle_90k", dict.fromkeys(circle, 30_000) | dict.fromkeys(centric, 90_000)),
+    ):
+        corpus, mixture = get_corpus(name), MIXTURES[name]
+        trained = centric if name == "iwslt17" else centric | circle
+        assert set(mixture.directions) == trained and mixture.temperature == 1.0
+        assert PUBLISHED[name].path == data / "iwslt17"
+        for split in ("validation", "test"):
+            found = zero_shot_directions(corpus, mixture.directions, split)
+            assert set(found) == zero_shot - trained
+        for pair in trained:
+            asked.clear()
+            assert corpus.size("train", pair) == 4
+            assert asked == [drawn[pair] for _ in range(pair in drawn)]
+        assert (
+            corpus.size("validation", ("nl", "it")) == 2 and corpus.size("test", ("ro", "nl")) == 3
+        )
+
+
+@pytest.mark.parametrize(
+    "form", ["{split}", "21lingual/{split}.21langmultiway.europarl-v7.{code}-en"]
+)
+def test_europarl_without_a_centre(data, form):
+    for split, count in (("train", 5), ("dev", 2), ("test", 3)):
+        for code in ("it", "nl", "de", "fr", "es"):
+            numbered(data, "europarl", form.format(split=split, code=code), count, [code])
+    triangle = {("it", "nl"), ("nl", "de"), ("de", "it")}
+    square = {(a, b) for a in ("fr", "es") for b in ("it", "de")}
+    square |= {(b, a) for a, b in square}
+    for name, directions, languages in (
+        ("europarl_triangle", triangle, "it nl de"),
+        ("europarl_square", square, "fr it de es"),
+    ):
+        corpus, row = get_corpus(name), PUBLISHED[name]
+        assert set(row.supervised) == directions and corpus.languages == tuple(languages.split())
+        others = set(itertools.permutations(corpus.languages, 2)) - directions
+        assert set(row.zero_shot) == others
+        for split in ("validation", "test"):
+            assert set(zero_shot_directions(corpus, row.supervised, split)) == others
+        assert [corpus.size(split, min(others)) for split in corpus.splits()] == [5, 2, 3]
+
+
+def test_the_directions_of_europarl_are_drawn(data, asked):
+    for code in ("it", "nl", "de", "fr", "es"):
+        numbered(data, "europarl", "train", 4, [code])
+    for name, drawn in (("europarl_triangle", 200_000), ("europarl_square", 1_000_000)):
+        corpus = get_corpus(name)
+        assert all(corpus.size("train", pair) == 4 for pair in PUBLISHED[name].supervised)
+        assert set(asked) == {drawn} and len(asked) == len(PUBLISHED[name].supervised)
+        asked.clear()
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
     assert name in CORPORA
@@ -296,10 +429,18 @@ def test_numbers_of_directions():
         "flores_tuning": 100,
         "ntrex": 0,
         "multi30k": 6,
+        "ted20": 38,
+        "iwslt17": 6,
+        "iwslt17_circle": 9,
+        "iwslt17_circle_90k": 9,
+        "europarl_triangle": 3,
+        "europarl_square": 8,
+        "libreoffice_help": 12,
+        "libreoffice_help_disjoint": 12,
     }
-    temperatures = {row.name: row.temperature for row in PUBLISHED.values() if row.supervised}
-    assert temperatures.pop("nllb") == temperatures.pop("flores_tuning") == 1.0
-    assert set(temperatures.values()) == {5.0}
+    drawn = ("ted19", "opus100", "ec40", "multi30k")  # by temperature; others by their sizes
+    for row in PUBLISHED.values():
+        assert row.temperature == (1.0 if row.supervised and row.name not in drawn else 5.0)
     assert set(PUBLISHED["nllb"].languages) == set(MITRE_LANGUAGES)
     assert len(set().union(*EC40_TIERS.values()) & set(PUBLISHED["ec40"].languages)) == 40
 

@@ -1,0 +1,384 @@
+"""TMX, XLIFF and PO files as corpora: the texts expected are written out beside the files."""
+
+import gzip
+import json
+import logging
+import sys
+
+import pytest
+
+from mnmt_jax.commands import evaluate
+from mnmt_jax.data import bitext
+from mnmt_jax.data.bitext import read_units
+from mnmt_jax.data.bitext_corpus import BitextFiles
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.errors import UserError
+from tests.made_pages import tmx
+from tests.run_commands import command
+from tests.unit import made_text
+from tests.unit.test_file_bombs import little_memory
+
+TMX = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en-US" segtype="sentence" adminlang="en"/><body>
+<tu tuid="1"><prop type="x">no text</prop>
+  <tuv xml:lang="en-US"><note>nor this</note>
+    <seg>Press <bpt i="1">&lt;b&gt;</bpt>Save<ept i="1">&lt;/b&gt;</ept> &amp; wait<!-- a
+    comment --><?and an instruction?>.</seg></tuv>
+  <tuv xml:lang="de"><seg>Drücken Sie <hi>Speichern</hi><ph type="lb"/>und
+     warten<ph>{0}</ph>.</seg></tuv></tu>
+<tu><tuv lang="EN_us"><seg>Only English and French</seg></tuv>
+  <tuv lang="fr"><seg>Anglais<ph>&lt;br/&gt;</ph>et français</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>No translation</seg></tuv><tuv xml:lang="de"><seg> </seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>Two ways</seg></tuv><tuv xml:lang="de"><seg>Ein Weg</seg></tuv>
+  <tuv xml:lang="de"><seg>Zwei Wege</seg></tuv></tu>
+</body></tmx>
+"""
+XLIFF1 = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file source-language="en" target-language="de-DE" original="a">
+<header><note>x</note></header><body>
+<trans-unit id="1"><source>Hello <g id="1">there</g><x id="2"/>!</source>
+  <target>Hallo <g id="1">du</g>!</target>
+  <alt-trans><source>Hi</source><target>He</target></alt-trans></trans-unit>
+<group translate="no">
+  <trans-unit id="2"><source>ACME</source><target>ACME</target></trans-unit>
+  <trans-unit id="3" translate="yes"><source>Open<x id="1" ctype="lb"/>it</source>
+    <target state="translated">Öffne<ph id="1" ctype="x-html-BR">&lt;x&gt;</ph>es</target>
+  </trans-unit></group>
+<trans-unit id="4"><source>New</source><target state="new">New</target></trans-unit>
+<trans-unit id="5"><source>Unsure</source>
+  <target state="needs-review-translation">Unsicher</target></trans-unit>
+<trans-unit id="6" approved="no"><source>Denied</source><target>Verneint</target></trans-unit>
+<trans-unit id="7"><source>Missing</source></trans-unit>
+<trans-unit id="8"><source>Segments</source>
+  <seg-source><mrk mtype="seg" mid="1">Segments</mrk></seg-source>
+  <target><mrk mtype="seg" mid="1">Teile</mrk></target></trans-unit>
+</body></file></xliff>
+"""
+XLIFF2 = """<?xml version="1.0"?>
+<x:xliff xmlns:x="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="fr">
+<x:file id="f"><x:group id="g"><x:unit id="1">
+<x:notes><x:note>x</x:note></x:notes>
+<x:segment><x:source>One <x:pc id="1">bold</x:pc>.</x:source>
+  <x:target>Un <x:pc id="1">gras</x:pc>.</x:target></x:segment>
+<x:ignorable><x:source> </x:source></x:ignorable>
+<x:segment state="final"><x:source>Two<x:ph id="2" subType="xlf:lb"/>lines</x:source>
+  <x:target>Deux<x:cp hex="000b"/> lignes</x:target></x:segment>
+<x:segment state="initial"><x:source>Three</x:source><x:target>Three</x:target></x:segment>
+</x:unit></x:group>
+<x:unit id="2" translate="no">
+  <x:segment><x:source>Name</x:source><x:target>Name</x:target></x:segment></x:unit>
+</x:file></x:xliff>
+"""
+PO = r"""# A comment
+#, fuzzy
+msgid ""
+msgstr ""
+"Language: pt_BR\n"
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=__import__('os').abort();\n"
+
+#: file.c:1
+msgctxt "menu"
+msgid "Open the\n"
+"file"
+msgstr "Abra o\targuivo"
+
+#, fuzzy
+msgid "Unsure"
+msgstr "Inseguro"
+
+msgid "Missing"
+msgstr ""
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d arquivo"
+msgstr[1] "%d arquivos"
+
+#~ msgid "Old"
+#~ msgstr "Velho"
+"""
+DROP = Cleaning(on_bad_line="drop", max_characters=40)
+
+
+def write(folder, **files):
+    """Writes texts; a name's last "_" is a full stop."""
+    for name, text in files.items():
+        path = folder / ".".join(name.rsplit("_", 1))
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def corpus(*paths, languages=(), **options):
+    return BitextFiles("x", list(map(str, paths)), languages, splits={"train": ""}, **options)
+
+
+def test_tmx(tmp_path, caplog):
+    found = corpus(write(tmp_path, a_tmx=TMX))
+    assert found.languages == ("en", "de", "fr")
+    assert found.directions("train") == (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
+    with caplog.at_level(logging.WARNING):
+        assert list(found.pairs("train", ("de", "en"))) == [
+            ("Drücken Sie Speichern und warten.", "Press Save & wait."),
+            ("Ein Weg", "Two ways"),
+        ]
+    assert found.reports["train", ("de", "en")].dropped == {"untranslated": 1}
+    assert f"dropped 1 of 3 lines (untranslated 1; first: {tmp_path}/a.tmx:12)" in caplog.text
+    assert list(found.pairs("train", ("en", "fr"))) == [
+        ("Only English and French", "Anglais et français")
+    ]
+
+
+def test_xliff_1(tmp_path):
+    found = corpus(write(tmp_path, a_xlf=XLIFF1))
+    assert found.languages == ("en", "de")
+    assert list(found.pairs("train", ("en", "de"))) == [
+        ("Hello there!", "Hallo du!"),
+        ("Open it", "Öffne es"),
+        ("Segments", "Teile"),
+    ]
+    assert found.reports["train", ("en", "de")].dropped == {
+        "not_to_translate": 1,
+        "untranslated": 2,
+        "fuzzy": 2,
+    }
+
+
+def test_xliff_2(tmp_path):
+    found = corpus(write(tmp_path, a_xliff=XLIFF2))
+    assert list(found.pairs("train", ("en", "fr"))) == [
+        ("One bold.", "Un gras."),
+        ("Two lines", "Deux lignes"),
+    ]
+    dropped = found.reports["train", ("en", "fr")].dropped
+    assert dropped == {"untranslated": 1, "not_to_translate": 1}
+
+
+def test_po(tmp_path):
+    """That this test ends shows that the plural rule is not run."""
+    found = corpus(write(tmp_path, de_po=PO))
+    assert found.languages == ("en", "pt")
+    assert list(found.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
+    dropped = found.reports["train", ("en", "pt")].dropped
+    assert dropped == {"fuzzy": 1, "untranslated": 1, "plural": 1, "obsolete": 1}
+
+
+def test_the_language_of_a_po_file(tmp_path):
+    header = 'msgid ""\nmsgstr "X-Source-Language: fr\\n"\n'
+    write(tmp_path, de_po=header + '\nmsgid "Oui"\nmsgstr "Ja"\n')
+    assert list(corpus(tmp_path / "de.po").pairs("train", ("fr", "de"))) == [("Oui", "Ja")]
+    write(tmp_path, messages_po='msgid "Yes"\nmsgstr "Ja"\n')
+    with pytest.raises(UserError, match=r"messages\.po: which language\?.*call the file de\.po"):
+        corpus(tmp_path / "messages.po")
+
+
+def test_files_of_all_kinds_are_one_corpus(tmp_path):
+    write(tmp_path, a_tmx=TMX, b_xlf=XLIFF1, c_xliff=XLIFF2, d_po=PO)
+    with gzip.open(tmp_path / "a.tmx.gz", "wt", encoding="utf-8") as file:
+        file.write((tmp_path / "a.tmx").read_text(encoding="utf-8"))
+    (tmp_path / "a.tmx").unlink()
+    paths = [tmp_path / name for name in ("a.tmx", "b.xlf", "c.xliff", "d.po")]
+    with pytest.raises(UserError, match="the files have en-us, en for 'en'; say with --languages"):
+        corpus(*paths)
+    found = corpus(*paths, languages=("en", "de-DE", "pt"))  # the tag that is "en" itself
+    assert found.size("train", ("de", "en")) == 3 and found.size("train", ("en", "pt")) == 1
+    assert found.files("train", ("en", "de")) == (str(tmp_path / "b.xlf"),)
+    found = corpus(tmp_path / "b.xlf", languages=("en", "de-AT"))  # there is de-DE alone
+    assert not found.directions("train")
+    found = corpus(*paths, languages=("en-US", "de", "fr"))
+    assert found.languages == ("en", "de", "fr")
+    assert found.size("train", ("en", "fr")) == 1
+    with pytest.raises(UserError, match="'en' is named twice; name one of its tags"):
+        corpus(*paths, languages=("en-US", "en"))
+
+
+def test_splits_and_flaws(tmp_path):
+    write(tmp_path, train_tmx=TMX, dev_tmx=TMX.replace("Ein Weg", "w" * 41))
+    splits = {"train": "train", "validation": "dev", "test": "test"}
+    found = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
+    assert found.splits() == ("train", "validation")
+    assert found.size("validation", ("en", "de")) == 1
+    dropped = found.reports["validation", ("en", "de")].dropped
+    assert dropped == {"too_long": 1, "untranslated": 1}
+    strict = BitextFiles(
+        "x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=Cleaning(max_characters=40)
+    )
+    with pytest.raises(UserError, match=r"dev\.tmx:13: 41 characters, more than"):
+        strict.size("validation", ("en", "de"))
+    with pytest.raises(UserError, match=r"no file \S*absent\.tmx"):
+        corpus(tmp_path / "train.tmx", tmp_path / "absent.tmx")
+    with pytest.raises(UserError, match=r"no file \S*/\{split\}\.po"):
+        BitextFiles("x", [f"{tmp_path}/{{split}}.po"], splits=splits)
+
+
+ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tmx", ONE.format("x"), r"a\.tmx: no texts in two languages, but in en"),
+        ("a.tmx", "<tmx/>", r"a\.tmx: no texts in two languages, but in none"),
+        ("a.tmx", ONE.format("x")[:-9], r"a\.tmx:1: expected '>'.*; mend the file"),
+        ("a.tmx", "<tmx>\n<a></b></tmx>", r"a\.tmx:2: Opening and ending tag mismatch"),
+        ("a.tmx", "<xliff/>", r"a\.tmx: begins with <xliff>, not with <tmx>"),
+        ("a.tmx", "", r"a\.tmx: has no element at its beginning; this is no XML"),
+        ("a.tmx", "One.\n", r"a\.tmx:1: Start tag expected"),
+        ("a.xlf", "<tmx/>", r"a\.xlf: begins with <tmx>, not with <xliff>"),
+        ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, xliff, \.po"),
+        ("a.po", 'msgid "a "b" c"\n', r"a\.po: not a PO file \(.*\); mend it"),
+        ("a.po", 'msgid ""\nmsgstr "Language: xx\\n"\n', r"a\.po: which language\?"),
+        ("a.tmx", ONE.format("x").replace('"en"', '"xx"'), r"unknown language 'xx'.*--languages"),
+        (
+            "a.xlf",
+            '<xliff><file source-language="en">\n<trans-unit><source>a</source>'
+            "<target>b</target></trans-unit></file></xliff>",
+            r"a\.xlf:2: no language; give target-language to the element",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message) as caught:
+        corpus(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_po_files_need_polib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polib", None)
+    with pytest.raises(
+        UserError, match=r"de\.po: PO files need polib; pip install 'mnmt-jax\[po\]'"
+    ):
+        corpus(write(tmp_path, de_po=PO))
+    (tmp_path / "de.po").unlink()
+    with gzip.open(tmp_path / "de.po.gz", "wt") as file:
+        file.write(PO)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"de\.po\.gz: PO files are not read compressed; unpack it"):
+        corpus(tmp_path / "de.po")
+
+
+GROWING = "".join(f'<!ENTITY e{n + 1} "{10 * f"&e{n};"}">' for n in range(9))
+ENTITIES = {
+    "in a text": (f'<!DOCTYPE tmx [<!ENTITY e0 "ha">{GROWING}]>', "", "&e9;"),
+    "in an attribute": (f'<!DOCTYPE tmx [<!ENTITY e0 "ha">{GROWING}]>', ' version="&e9;"', "x"),
+    "from a file": ('<!DOCTYPE tmx [<!ENTITY e SYSTEM "secret.txt">]>', "", "&e;"),
+    "of parameters": ('<!DOCTYPE tmx [<!ENTITY % e SYSTEM "secret.txt"> %e;]>', "", "x"),
+    "from a DTD": ('<!DOCTYPE tmx SYSTEM "secret.dtd">', "", "&e;"),
+    "in a long beginning": ("<!DOCTYPE tmx [MANY]>", "", "x"),
+}
+
+
+@pytest.mark.parametrize("kind", ENTITIES)
+def test_entities_are_refused(tmp_path, kind):
+    declared, attribute, text = ENTITIES[kind]
+    (tmp_path / "secret.txt").write_text("a secret")
+    (tmp_path / "secret.dtd").write_text('<!ENTITY e "a secret">')
+    body = ONE.format(text).replace("<tmx", f"<tmx{attribute}", 1)
+    declared = declared.replace("MANY", '<!ENTITY e0 "x">' * 700_000)
+    with gzip.open(tmp_path / "a.tmx", "wt", compresslevel=1) as file:
+        file.write(declared + body)
+    del declared
+    message = r"a\.tmx.*(refused|write its text|amplif|no element)"
+    with little_memory(), pytest.raises(UserError, match=message) as caught:
+        list(read_units(str(tmp_path / "a.tmx")))
+    assert "\n" not in str(caught.value) and "a secret" not in str(caught.value)
+
+
+def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
+    unit = "<trans-unit><source>A</source></trans-unit>"
+    parts = ('<xliff><file source-language="en" target-language="de">', unit, "\n" * 70_000, unit)
+    write(tmp_path, a_xlf="\n".join((*parts, "</file></xliff>")))
+    units = read_units(str(tmp_path / "a.xlf"))
+    assert [unit.place.rpartition(":")[2] for unit in units] == ["2", "65535+"]
+
+
+def test_a_dtd_that_is_named_is_not_read(tmp_path):
+    (tmp_path / "tmx14.dtd").write_text("<!ELEMENT this is no DTD")
+    assert len(list(read_units(write(tmp_path, a_tmx=TMX)))) == 4
+
+
+@pytest.mark.parametrize("around", ["", "group"])
+def test_xml_is_read_unit_by_unit(tmp_path, around):
+    """Units that were read are not kept; some are parsed ahead, a block of the file."""
+    unit = "<trans-unit><source>A</source></trans-unit>"
+    unit = f"<{around}>{unit}</{around}>\n" if around else f"{unit}\n"
+    with gzip.open(tmp_path / "a.xlf.gz", "wt", compresslevel=1) as file:
+        file.write(f"<xliff><file>\n{unit * 70_000}</file></xliff>")
+    count = 0
+    names = ("trans-unit", "group") if around else ("trans-unit",)
+    for element in bitext._elements(str(tmp_path / "a.xlf.gz"), "xliff", names):
+        count += 1
+        if count % 5000 == 0:
+            assert sum(1 for _ in element.getroottree().getroot().iter()) < 4000
+    assert count == 70_000 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
+)
+def test_nothing_in_xml_is_of_any_size(tmp_path, text, said):
+    with gzip.open(tmp_path / "a.tmx.gz", "wt", compresslevel=1) as file:
+        file.write(ONE.format(text))
+    with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{said}") as caught:
+        list(read_units(str(tmp_path / "a.tmx.gz")))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "other bytes"])
+def test_a_damaged_gzip_file_is_one_line(tmp_path, damage):
+    packed = gzip.compress(TMX.encode())
+    damaged = packed[: len(packed) // 2] if damage == "cut off" else packed[:-8] + bytes(8)
+    (tmp_path / "a.tmx.gz").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"a\.tmx\.gz: unreadable \(.*copy the file again"):
+        list(read_units(str(tmp_path / "a.tmx.gz")))
+
+
+def tmx_of_made_text(count):
+    return tmx({"en-GB": made_text.sentences("en", count), "de": made_text.sentences("de", count)})
+
+
+def test_commands_read_them(tmp_path, capsys):
+    write(tmp_path, train_tmx=tmx_of_made_text(30), dev_tmx=tmx_of_made_text(4))
+    flags = ["--bitext", f"{tmp_path}/{{split}}.tmx", "--splits=train=train,validation=dev"]
+    command("train_vocabulary", *flags, "--vocab_size=40", "--output", tmp_path / "v")
+    capsys.readouterr()
+    command("cache_tasks", *flags, "--vocabulary", tmp_path / "v", "--output", tmp_path / "c")
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["examples"] == {"train": 60, "validation": 8}
+    cache = TokenCache.open(tmp_path / "c")
+    source, _ = cache.pair("corpus_en_de", "train", 2)
+    assert cache.vocabulary.decode(source) == made_text.sentence(3, "en")
+
+
+def test_they_are_test_text_for_an_evaluation(tmp_path):
+    parser = evaluate.make_parser()
+    path = write(tmp_path, a_tmx=TMX)
+    flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
+    found, languages = evaluate._corpus(flags)
+    assert (found.name, languages, found.splits()) == ("mine", ("en", "de", "fr"), ("test",))
+    assert found.size("test", ("fr", "en")) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["{a}", "{b}/{{split}}.tmx"], "--bitext: {split} must be in all names or in none"),
+        (["{a}", "--splits=train=x"], "--splits does not apply to files without {split}"),
+        (["{a}", "--languages=en,de,nl"], r"--languages: \S*a.tmx has no text in 'nl'"),
+        (
+            ["{b}/{{split}}.tmx"],
+            r"corpus 'corpus': no file \S*{split}.tmx; perhaps --splits train=t",
+        ),
+    ],
+)
+def test_mistakes_in_flags(tmp_path, flags, message):
+    path = write(tmp_path, a_tmx=TMX, train1_tmx=TMX)
+    path = tmp_path / "a.tmx"
+    given = [flag.format(a=path, b=tmp_path) for flag in flags]
+    with pytest.raises(UserError, match=message):
+        command("cache_tasks", "--bitext", *given, "--vocab_size=40", "--output", tmp_path / "c")
+    assert not (tmp_path / "c").exists()

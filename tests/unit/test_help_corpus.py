@@ -1,0 +1,337 @@
+"""LibreOffice's help pages become a corpus: the packages' form, and sentences made here."""
+
+import itertools
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.data.corpora import get_corpus
+from mnmt_jax.data.debian_packages import sha256_of
+from mnmt_jax.data.help_corpus import HELP_FOLDERS, HELP_LANGUAGES, HELP_PATH, help_package
+from mnmt_jax.data.help_pages import paragraphs, sentences, split_of
+from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
+from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.errors import UserError
+from tests.run_commands import command
+
+# Numbers of pages by the split that their names lead to.
+TRAIN, VALIDATION, TEST = (0, 1, 2, 3, 4, 5, 6, 8), (7, 23), (43, 52)
+PAGE = """<!DOCTYPE html>
+<html lang="{language}" dir="ltr"><head><meta charset="utf-8"><title>A title of no use here</title>
+<script type="text/javascript">var text = "<p id='par_id1'>No text at all.</p>";</script></head>
+<body><header id="TopLeftHeader"><p dir="auto">The header of all pages</p></header>
+<div id="DisplayArea">
+<h1 id="hd_id1" dir="auto"><a name="bookmark"></a>{title}</h1>
+{paragraphs}
+</div><footer><p id="bm_module" dir="auto">The footer of all pages</p></footer></body></html>
+"""
+
+
+def name_of(number):
+    return f"swriter/guide/page{number}.html"
+
+
+def write_page(root, code, number, texts):
+    """Writes a page: a heading, and paragraphs by their ids."""
+    lines = [f'<p id="{key}" class="paragraph" dir="auto">{text}</p>' for key, text in texts]
+    path = root / HELP_PATH / HELP_FOLDERS[code] / "text" / name_of(number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = PAGE.format(language=code, title="A heading", paragraphs="\n".join(lines))
+    path.write_text(page, encoding="utf-8")
+
+
+def sentence(code, number):
+    return f"In {code} the button of page {number} <span>opens</span> a window."
+
+
+def plain(code, number):
+    return f"In {code} the button of page {number} opens a window."
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Unpacked packages: a page a number, a sentence a page, and what is special in some."""
+    root = tmp_path / "tree"
+    for number, code in itertools.product((*TRAIN, *VALIDATION, *TEST), HELP_LANGUAGES):
+        texts = [("par_id1", sentence(code, number))]
+        if number == 1:  # stands in a test page too, but for case and punctuation
+            texts.append(("par_id2", sentence(code, 43).upper()))
+        if number == 2:  # two sentences, in Czech one: stays whole
+            parts = ("Press it now or never", "Then {} waits for you")
+            joint = "; " if code == "cs" else ". "
+            texts.append(("par_id2", joint.join(parts).format(code) + "."))
+        if number == 3:  # left in English by the French
+            texts.append(("par_id2", f"{'en' if code == 'fr' else code}: nobody has done this."))
+        if number == 5:  # too short, too little text, and no translation by its length
+            texts.append(("par_id2", f"Only {code} words"))
+            texts.append(("par_id3", f"{code} = 1 + 2 - (3 * 4) / 5"))
+            texts.append(
+                ("par_id4", f"A few words in {code}" + (code != "en") * " and many, many more" * 3)
+            )
+        if number == 8 and code == "es":  # a page without the paragraph
+            texts = []
+        write_page(root, code, number, texts)
+    return root
+
+
+@pytest.fixture
+def fetched(tree, tmp_path, monkeypatch):
+    monkeypatch.setenv("MNMT_JAX_DATA", str(tmp_path / "data"))
+    command("fetch_corpus", "libreoffice_help", "--from", tree)
+    return tmp_path / "data" / "libreoffice_help"
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_text_of_paragraphs_is_what_a_reader_sees(tmp_path):
+    texts = [
+        (
+            "par_id1",
+            'Choose <span class="switchinline"><span hidden="true" id="MACx"><b>Setup</b></span>'
+            '<span hidden="true" id="defaultx"><b>Tools &amp; more</b></span></span> -&nbsp;'
+            "Cafe\u0301.\nSecond line<br>third",
+        ),
+        ("par_id2", 'Write <span class="code">x = 1</span><style>p {}</style> here.'),
+        ("par_id1", "The same once more"),
+        ("par_id3", "Outer <i id='par_id4'>inner</i> again"),
+        ("bm_id5", "No paragraph"),
+        ("par_id6", '<img src="x" alt="y"><pre class="bascode">Print 1</pre>'),
+    ]
+    write_page(tmp_path, "en", 0, texts)
+    assert paragraphs(tmp_path / HELP_PATH / "en-US" / "text" / name_of(0)) == {
+        "hd_id1": "A heading",
+        "par_id1": "Choose Tools & more - Café. Second line third",
+        "par_id2": "Write here.",
+        "par_id1#2": "The same once more",
+        "par_id3": "Outer again",
+        "par_id4": "inner",
+        "par_id6": "",
+    }
+    assert paragraphs(tmp_path / "absent.html") == {}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("Click here.", "Then wait!", "Why?", "So that it ends."),
+        ("See e.g. Figure 3 for this.", "«Next» follows."),
+        ("Das geht, z.B. Zeilen.", "Fertig."),
+        ("He said “yes.”", "She did not."),
+        ("Version 7.4 is there.", "¿Qué es?"),
+        ("it ends. but not before this",),
+        ("No. 5 lives",),
+        (),
+    ],
+)
+def test_sentences(parts):
+    assert sentences(" ".join(parts)) == list(parts)
+
+
+def test_pages_are_dealt_by_the_digest_of_their_names():
+    """Pinned: another deal would mix what is trained on with what results were tested on."""
+    dealt = {
+        "sbasic/shared/03020403.html": "test",
+        "shared/00/00040502.html": "validation",
+        "swriter/guide/delete_from_dict.html": "train",
+    }
+    assert {name: split_of(Path(name)) for name in dealt} == dealt
+    splits = [split_of(Path(f"scalc/01/{number}.html")) for number in range(4000)]
+    shares = {split: splits.count(split) / 4000 for split in ("train", "validation", "test")}
+    assert shares == pytest.approx({"train": 0.9, "validation": 0.05, "test": 0.05}, abs=0.01)
+
+
+def test_lines_that_all_languages_have_are_written_side_by_side(fetched):
+    for split, numbers in (("validation", VALIDATION), ("test", TEST)):
+        for code in HELP_LANGUAGES:
+            assert set(lines(fetched / f"{split}.{code}")) == {plain(code, n) for n in numbers}
+    # Not: what a test page has, what Spanish lacks, what French left in English.
+    assert set(lines(fetched / "train.cs")) == {
+        *(plain("cs", number) for number in TRAIN if number != 8),
+        "Press it now or never; Then cs waits for you.",
+    }
+    rows = zip(*(lines(fetched / f"train.{code}") for code in ("keys", "en", "pt")), strict=True)
+    found = {key: (english, other) for key, english, other in rows}
+    assert found[f"{name_of(2)}\tpar_id2\t0"] == (
+        "Press it now or never. Then en waits for you.",
+        "Press it now or never. Then pt waits for you.",
+    )
+    assert found[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
+
+
+def test_pairs_with_english_have_what_the_two_languages_have(fetched):
+    special = "{}: nobody has done this."
+    for code in HELP_LANGUAGES[1:]:
+        english, other = (lines(fetched / f"train.en-{code}.{side}") for side in ("en", code))
+        expected = {(plain("en", n), plain(code, n)) for n in TRAIN if (n, code) != (8, "es")}
+        if code != "fr":
+            expected.add((special.format("en"), special.format(code)))
+        whole = [row for row in zip(english, other, strict=True) if "Press" not in row[0]]
+        assert len(whole) == len(expected) and set(whole) == expected
+
+
+def test_disjoint_pairs_share_no_english_sentence(fetched):
+    seen = []
+    for code in HELP_LANGUAGES[1:]:
+        rows, every = (
+            list(
+                zip(
+                    lines(fetched / f"{kind}.en-{code}.en"),
+                    lines(fetched / f"{kind}.en-{code}.{code}"),
+                    strict=True,
+                )
+            )
+            for kind in ("train_disjoint", "train")
+        )
+        assert rows and set(rows) <= set(every)
+        seen += [english for english, _ in rows]
+    assert len(seen) == len(set(seen)) >= len(TRAIN) - 1
+
+
+def test_the_corpora_and_their_mixtures(fetched):
+    for name in ("libreoffice_help", "libreoffice_help_disjoint"):
+        corpus, row = get_corpus(name), PUBLISHED[name]
+        assert corpus.languages == ("en", "de", "fr", "es", "it", "pt", "cs")
+        assert set(row.supervised) == {
+            p for c in corpus.languages[1:] for p in (("en", c), (c, "en"))
+        }
+        assert (MIXTURES[name].directions, MIXTURES[name].temperature) == (row.supervised, 1.0)
+        assert set(row.supervised) <= set(corpus.directions("train"))
+        for split in ("validation", "test"):
+            assert len(corpus.directions(split)) == 42
+            assert len(zero_shot_directions(corpus, row.supervised, split)) == 30
+        assert len(row.zero_shot) == 30
+    full, disjoint = get_corpus("libreoffice_help"), get_corpus("libreoffice_help_disjoint")
+    assert full.size("train", ("de", "en")) == 10 and disjoint.size("train", ("de", "en")) < 5
+    # Every other pair can be trained on too, with what all languages have.
+    assert full.size("train", ("de", "fr")) == 8
+    assert len(disjoint.directions("train")) == 12
+
+
+def test_the_record_names_what_the_files_hold(fetched, capsys):
+    record = json.loads((fetched / "corpus.json").read_text(encoding="utf-8"))
+    assert record["corpus"] == "libreoffice_help" and record["packages"] == []
+    names = {path.name for path in fetched.iterdir()} - {"corpus.json"}
+    assert set(record["files"]) == names and len(names) == 48
+    for name, said in record["files"].items():
+        assert said["lines"] == len(lines(fetched / name))
+        assert said["sha256"] == sha256_of(fetched / name)
+
+
+def test_the_same_pages_give_the_same_files(fetched, tree, tmp_path):
+    command(
+        "fetch_corpus", "libreoffice_help", f"--from={tree / HELP_PATH}", "--output", tmp_path / "b"
+    )
+    assert {p.name: p.read_bytes() for p in fetched.iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "b").iterdir()
+    }
+
+
+# In the place of Debian's programs: a package is a tar file, and the archive is a folder.
+APT_GET = """#!/bin/sh
+[ "$1" = download ] || exit 9
+shift
+for name in "$@"; do
+  cp "$ARCHIVE"/${name}_*.deb . || { echo "W: a warning"; echo "E: no $name" >&2; exit 100; }
+done
+"""
+DPKG_DEB = r"""#!/bin/sh
+case $1 in
+--showformat=*) file=${3##*/}; printf '%s\t%s' "${file%%_*}" 4:7.4 ;;
+-x) mkdir -p "$3" && tar -xf "$2" -C "$3" ;;
+esac
+"""
+
+
+@pytest.fixture
+def debian(tree, tmp_path, monkeypatch):
+    """Makes the programs, and packages of the tree."""
+    archive, programs = tmp_path / "archive", tmp_path / "bin"
+    archive.mkdir()
+    programs.mkdir()
+    for code, folder in HELP_FOLDERS.items():
+        with tarfile.open(archive / f"{help_package(code)}_7.4_all.deb", "w") as file:
+            file.add(tree / HELP_PATH / folder, f"{HELP_PATH}/{folder}")
+    for name, text in (("apt-get", APT_GET), ("dpkg-deb", DPKG_DEB)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("ARCHIVE", str(archive))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return archive
+
+
+@pytest.mark.parametrize("source", ["apt-get", "files"])
+def test_packages_are_fetched_unpacked_and_recorded(debian, fetched, tmp_path, source, capsys):
+    capsys.readouterr()
+    given = [f"--from={debian}"] if source == "files" else []
+    command("fetch_corpus", "libreoffice_help", *given, "--output", tmp_path / "out")
+    printed = json.loads(capsys.readouterr().out)
+    record = json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))
+    counts = {name: said["lines"] for name, said in record["files"].items()}
+    assert printed == {
+        "output": str(tmp_path / "out"),
+        "packages": record["packages"],
+        "lines": counts,
+    }
+    assert record["packages"] == [
+        {
+            "name": help_package(code),
+            "version": "4:7.4",
+            "sha256": sha256_of(debian / f"{help_package(code)}_7.4_all.deb"),
+        }
+        for code in HELP_LANGUAGES
+    ]
+    assert record["files"] == json.loads((fetched / "corpus.json").read_text())["files"]
+
+
+def refused(tmp_path, message, *flags):
+    """Asserts that the command says so in one line and leaves nothing."""
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=message) as caught:
+        command("fetch_corpus", "libreoffice_help", "--output", tmp_path / "out", *flags)
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
+    remedy = "or give the packages' files, libreoffice-help-en-us .* with --from FOLDER"
+    (debian / f"{help_package('it')}_7.4_all.deb").unlink()
+    refused(tmp_path, rf"apt-get failed \(E: no libreoffice-help-it\); 'apt-get update' .*{remedy}")
+    refused(tmp_path, "archive: no pages of libreoffice-help-it, packed or", f"--from={debian}")
+    (debian / f"{help_package('it')}_8_all.deb").write_bytes(b"no package")
+    refused(tmp_path, r"dpkg-deb failed \(.*; copy or download the file", f"--from={debian}")
+    (debian / f"{help_package('it')}_9_all.deb").write_bytes(b"no package")
+    refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; leave", f"--from={debian}")
+    refused(tmp_path, "absent: no such folder", f"--from={tmp_path / 'absent'}")
+    for path in debian.glob(f"{help_package('it')}_*"):
+        path.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    refused(tmp_path, f"apt-get is not on this machine.*{remedy}")
+    refused(tmp_path, "dpkg-deb is not on this machine", f"--from={debian}")
+
+
+def test_pages_without_sentences_leave_nothing(tree, tmp_path):
+    for path in tree.rglob(f"page{TEST[0]}.html"):
+        path.unlink()
+    for path in tree.rglob(f"page{TEST[1]}.html"):
+        path.write_text("<p>Of another form</p>")
+    refused(tmp_path, "no test sentence that all languages have", f"--from={tree}")
+
+
+def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path):
+    before = (fetched / "train.de").read_bytes()
+    with pytest.raises(UserError, match="is there already"):
+        command("fetch_corpus", "libreoffice_help", "--from", tree)
+    (fetched / "train.de").write_text("damaged")
+    command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
+    assert (fetched / "train.de").read_bytes() == before
+    with pytest.raises(UserError):
+        command("fetch_corpus", "libreoffice_help", "--from", fetched, "--overwrite")
+    assert (fetched / "train.de").read_bytes() == before
+    (fetched / "corpus.json").unlink()
+    with pytest.raises(UserError, match="is there already"):
+        command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
