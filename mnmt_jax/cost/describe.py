@@ -38,6 +38,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     layers = (each for _, layer in plan.layers() for each in layer)
     for each in (*layers, *plan.around(), *plan.aside):
         components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
+        components |= each.kind.inner
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         names = [entry.key for entry in path]
