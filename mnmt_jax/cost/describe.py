@@ -75,6 +75,10 @@ def describe(
     sizes = config, layout, vocab_size, sentence
     trainable = Trainable.from_config(config, optimizer)
     shapes = parameter_shapes(config, vocab_size)
+    counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
+    sublayers = (each for _, layer in plan.layers() for each in layer)
+    if unused := sum(each.kind.unused_elsewhere(config) for each in sublayers):
+        counts["unused_elsewhere"] = unused  # the authors' code has them besides
     return {
         "layout": layout.name,
         "stages": [
@@ -82,7 +86,7 @@ def describe(
             for stage in layout.stages
         ],
         "vocabulary": vocab_size,
-        "parameters": count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)},
+        "parameters": counts,
         "lengths": {"source": source_length, "target": target_length, "beam": beam},
         "flops_per_target_token": {
             "forward": round(forward_flops(*sizes) / target_length),

@@ -82,6 +82,11 @@ class Kind:
         """
         raise NotImplementedError
 
+    def unused_elsewhere(self, config: Any) -> int:
+        """Returns the parameters that the authors' code has besides and that compute nothing."""
+        del config
+        return 0
+
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yields how its parameters are stored in fairseq and Hugging Face.
 

@@ -162,6 +162,11 @@ class LanguageMLP(FeedForward):
         )
         yield names.vector((*path, "branch", "scale"), f"{theirs}information_weights", self.count)
 
+    def unused_elsewhere(self, config: Model) -> int:
+        """Returns the size of the centre's branch, which the authors allocate and never use."""
+        hidden = self.settings.mlp
+        return 2 * config.embed * hidden + hidden + config.embed
+
     @property
     def count(self) -> int:
         """Number of branches."""
@@ -239,7 +244,7 @@ class Branch(nn.Module):
 
     def _routing(self) -> str:
         chosen = self.kind.settings.routing
-        return choose_routing(platform()) if chosen == "auto" else chosen
+        return choose_routing(self.kind.count, platform()) if chosen == "auto" else chosen
 
 
 class Stacked(nn.Module):

@@ -101,13 +101,19 @@ ROUTINGS: Mapping[str, Routing] = {
 }
 
 
-# Platform -> the fastest by what was measured, at 3, 19 and 99 slots alike.
-_FASTEST = {"cpu": "loop", "gpu": "gather", "tpu": "ragged"}
+_FEW = 4  # slots, up to which an accelerator is fastest with all of them
 
 
-def choose_routing(platform: str) -> str:
-    """Returns the fastest of `ROUTINGS` on a platform, `cpu`, `gpu` or `tpu`."""
-    return _FASTEST.get(platform, "gather")
+def choose_routing(slots: int, platform: str) -> str:
+    """Returns the fastest of `ROUTINGS` by what was measured; see docs/methods.md.
+
+    Args:
+        slots: number of branches.
+        platform: of the devices: `cpu`, `gpu` or `tpu`.
+    """
+    if platform == "cpu":
+        return "loop"
+    return "one_hot" if slots <= _FEW else "gather"
 
 
 def route(

@@ -121,4 +121,6 @@ def test_a_mesh_changes_nothing(count):
 
 
 def test_the_choice_is_one_of_them():
-    assert {choose_routing(platform) for platform in ("cpu", "gpu", "tpu")} <= ROUTINGS.keys()
+    chosen = {choose_routing(n, each) for n in (1, 4, 5, 99) for each in ("cpu", "gpu", "tpu")}
+    assert chosen <= ROUTINGS.keys()
+    assert choose_routing(99, "tpu") != "one_hot"
