@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
@@ -21,6 +22,8 @@ from mnmt_jax.interchange.safetensors import write_safetensors
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS
 from mnmt_jax.interchange.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.language_layers import LanguageLayers
 from tests.unit.made_text import LANGUAGES, sentences
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -60,7 +63,8 @@ def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> 
     tensors = {}
     for entry in entries(model, layout, dialect, np.arange(size)):
         value = rng.normal(0, 0.3, entry.other_shape).astype(np.float32)
-        tensors |= {name: value for name in entry.written}
+        # What we do not have computes nothing there, and comes back as zeros.
+        tensors |= {name: value if entry.path else 0 * value for name in entry.written}
     return tensors
 
 
@@ -132,6 +136,11 @@ def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
     return tensors
 
 
+def _branched(*methods: Method) -> Model:
+    """An encoder-decoder with norms after, as all of AdapNonCenter's."""
+    return Model("encoder_decoder", (2, 2), norm="post", methods=methods, **SIZES)
+
+
 FAIRSEQ_MODELS = {
     "mitre": Model(layout="register", stage_layers=(2,), register_factor=1.5, **SIZES),
     "two_stage": Model(
@@ -143,6 +152,11 @@ FAIRSEQ_MODELS = {
     ),
     "prefix": Model(layout="prefix", stage_layers=(2,), **SIZES),
     "encoder_decoder": Model(layout="encoder_decoder", stage_layers=(2, 1), **SIZES),
+    # AdapNonCenter's: with the first language as the centre, and with none.
+    "transformer_cll": _branched(LanguageLayers(LANGUAGES, LANGUAGES[:1], (3, 4), 6)),
+    "transformer_sd_merged": _branched(
+        LanguageLayers(LANGUAGES, (), (4,), 6), CutResidual(2, "mlp", "pre")
+    ),
 }
 
 
@@ -166,6 +180,10 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
         settings[f"{side}_attention_heads"] = 2
     if kind == "mitre":
         settings["register_factor"] = 1.5
+    if kind == "transformer_cll":
+        settings |= {"arch": kind, "language_num": len(LANGUAGES)}
+    if kind == "transformer_sd_merged":  # its tags stand in the text
+        settings |= {"arch": kind, "language_num": len(LANGUAGES) + 1, "encoder_langtok": None}
     if kind in ("two_stage", "prefix"):
         settings["attention_position_bias"] = int(kind == "two_stage")
         settings |= {"adaption_flag": str(kind == "two_stage"), "adaption_inner_size": 12}

@@ -48,7 +48,8 @@ def main() -> None:
     if not vocab_size and config.data.cache:
         from mnmt_jax.data.cache import TokenCache
 
-        vocab_size = TokenCache.open(config.data.cache).vocabulary.size
+        vocabulary = TokenCache.open(config.data.cache).vocabulary
+        vocab_size, config = vocabulary.size, config.fitted(vocabulary.languages)
     if not vocab_size:
         raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
     description = describe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mnmt_jax.config.fields import Checked
@@ -51,6 +51,18 @@ class Method(Checked):
     def edits(cls) -> bool:
         """Returns whether it changes the model."""
         return cls.edit is not Method.edit
+
+    def fitted(self, languages: Sequence[str]) -> Method:
+        """Returns it with what it must know of a vocabulary.
+
+        Args:
+            languages: codes, in the order of their tags.
+
+        Raises:
+            UserError: if it is of another vocabulary.
+        """
+        del languages
+        return self
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan of a model with the method.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import gin
 
@@ -316,6 +317,22 @@ class Config:
     def methods(self) -> tuple[Method, ...]:
         """Those of the model and of training."""
         return (*self.model.methods, *self.train.methods)
+
+    def fitted(self, languages: Sequence[str]) -> Config:
+        """Returns it with what methods must know of a vocabulary.
+
+        Args:
+            languages: codes, in the order of their tags.
+
+        Raises:
+            UserError: if a method is of another vocabulary.
+        """
+
+        def changed(section: Any) -> Any:
+            methods = tuple(method.fitted(languages) for method in section.methods)
+            return dataclasses.replace(section, methods=methods)
+
+        return dataclasses.replace(self, model=changed(self.model), train=changed(self.train))
 
 
 SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}

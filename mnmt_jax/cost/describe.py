@@ -38,6 +38,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     layers = (each for _, layer in plan.layers() for each in layer)
     for each in (*layers, *plan.around(), *plan.aside):
         components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
+        components |= each.kind.inner
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         names = [entry.key for entry in path]
@@ -74,6 +75,10 @@ def describe(
     sizes = config, layout, vocab_size, sentence
     trainable = Trainable.from_config(config, optimizer)
     shapes = parameter_shapes(config, vocab_size)
+    counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
+    sublayers = (each for _, layer in plan.layers() for each in layer)
+    if unused := sum(each.kind.unused_elsewhere(config) for each in sublayers):
+        counts["unused_elsewhere"] = unused  # the authors' code has them besides
     return {
         "layout": layout.name,
         "stages": [
@@ -81,7 +86,7 @@ def describe(
             for stage in layout.stages
         ],
         "vocabulary": vocab_size,
-        "parameters": count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)},
+        "parameters": counts,
         "lengths": {"source": source_length, "target": target_length, "beam": beam},
         "flops_per_target_token": {
             "forward": round(forward_flops(*sizes) / target_length),

@@ -61,7 +61,7 @@ class Translator:
             run: where they come from; empty if from nowhere.
             step: of their checkpoint; None if unknown.
         """
-        self.config = config
+        self.config = config = config.fitted(vocabulary.languages)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         model = build_model(config.model, vocabulary.size)

@@ -28,6 +28,7 @@ class Kind:
             dropout.
         languages: of `mnmt_jax.design.layouts.LANGUAGES`, those that it asks a place for.
         other_norm: name of its norm in fairseq and Hugging Face.
+        inner: name of a part of its parameters -> under which they are counted instead.
         axes: end of a parameter's path -> its logical axes (`mnmt_jax.distributed.sharding.RULES`),
             of those that are named unlike the library's, e.g. `{"gate/kernel": ("embed", "mlp")}`.
         known_axes: those of all kinds.
@@ -37,6 +38,7 @@ class Kind:
     drops = False
     languages: tuple[str, ...] = ()
     other_norm = ""
+    inner: ClassVar[Mapping[str, str]] = {}
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     known_axes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
@@ -79,6 +81,11 @@ class Kind:
             place: where they stand, a `mnmt_jax.model.context.Place`.
         """
         raise NotImplementedError
+
+    def unused_elsewhere(self, config: Any) -> int:
+        """Returns the parameters that the authors' code has besides and that compute nothing."""
+        del config
+        return 0
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yields how its parameters are stored in fairseq and Hugging Face.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -34,6 +35,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "kv": (),
     "rank": (),
     "vocab": ("tensor",),
+    "slot": ("fsdp",),  # of what languages have of their own; `map_rows` sends positions there
 }
 
 # End of a parameter's path -> its logical axes; a `Kind` may name more. The optimizer's moments
@@ -69,9 +71,10 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "norm/bias": ("channel",),
 }
 
-# Published vocabularies have odd sizes: such a parameter is stored whole in this axis and split in
-# the other. `on_own_rows` splits it where it counts.
-_MAY_STAY_WHOLE = ("vocab",)
+# Published vocabularies have odd sizes, and there are as many slots as languages: such a parameter
+# is stored whole in this axis and split in another. `on_own_rows` splits vocabularies where it
+# counts.
+MAY_STAY_WHOLE = ("vocab", "slot")
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
@@ -171,11 +174,13 @@ def _fitting_spec(
     mesh: jax.sharding.Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> PartitionSpec:
     entries = list(partition_spec(axes))
+    taken: set[str] = set()  # a mesh axis splits the first of a parameter's axes that it can
     for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
-        if size % parts == 0:
+        if size % parts == 0 and taken.isdisjoint(RULES[axis]):
+            taken.update(RULES[axis])
             continue
-        if axis not in _MAY_STAY_WHOLE:
+        if size % parts and axis not in MAY_STAY_WHOLE:
             raise UserError(
                 f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
                 f"change Mesh.{RULES[axis][0]} to a divisor"
@@ -307,6 +312,50 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
         )(tables, *rows)
 
     return call
+
+
+def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]) -> Array:
+    """Applies a function to the rows of each device, each of which takes one of some slots.
+
+    Parameters of slots that are split over `fsdp` stay where they are: the rows of its devices are
+    collected, each device computes those that take its slots, and what it found travels back.
+
+    Args:
+        function: takes `slots` and `rows`, and returns one array [rows, ...], 0 where a row takes
+            none of the slots.
+        slots: tree of parameters [slots, ...].
+        rows: arrays [rows, ...], of which the last, of integers, says the slot of each place;
+            negative is none.
+    """
+    if row_shards(rows[0]) == 1:
+        return function(slots, *rows)
+    mesh, axes = jax.sharding.get_abstract_mesh(), RULES["batch"]
+    (split,) = RULES["slot"]
+    count = jax.tree.leaves(slots)[0].shape[0]
+    parts = mesh.shape[split]
+    is_split = parts > 1 and count % parts == 0
+
+    def collected(own: Any, *rows: Array) -> Array:
+        *others, taken = (jax.lax.all_gather(each, split, tiled=True) for each in rows)
+        taken = taken - jax.lax.axis_index(split) * (count // parts)
+        taken = jnp.where(taken < count // parts, taken, -1)
+        found = function(own, *others, taken)
+        return jax.lax.psum_scatter(found, split, tiled=True)
+
+    return jax.shard_map(
+        collected if is_split else function,
+        mesh=mesh,
+        in_specs=(PartitionSpec(split if is_split else None), *[PartitionSpec(axes)] * len(rows)),
+        out_specs=PartitionSpec(axes),
+        axis_names=set(axes),
+        check_vma=False,
+    )(slots, *rows)
+
+
+def platform() -> str:
+    """Returns what a program is traced for: `cpu`, `gpu` or `tpu`; the default without a mesh."""
+    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    return device.platform if device else jax.default_backend()
 
 
 def _has_mesh() -> bool:

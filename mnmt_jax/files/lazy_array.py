@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class LazyArray:
     def of(cls, array: np.ndarray) -> LazyArray:
         """Wraps an array that is in memory."""
         return cls(array.shape, array.dtype, lambda: array)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[LazyArray]) -> LazyArray:
+        """Lays arrays of one shape and type along a new first axis."""
+        first = parts[0]
+        shape = (len(parts), *first.shape)
+        return cls(shape, first.dtype, lambda: np.stack([part.read() for part in parts]))
 
     @property
     def size(self) -> int:

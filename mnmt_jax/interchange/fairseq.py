@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import Foreign, check_supported
 from mnmt_jax.interchange.golden import two_stage_layout
+from mnmt_jax.interchange.language_branches import branch_settings, branches_of, with_languages
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params, written_tensors
 from mnmt_jax.interchange.token_table import (
     SPECIALS,
@@ -93,12 +96,18 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     arguments = _arguments(path, data)
     tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
     model = _model(path, arguments)
+    branches = branches_of(arguments, tensors, model.stage_layers[0])
+    fit = None
+    if branches:
+        model = dataclasses.replace(model, methods=branches)
+        fit = functools.partial(with_languages, model, counted=int(arguments["language_num"]))
     names = arguments.get("langs")
     languages = names.split(",") if isinstance(names, str) else names
     table = None if vocabulary is None else read_fairseq_table(vocabulary, languages or None)
     beam = 5 if "register_factor" in arguments else 4
     decode = Decode(beam_size=beam)
-    return Foreign(path, model, _instruction(path, arguments), tensors, FAIRSEQ, table, decode)
+    instruction = _instruction(path, arguments)
+    return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
 
 
 def export_fairseq(
@@ -211,7 +220,10 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
 def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
     if "register_factor" in arguments:
         return "register"
-    source = {"src": "source", "tgt": "target"}.get(str(arguments.get("encoder_langtok")))
+    tag = arguments.get("encoder_langtok")
+    if tag is None and str(arguments.get("arch")).endswith("_merged"):
+        tag = "tgt"  # stands in the text itself
+    source = {"src": "source", "tgt": "target"}.get(str(tag))
     wanted = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
     for key, instruction in INSTRUCTIONS.items():
         if instruction == wanted:
@@ -278,11 +290,13 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     }
     if is_register:
         found["register_factor"] = model.register_factor
-    return found | _adaption_arguments(model, "attention_position_bias" in found)
+    return found | _method_arguments(model, "attention_position_bias" in found)
 
 
-def _adaption_arguments(model: Model, phased: bool) -> dict[str, Any]:
-    """Returns what PhasedDecoder's settings say of adaption modules, the one method it has."""
+def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
+    """Returns what settings say of methods: of PhasedDecoder's, or of AdapNonCenter's models."""
+    if branches := None if phased else branch_settings(model):
+        return branches
     found: dict[str, Any] = {"flag": "False", "inner_size": 0, "dropout": 0.1} if phased else {}
     for method in model.methods:
         if not (phased and isinstance(method, Adaption)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Foreign:
         dialect: of the names.
         tokens: its vocabulary, if it lies beside the weights or was given.
         decode: how its authors search.
+        fit: makes the model of the vocabulary's languages, where it depends on them.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class Foreign:
     dialect: Dialect
     tokens: TokenTable | None = None
     decode: Decode = Decode()
+    fit: Callable[[tuple[str, ...]], Model] | None = None
 
 
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:

@@ -64,9 +64,10 @@ def _open_foreign(
     ours, theirs = _vocabulary_folders(kind, path, vocabulary)
     foreign = _OPEN[kind](path, theirs)
     found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
-    model = dataclasses.replace(foreign.model, vocab_size=found.size)
-    layout = get_layout(model.layout, model.stage_layers)
     try:
+        model = foreign.fit(found.languages) if foreign.fit else foreign.model
+        model = dataclasses.replace(model, vocab_size=found.size)
+        layout = get_layout(model.layout, model.stage_layers)
         params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -72,13 +73,15 @@ class Entry:
     """How one parameter of ours is stored elsewhere.
 
     Attributes:
-        path: keys into our parameter tree.
-        shape: ours.
+        path: keys into our parameter tree; () is a tensor of theirs that we do not have: it is
+            not read, and zeros are written.
+        shape: ours, without the axis of slots.
         names: suffixes of the other name; several where a matrix may be stored more than once.
         written: the names to write.
         other_shape: the other one.
         read: from their array to ours.
         write: the inverse.
+        slot: where along our first axis theirs stands, if several of theirs are one of ours.
     """
 
     path: Path
@@ -88,6 +91,7 @@ class Entry:
     other_shape: tuple[int, ...]
     read: Change
     write: Change
+    slot: int | None = None
 
 
 def entries(config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray) -> list[Entry]:
@@ -125,8 +129,17 @@ def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
             f"expected); nothing was written. {len(problems)} problems:\n  " + "\n  ".join(problems)
         )
     params: dict[str, Any] = {}
+    stacks: dict[Path, dict[int, LazyArray]] = {}
     for entry, names in zip(table, found, strict=True):
-        put(params, entry.path, _ours(tensors[names[0]], entry))
+        if not entry.path:
+            continue
+        ours = _ours(tensors[names[0]], entry)
+        if entry.slot is None:
+            put(params, entry.path, ours)
+        else:
+            stacks.setdefault(entry.path, {})[entry.slot] = ours
+    for path, slots in stacks.items():
+        put(params, path, LazyArray.stacked([slots[number] for number in sorted(slots)]))
     return params
 
 
@@ -140,8 +153,13 @@ def written_tensors(
         table: from `entries`.
     """
     for entry in table:
-        leaf = get(params, entry.path)
-        lazy = leaf if isinstance(leaf, LazyArray) else LazyArray.of(np.asarray(leaf))
+        if entry.path:
+            leaf = get(params, entry.path)
+            lazy = leaf if isinstance(leaf, LazyArray) else LazyArray.of(np.asarray(leaf))
+        else:
+            lazy = LazyArray.of(np.zeros(entry.shape, np.float32))
+        if entry.slot is not None:
+            lazy = lazy.then(operator.itemgetter(entry.slot), entry.shape, lazy.dtype)
         for name in entry.written:
             yield name, lazy.then(entry.write, entry.other_shape, lazy.dtype)
 
@@ -301,7 +319,7 @@ class Names:
             lambda weight: weight.T.reshape(heads, width, embed),
             lambda kernel: kernel.reshape(square).T,
         )
-        yield self._vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
+        yield self.vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
 
     def mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
         """Yields the entries of a feed-forward's two layers.
@@ -317,14 +335,42 @@ class Names:
             kernel, weight = (before, after), (after, before)
             path_ = (*path, ours, "kernel")
             yield self._entry(path_, kernel, f"{name}.weight", weight, np.transpose, np.transpose)
-            yield self._vector((*path, ours, "bias"), f"{name}.bias", after)
+            yield self.vector((*path, ours, "bias"), f"{name}.bias", after)
+
+    def slots(self, path: Path, names: tuple[str, str], sizes: tuple[int, int]) -> Iterator[Entry]:
+        """Yields the entries of the branches of languages, and of the centre's, which we lack.
+
+        Args:
+            path: of the branches.
+            names: their names of the lists of layers.
+            sizes: number of branches, and the width between their layers.
+        """
+        count, hidden = sizes
+        embed = self.config.embed
+        pairs = (("first", embed, hidden), ("second", hidden, embed))
+        for (ours, before, after), name in zip(pairs, names, strict=True):
+            for theirs in range(count + 1):
+                slot = theirs - 1 if theirs else None
+                kernel = self._entry(
+                    (*path, ours, "kernel"),
+                    (before, after),
+                    f"{name}.{theirs}.weight",
+                    (after, before),
+                    np.transpose,
+                    np.transpose,
+                )
+                bias = self.vector((*path, ours, "bias"), f"{name}.{theirs}.bias", after)
+                for entry in (kernel, bias):
+                    own = entry.path if theirs else ()
+                    yield dataclasses.replace(entry, path=own, slot=slot)
 
     def norm(self, path: Path, name: str) -> Iterator[Entry]:
         """Yields the entries of a norm; arguments as in `attention`."""
-        yield self._vector((*path, "scale"), f"{name}.weight", self.config.embed)
-        yield self._vector((*path, "bias"), f"{name}.bias", self.config.embed)
+        yield self.vector((*path, "scale"), f"{name}.weight", self.config.embed)
+        yield self.vector((*path, "bias"), f"{name}.bias", self.config.embed)
 
-    def _vector(self, path: Path, name: str, size: int) -> Entry:
+    def vector(self, path: Path, name: str, size: int) -> Entry:
+        """Returns the entry of a vector; arguments as in `attention`."""
         return self._entry(path, (size,), name, (size,), _same, _same)
 
     def _entry(

@@ -10,4 +10,5 @@ SECTIONS = {
     "cut_residual": "CutResidual",
     "graft": "Graft",
     "instructcl": "InstruCL",
+    "language_layers": "LanguageLayers",
 }

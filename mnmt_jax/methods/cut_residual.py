@@ -12,6 +12,7 @@ Information"), the attention of the middle encoder layer; the third paper's SD, 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from mnmt_jax.config.fields import Amount
 from mnmt_jax.config.method import Method
@@ -28,10 +29,13 @@ class CutResidual(Method, name="cut_residual"):
         layer: counted from 1 through all stages; 0 is the middle one of the first stage, number
             floor(layers / 2) + 1.
         sublayer: whose connection it is: `attention` (Liu et al.) or `mlp` (SD's encoder).
+        norm: of all sublayers of that layer: `pre`, `post`, or as the model's; SD's encoder layer
+            in IWSLT17, Europarl and OPUS-100 is `pre` amid `post` (language-layers spec 2.2).
     """
 
     layer: Amount = 0
     sublayer: str = "attention"
+    norm: Literal["", "pre", "post"] = ""
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan without the connection.
@@ -58,6 +62,10 @@ class CutResidual(Method, name="cut_residual"):
                 f"CutResidual.sublayer='{self.sublayer}': the layer has {listed(names)}; choose one"
             )
         return tuple(
-            dataclasses.replace(each, residual=each.residual and each.name != self.sublayer)
+            dataclasses.replace(
+                each,
+                residual=each.residual and each.name != self.sublayer,
+                norm=self.norm or each.norm,
+            )
             for each in layer
         )

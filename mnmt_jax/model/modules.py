@@ -60,7 +60,8 @@ _draws = functools.partial(jax.jit, static_argnums=(1, 2))
 
 
 @functools.cache
-def _uniform_fan_in(fan_in: int) -> Callable[..., Array]:
+def uniform_fan_in(fan_in: int) -> Callable[..., Array]:
+    """Returns the initialiser U(-b, b) with b = 1 / sqrt(fan_in), PyTorch's of Linear."""
     bound = 1.0 / math.sqrt(fan_in)
 
     def init(rng: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -110,8 +111,9 @@ def _projection(config: Model, features: int | tuple[int, ...], **options: Any) 
     return Projection(features, config=config, dtype=jnp.dtype(config.dtype), **options)
 
 
-def _linear(config: Model, features: int, fan_in: int) -> Projection:
-    init = _uniform_fan_in(fan_in)
+def linear(config: Model, features: int, fan_in: int) -> Projection:
+    """Returns a linear map [fan_in, features] as PyTorch initialises it."""
+    init = uniform_fan_in(fan_in)
     return _projection(config, features, kernel_init=init, bias_init=init)
 
 
@@ -129,7 +131,7 @@ class Attention(nn.Module):
                 config,
                 (config.heads, config.head_dim),
                 kernel_init=_xavier_uniform(1 / math.sqrt(2)),
-                bias_init=_uniform_fan_in(config.embed),
+                bias_init=uniform_fan_in(config.embed),
             )
 
         self.query, self.key, self.value = projection(), projection(), projection()
@@ -187,8 +189,8 @@ class FeedForward(nn.Module):
     def setup(self) -> None:
         """Creates wi [embed, hidden] and wo [hidden, embed]."""
         config = self.config
-        self.wi = _linear(config, self.hidden, config.embed)
-        self.wo = _linear(config, config.embed, self.hidden)
+        self.wi = linear(config, self.hidden, config.embed)
+        self.wo = linear(config, config.embed, self.hidden)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(

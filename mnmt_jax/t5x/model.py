@@ -114,6 +114,7 @@ class TranslationModel(models.BaseTransformerModel):
             decode_fn: as in `make_model`.
         """
         pieces = vocabulary.vocabulary
+        config = config.fitted(pieces.languages)
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
         if learner.before:
             raise UserError(
@@ -156,9 +157,10 @@ class TranslationModel(models.BaseTransformerModel):
 
         def axes(path: tuple[str, ...], leaf: Any) -> flax_partitioning.AxisMetadata:
             names = parameter_axes("/".join(path))
-            # Published vocabularies have odd sizes; such an axis stays whole.
+            # Published vocabularies have odd sizes; such an axis stays whole, as do slots, whose
+            # axis of t5x's mesh the width has too.
             parts = self._config.mesh.tensor
-            whole = leaf.shape[0] % parts and names[0] == "vocab"
+            whole = names[0] == "slot" or (leaf.shape[0] % parts and names[0] == "vocab")
             return flax_partitioning.AxisMetadata(names=(None, *names[1:]) if whole else names)
 
         flat = traverse_util.flatten_dict(flax.core.unfreeze(params))

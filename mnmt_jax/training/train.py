@@ -224,7 +224,7 @@ class Session:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
         check_alike("the configuration", repr(config))
         cache = TokenCache.open(config.data.cache)
-        config = _with_tasks(config, cache)
+        config = _spelled_out(config, cache)
         self.config, self.run = config, run
         self.mesh = make_mesh(config.mesh)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
@@ -461,10 +461,11 @@ class Session:
         )
 
 
-def _with_tasks(config: Config, cache: TokenCache) -> Config:
-    """Spells the training tasks out, so that the run directory alone tells what is zero-shot."""
+def _spelled_out(config: Config, cache: TokenCache) -> Config:
+    """Names training tasks and languages, so that the run directory alone tells what it is of."""
     tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
+    return config.fitted(cache.vocabulary.languages)
 
 
 def _make_pipeline(

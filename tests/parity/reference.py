@@ -13,6 +13,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.language_layers import LanguageLayers
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
@@ -45,7 +46,7 @@ class Reference:
     def train_batch(self) -> dict:
         """What training reads: labels, tags and the identity pairs beside the spans."""
         tags = np.array([[source[0]] for source in self.sources], np.int32)
-        batch = self.batch | {"target_labels": self.labels, "target_lang": tags}
+        batch = {"target_lang": tags} | self.batch | {"target_labels": self.labels}
         pairs = []
         for source, label in zip(self.sources, self.labels, strict=True):
             target = label[: np.flatnonzero(label)[-1] + 1].tolist()  # with eos
@@ -70,8 +71,37 @@ def _cut_residual(values) -> Model:
     )
 
 
+def _language_layers(values) -> Model:
+    """FCLL, or SD: one decoder layer with branches, one encoder layer without a residual."""
+    layers = int(values["layers"])
+    languages = tuple(f"l{number}" for number in range(1, int(values["languages"]) + 1))
+    branches = LanguageLayers(
+        languages=languages,
+        without=(languages[int(values["centre_language"]) - 1],),
+        mlp=int(values["branch_inner"]),
+    )
+    methods = (branches,)
+    if "modified_layer_index" in values:
+        layer = int(values["modified_layer_index"]) + 1
+        norm = str(values["encoder_modified_layer_norm"])
+        branches = dataclasses.replace(branches, layers=(layers + layer,))
+        methods = (branches, CutResidual(layer, "mlp", norm))
+    return Model(
+        layout="encoder_decoder",
+        stage_layers=(layers, layers),
+        norm="pre" if values["pre_norm"] else "post",
+        methods=methods,
+        **_sizes(values),
+    )
+
+
 # Files of methods say their family; those of registers and two stages have none.
-FAMILIES = {"residual": _cut_residual}
+FAMILIES = {
+    "residual": _cut_residual,
+    "fcll": _language_layers,
+    "sd": _language_layers,
+    "sd_merged": _language_layers,
+}
 
 
 def _family(path: Path) -> str:
@@ -94,6 +124,8 @@ def load_reference(path: Path) -> Reference:
     sources = _rows(values["source_right_padded"], values["source_lengths"])
     labels = _rows(values["target_labels"], values["target_lengths"])
     batch = _spans(values, config, layout, list(zip(sources, labels, strict=True)))
+    if "target_language" in values:  # theirs count from 1
+        batch["target_lang"] = values["target_language"].astype(np.int32)[:, None] - 1
     padded = np.zeros_like(batch["target_tokens"])
     for row, label in enumerate(labels):
         padded[row, : len(label)] = label

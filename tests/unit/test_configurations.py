@@ -16,6 +16,7 @@ from mnmt_jax.cost.configurations import (
     parameter_counts,
     run_files,
 )
+from mnmt_jax.cost.describe import describe
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
@@ -66,6 +67,21 @@ TOTALS = {
     "two_stage_m2m100_1.2b": 634_925_056,
     "two_stage_adaption_m2m100_1.2b": 668_497_920,
 }
+# language_layers.md 7: without the table, what FCLL and SD add of ours and of the authors', which
+# have a branch for the centre too that computes nothing.
+BRANCHED = {
+    "iwslt17": (36_782_080, (15_751_695, 21_002_255), (3_150_339, 4_200_451)),
+    "europarl_triangle": (36_782_080, (15_751_695, 21_002_255), (3_150_339, 4_200_451)),
+    "europarl_square": (36_782_080, (21_002_260, 26_252_820), (4_200_452, 5_250_564)),
+    "ted20": (31_543_296, (119_712_882, 126_013_554), (19_952_147, 21_002_259)),
+    # Of the 95 languages of our corpus; with the paper's 100 below.
+    "opus100_base": (44_138_496, (592_263_732, 598_564_404), (98_710_622, 99_760_734)),
+}
+for family, (body, fcll, sd) in BRANCHED.items():
+    entries = {"iwslt17": 40_005, "europarl_triangle": 40_004, "europarl_square": 40_005}
+    table = 512 * (entries | {"ted20": 70_021, "opus100_base": 64_096})[family]
+    TOTALS |= {f"{kind}_{family}": table + body for kind in ("encoder_decoder", "residual")}
+    TOTALS |= {f"fcll_{family}": table + body + fcll[0], f"sd_{family}": table + body + sd[0]}
 
 
 def model(name, *bindings):
@@ -88,7 +104,29 @@ def test_total(name):
     assert sum(counts.values()) == 2 * TOTALS[name]
     assert counts["embedding"] == config.vocab_size * config.embed
     assert (counts["adaption"] > 0) == ("adaption" in name)
-    assert config.heads * 64 == config.embed
+    assert config.heads * (128 if "ted20" in name else 64) == config.embed
+
+
+@pytest.mark.parametrize("family", BRANCHED)
+def test_branches_count_as_ours_and_as_the_authors(family):
+    for kind, (ours, theirs) in zip(("fcll", "sd"), BRANCHED[family][1:], strict=True):
+        config = model(f"{kind}_{family}")
+        sizes = {"source_length": 8, "target_length": 8, "beam": 1}
+        counts = describe(config, config.vocab_size, **sizes)["parameters"]
+        assert counts["language_mlp"] == ours
+        assert counts["language_mlp"] + counts["unused_elsewhere"] == theirs
+
+
+def test_all_languages_of_the_paper():
+    """OPUS-100 has a hundred, of five of which our corpus has no tests and so no pairs."""
+    codes = tuple(f"l{number}" for number in range(100))
+    for kind, own in (("fcll", 623_767_122), ("sd", 103_961_187)):
+        config = model(
+            f"{kind}_opus100_base",
+            f"LanguageLayers.languages={codes}",
+            "LanguageLayers.without=('l0',)",
+        )
+        assert parameter_counts(config)["language_mlp"] == own
 
 
 @pytest.mark.parametrize(
@@ -120,6 +158,8 @@ def test_other_readings_are_one_binding_away(name, bindings, total):
         ("ted19", {0: 0.0, 2000: 2.5e-4, 4000: 5e-4}),
         ("opus100_deep", {0: 0.0, 4000: 7e-4, 50_000: 1.980e-4}),
         ("opus100_wide", {0: 0.0, 4000: 5e-4, 100_000: 1.0e-4}),
+        ("iwslt17", {0: 0.0, 4000: 5e-4, 100_000: 1.0e-4}),
+        ("opus100_base", {0: 0.0, 4000: 7e-4}),
         ("mitre_finetune_5", {0: 0.0, 1: 1e-4, 2: 7.071e-5, 3: 5.774e-5}),
         ("ted19_from_m2m100_1.2b", {0: 0.0, 4000: 2e-4}),
     ],
@@ -139,6 +179,11 @@ def test_schedule(name, landmarks):
         ("ted19", 8 * 4000, 8),
         ("opus100_deep", 8 * 4000 * 16, 8),
         ("opus100_wide", 8 * 2000 * 32, 8),
+        ("iwslt17", 4 * 4000, 4),
+        ("europarl_triangle", 4 * 4000, 4),
+        ("europarl_square", 4 * 4000, 4),
+        ("ted20", 4 * 4000, 4),
+        ("opus100_base", 4 * 6000 * 2, 4),
         ("ted19_from_m2m100_418m", 8 * 4000, 8),
         ("ted19_from_nllb_600m", 8 * 2000 * 2, 8),
         ("ted19_from_m2m100_1.2b", 4 * 4000 * 2, 4),
@@ -171,6 +216,11 @@ def test_every_published_run_is_tested_here():
         ("ted19", (210_000, 0, 5.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
         ("opus100_deep", (50_000, 0, 5.0, 1e-8, 0.0, 0.1, 0.0, 0.1, 4, 127)),
         ("opus100_wide", (100_000, 0, 5.0, 1e-8, 0.0, 0.1, 0.05, 0.1, 4, 127)),
+        ("iwslt17", (100_000, 1, 1.0, 1e-8, 1e-4, 0.3, 0.0, 0.1, 4, 200)),
+        ("europarl_triangle", (100_000, 1, 1.0, 1e-8, 1e-4, 0.3, 0.0, 0.1, 4, 200)),
+        ("europarl_square", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
+        ("ted20", (1_290_000, 1, 1.0, 1e-8, 1e-4, 0.2, 0.0, 0.1, 4, 200)),
+        ("opus100_base", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
         ("ted19_from_m2m100_418m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("ted19_from_nllb_600m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("ted19_from_m2m100_1.2b", (70_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),

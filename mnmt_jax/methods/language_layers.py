@@ -1,0 +1,281 @@
+"""Language-specific layers: CLL, in every decoder layer FCLL, in one of them half of SD.
+
+Beside the feed-forward of a layer stands one for each target language but the centre's, smaller and
+scaled by a learnt number: norm(x + drop(ffn(x)) + drop_q(t_l branch_l(x))).
+
+Source: third paper, section 3, equations 2 and 3; initialisation and where the dropout stands are
+in the authors' code alone (language-layers spec 2.1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from mnmt_jax.config.fields import Count, Rate
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layout import Stage
+from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
+from mnmt_jax.distributed.sharding import platform
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.model.context import Place
+from mnmt_jax.model.modules import ACTIVATIONS, linear, uniform_fan_in
+from mnmt_jax.model.routing import Branches, choose_routing, route
+from mnmt_jax.model.sublayers import FeedForward
+
+_FIRST_SCALE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageLayers(Method, name="language_layers"):
+    """A feed-forward of its own for each target language, beside the shared one.
+
+    Attributes:
+        languages: codes of all languages, in the order of the vocabulary's tags; () takes the
+            vocabulary's.
+        without: those of them that have none: the centre, e.g. `('en',)`.
+        layers: that have them, counted from 1 through all stages; () is every layer that the
+            target passes.
+        mlp: hidden width of each.
+        dropout: rate on what they give, after the scale.
+        routing: key of `mnmt_jax.model.routing.ROUTINGS`, all of which compute the same; `auto` is
+            the fastest for the number of languages and the devices.
+        off: leave what they give out, as in the paper's Table 9; parameters stay.
+    """
+
+    languages: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    layers: tuple[Count, ...] = ()
+    mlp: Count = 1024
+    dropout: Rate = 0.3
+    routing: Literal["auto", "one_hot", "gather", "loop", "ragged"] = "auto"
+    off: bool = False
+
+    def fitted(self, languages: Sequence[str]) -> LanguageLayers:
+        """Returns it with the languages of a vocabulary.
+
+        Raises:
+            UserError: if it has others.
+        """
+        if self.languages not in ((), tuple(languages)):
+            raise UserError(
+                f"LanguageLayers.languages={self.languages!r}, but the vocabulary has "
+                f"{tuple(languages)!r}; name these, or none"
+            )
+        return dataclasses.replace(self, languages=tuple(languages))
+
+    def edit(self, plan: Plan, config: Model) -> Plan:
+        """Returns the plan with the branches.
+
+        Raises:
+            UserError: if there are no languages or no such layers.
+        """
+        if not self.languages:
+            raise UserError(
+                "LanguageLayers.languages=(): name the vocabulary's languages in the order of "
+                "their tags"
+            )
+        if unknown := [code for code in self.without if code not in self.languages]:
+            raise UserError(
+                f"LanguageLayers.without names {listed(unknown)}; LanguageLayers.languages are "
+                f"{listed(self.languages)}"
+            )
+        if not any(slot >= 0 for slot in self.slots):
+            raise UserError(
+                f"LanguageLayers.without={self.without!r}: no language has a branch; leave one out"
+            )
+        layout = plan.layout
+        if wrong := [number for number in self.layers if number > layout.layers]:
+            raise UserError(
+                f"LanguageLayers.layers={self.layers}: the model has {layout.layers} layers, not "
+                f"{wrong[0]}"
+            )
+        kind = LanguageMLP(config.mlp, slots=self.slots, settings=self)
+        chosen = self.layers or layout.layers_with(layout.generated)
+        return plan.with_layers(
+            lambda number, layer: _exchanged(layer, kind) if number in chosen else layer
+        )
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Of each language, the branch that it takes; -1 is none."""
+        having = [code for code in self.languages if code not in self.without]
+        return tuple(having.index(code) if code in having else -1 for code in self.languages)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageMLP(FeedForward):
+    """A shared feed-forward, and beside it the branch of each position's target language.
+
+    Parameters: `wi` and `wo` as those of a feed-forward; `branch/first` and `branch/second`,
+    `kernel` [slots, in, out] and `bias` [slots, out] each; `branch/scale` [slots].
+
+    Attributes:
+        slots: of each language of the vocabulary; -1 is none.
+        settings: of the method.
+    """
+
+    slots: tuple[int, ...] = ()
+    settings: LanguageLayers = LanguageLayers()
+
+    drops = True
+    languages = ("target_lang",)
+    inner: ClassVar = {"branch": "language_mlp"}
+    axes: ClassVar = {
+        "branch/first/kernel": ("slot", "embed", "mlp"),
+        "branch/first/bias": ("slot", "mlp"),
+        "branch/second/kernel": ("slot", "mlp", "embed"),
+        "branch/second/bias": ("slot", "channel"),
+        "branch/scale": ("slot",),
+    }
+
+    def module(self, config: Model) -> Any:
+        """Returns the shared layers and the branches."""
+        return LanguageFeedForward(config, self)
+
+    def change(self, module: Any, states: Array, place: Place) -> Array:
+        """Returns the change of states, the dropout of both in it."""
+        return module(states, place)
+
+    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+        """Yields how the parameters are stored in AdapNonCenter's fairseq.
+
+        Raises:
+            UserError: if it has no such model: there one language at most has no branch.
+        """
+        if len(self.settings.without) > 1:
+            raise UserError(
+                f"LanguageLayers.without={self.settings.without!r}: AdapNonCenter's models have "
+                "one centre at most"
+            )
+        yield from super().entries(names, path, theirs)
+        yield from names.slots(
+            (*path, "branch"),
+            tuple(f"{theirs}language_specific{number}" for number in (1, 2)),
+            (self.count, self.settings.mlp),
+        )
+        yield names.vector((*path, "branch", "scale"), f"{theirs}information_weights", self.count)
+
+    def unused_elsewhere(self, config: Model) -> int:
+        """Returns the size of the centre's branch, which the authors allocate and never use."""
+        hidden = self.settings.mlp
+        return 2 * config.embed * hidden + hidden + config.embed
+
+    @property
+    def count(self) -> int:
+        """Number of branches."""
+        return max(self.slots) + 1
+
+    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yields the shared layers and those of one branch, as for a language that has one."""
+        yield from super().maps(config, stage, roles, lengths)
+        positions = sum(lengths[role] for role in roles)
+        yield "branch/first", positions, (config.embed, self.settings.mlp)
+        yield "branch/second", positions, (self.settings.mlp, config.embed)
+
+
+class LanguageFeedForward(nn.Module):
+    """A feed-forward with branches beside it; see `LanguageMLP` for the parameters."""
+
+    config: Model
+    kind: LanguageMLP
+
+    def setup(self) -> None:
+        """Creates the shared layers, which are named as without branches, and the branches."""
+        config, kind = self.config, self.kind
+        self.activation = ACTIVATIONS[kind.activation or config.activation]
+        self.wi = linear(config, kind.hidden, config.embed)
+        self.wo = linear(config, config.embed, kind.hidden)
+        self.branch = Branch(config, kind)
+        self.drop = nn.Dropout(config.dropout)
+        self.drop_branch = nn.Dropout(kind.settings.dropout)
+
+    def __call__(
+        self, states: Float[Array, "batch length embed"], place: Place
+    ) -> Float[Array, "batch length embed"]:
+        """Returns what the shared layers and the branches change, each with its dropout."""
+        shared = self.wo(self.activation(self.wi(states)))
+        shared = self.drop(shared, deterministic=place.deterministic)
+        own = self.branch(states, place)
+        if self.kind.settings.off:
+            return shared
+        return shared + self.drop_branch(own, deterministic=place.deterministic)
+
+
+class Branch(nn.Module):
+    """The scaled branch of each position's target language; 0 where it has none.
+
+    Parameters: as in `LanguageMLP`.
+    """
+
+    config: Model
+    kind: LanguageMLP
+
+    def setup(self) -> None:
+        """Creates the branches."""
+        embed, hidden, count = self.config.embed, self.kind.settings.mlp, self.kind.count
+        self.first = Stacked((count, embed, hidden))
+        self.second = Stacked((count, hidden, embed))
+        self.scale = self.param(
+            "scale", nn.initializers.constant(_FIRST_SCALE), (count,), jnp.float32
+        )
+
+    def __call__(
+        self, states: Float[Array, "batch length embed"], place: Place
+    ) -> Float[Array, "batch length embed"]:
+        """Returns t_l branch_l(states)."""
+        slots = jnp.asarray((*self.kind.slots, -1))[place.language("target_lang")]
+        own = route(
+            states,
+            slots,
+            Branches(*(array.astype(states.dtype) for array in (*self.first(), *self.second()))),
+            ACTIVATIONS[self.kind.activation or self.config.activation],
+            routing=self._routing(),
+        )
+        # What has no branch is 0 already: it takes the first's scale, whose gradient is then 0.
+        scale = self.scale[jnp.maximum(slots, 0)][..., None]
+        return (own * scale).astype(states.dtype)
+
+    def _routing(self) -> str:
+        chosen = self.kind.settings.routing
+        return choose_routing(self.kind.count, platform()) if chosen == "auto" else chosen
+
+
+class Stacked(nn.Module):
+    """Parameters of one linear layer per slot: `kernel` [slots, in, out] and `bias` [slots, out].
+
+    First values are the authors': Xavier-uniform weights, PyTorch's Linear default for biases.
+    """
+
+    shape: tuple[int, int, int]
+
+    @nn.compact
+    def __call__(self) -> tuple[Float[Array, slots in out], Float[Array, " slots out"]]:
+        """Returns both."""
+        slots, fan_in, out = self.shape
+        kernel = self.param("kernel", _stacked_xavier, self.shape, jnp.float32)
+        bias = self.param("bias", uniform_fan_in(fan_in), (slots, out), jnp.float32)
+        return kernel, bias
+
+
+_stacked_xavier = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", batch_axis=(0,))
+
+
+def _exchanged(layer: Layer, kind: LanguageMLP) -> Layer:
+    """Returns a layer with its feed-forward exchanged.
+
+    Raises:
+        UserError: if it has none.
+    """
+    if not any(isinstance(each.kind, FeedForward) and each.name == "mlp" for each in layer):
+        names = listed([each.name for each in layer])
+        raise UserError(f"language_layers: a layer of {names} has no 'mlp' to stand beside")
+    return tuple(
+        dataclasses.replace(each, kind=kind) if each.name == "mlp" else each for each in layer
+    )
