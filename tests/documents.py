@@ -104,6 +104,7 @@ LISTED: Mapping[str, str] = {
     "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",
     "pip install ": "installs packages",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
+    "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",
     "python scripts/compile_ahead.py": "needs libtpu: tests/tpu runs the small one",
     "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
