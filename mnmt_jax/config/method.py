@@ -109,6 +109,24 @@ class Method(Checked):
         return self
 
 
+def fit_languages(method: Any, languages: Sequence[str]) -> Any:
+    """Returns a method whose field `languages` are those of a vocabulary.
+
+    Args:
+        method: with such a field; empty takes any.
+        languages: codes, in the order of their tags.
+
+    Raises:
+        UserError: if it has others.
+    """
+    if method.languages not in ((), tuple(languages)):
+        raise UserError(
+            f"{type(method).__name__}.languages={method.languages!r}, but the vocabulary has "
+            f"{tuple(languages)!r}; name these, or none"
+        )
+    return dataclasses.replace(method, languages=tuple(languages))
+
+
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
     """Returns the objectives of methods, those of their players too."""
     found: list[Objective] = []

@@ -226,12 +226,21 @@ class Converter:
         """
         if view.side == SOURCE:
             return lengths
-        longer = max(0, self.instruction.source_extra - self.instruction.target_extra)
+        instruction = self.instruction_of(view)
+        longer = max(0, instruction.source_extra - instruction.target_extra)
         return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
+
+    def instruction_of(self, view: View) -> Instruction:
+        """Returns where tags stand in a view."""
+        if not view.as_it_stands:
+            return self.instruction
+        tag = TARGET if self.instruction.target_tag else None
+        return dataclasses.replace(self.instruction, source_tag=tag)
 
     def _view_batch(self, view: View, segments: Segments, rows: int) -> HostBatch:
         """Lays out a sentence of each pair as its source, in the same rows and segments."""
-        converter = dataclasses.replace(self, lengths=self.view_lengths(view, self.lengths))
+        lengths, instruction = self.view_lengths(view, self.lengths), self.instruction_of(view)
+        converter = dataclasses.replace(self, lengths=lengths, instruction=instruction)
         language = segments.per_segment[PER_SEGMENT.index(f"{view.side}_lang")]
         pairs = dataclasses.replace(
             segments,
@@ -276,9 +285,10 @@ class Converter:
 
 
 def views_of(config: Config) -> tuple[View, ...]:
-    """Returns the views that the objectives of a run read."""
+    """Returns the views that the objectives of a run read and that need arrays of their own."""
     reads = [read for each in all_objectives(config.methods) for read in each.reads]
-    return tuple(dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view))
+    views = dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view)
+    return tuple(view for view in views if not view.is_batch)
 
 
 def training_converter(config: Config, vocabulary: Vocabulary, roles: tuple[str, ...]) -> Converter:

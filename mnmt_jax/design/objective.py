@@ -24,11 +24,14 @@ class States:
         layer: counted from 1 through all stages; the role must pass it.
         role: whose states.
         view: of which sentences; None is the batch itself.
+        ended: after what the role passes at the end of its stage besides, whose last layer this
+            must be: with norms first, the norm there.
     """
 
     layer: int
     role: str = SOURCE
     view: View | None = None
+    ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Kind:
         drops: whether its module drops units of the change, in the place of the residual stream's
             dropout.
         languages: of `mnmt_jax.design.layouts.LANGUAGES`, those that it asks a place for.
+        tags: number of the vocabulary's languages, if it asks for the vectors of their tags.
         other_norm: name of its norm in fairseq and Hugging Face.
         inner: name of a part of its parameters -> under which they are counted instead.
         axes: end of a parameter's path -> its logical axes (`mnmt_jax.distributed.sharding.RULES`),
@@ -37,6 +38,7 @@ class Kind:
     reads = False
     drops = False
     languages: tuple[str, ...] = ()
+    tags: int = 0
     other_norm = ""
     inner: ClassVar[Mapping[str, str]] = {}
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -285,8 +287,19 @@ class Plan:
 
     def languages(self) -> frozenset[str]:
         """Returns the languages that any sublayer asks for."""
-        sublayers = (*self.around(), *self.aside, *(s for _, layer in self.layers() for s in layer))
-        return frozenset(name for each in sublayers for name in each.kind.languages)
+        return frozenset(name for kind in self._kinds() for name in kind.languages)
+
+    def tags(self) -> int:
+        """Returns the number of languages whose tags' vectors any sublayer asks for."""
+        return max((kind.tags for kind in self._kinds()), default=0)
+
+    def _kinds(self) -> Iterator[Kind]:
+        for each in (
+            *self.around(),
+            *self.aside,
+            *(s for _, layer in self.layers() for s in layer),
+        ):
+            yield each.kind
 
     def static(self, layers: int | None = None) -> tuple[StagePlan, ...]:
         """Returns the plans of `Layout.static_stages`.

@@ -11,4 +11,6 @@ SECTIONS = {
     "graft": "Graft",
     "instructcl": "InstruCL",
     "language_layers": "LanguageLayers",
+    "lcs": "LCS",
+    "mrasp2": "MRASP2",
 }

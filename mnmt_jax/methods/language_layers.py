@@ -18,7 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from mnmt_jax.config.fields import Count, Rate
-from mnmt_jax.config.method import Method
+from mnmt_jax.config.method import Method, fit_languages
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
@@ -63,12 +63,8 @@ class LanguageLayers(Method, name="language_layers"):
         Raises:
             UserError: if it has others.
         """
-        if self.languages not in ((), tuple(languages)):
-            raise UserError(
-                f"LanguageLayers.languages={self.languages!r}, but the vocabulary has "
-                f"{tuple(languages)!r}; name these, or none"
-            )
-        return dataclasses.replace(self, languages=tuple(languages))
+        fitted: LanguageLayers = fit_languages(self, languages)
+        return fitted
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the branches.

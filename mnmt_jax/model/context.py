@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.attention.core import Dropout, attend, attend_beams
@@ -112,6 +112,8 @@ class Context:
         segment_ids: role -> int32 [batch, length]; 0 is padding.
         languages: those that the plan's kinds ask for, int32 [batch, segments], -1 where no segment
             is.
+        tags: vectors of the tags of these languages as the source's table has them, float
+            [batch, segments, embed], if any kind asks for them.
         reader: answers attention; None outside layers.
         deterministic: no dropout.
         joined: apply what works position by position to all spans laid end to end; `fsdp` then
@@ -122,6 +124,7 @@ class Context:
     segment_ids: Spans
     languages: dict[str, Array]
     reader: Any = None
+    tags: dict[str, Array] = flax.struct.field(default_factory=dict)
     deterministic: bool = flax.struct.field(pytree_node=False, default=True)
     joined: bool = flax.struct.field(pytree_node=False, default=False)
 
@@ -182,6 +185,15 @@ class Place:
             )
         segments = jnp.maximum(self.segment_ids - 1, 0)
         return jnp.take_along_axis(self.context.languages[name], segments, axis=1)
+
+    def tag(self, name: str) -> Float[Array, "batch length embed"]:
+        """Returns the vector of that language's tag, scaled as embedded tokens are.
+
+        Args:
+            name: as in `language`; the kind names it in `languages` and has `tags`.
+        """
+        segments = jnp.maximum(self.segment_ids - 1, 0)[..., None]
+        return jnp.take_along_axis(self.context.tags[name], segments, axis=1)
 
 
 def map_spans(

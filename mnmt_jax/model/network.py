@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -144,16 +145,16 @@ class Network(nn.Module, Passing):
         """Computes `features` and, in the same pass, states as those of `states`."""
         _, _, layers = self._run(batch, self.plan.stages, deterministic)
         after = [passed.spans.get(self.layout.generated) for passed in layers]
-        features = self._finish(after, self._context(batch, deterministic))
-        return features, _picked(layers, reads)
+        context = self._context(batch, deterministic)
+        return self._finish(after, context), self._picked(layers, reads, context)
 
     def states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
     ) -> tuple[Array, ...]:
         """Computes states of static roles after layers, and no layer beyond the last of them.
 
-        With norms first they are the residual stream, before any norm at the end of a stage;
-        otherwise the output of the layer's last norm.
+        With norms first they are the residual stream, before any norm at the end of a stage unless
+        that is asked for; otherwise the output of the layer's last norm.
 
         Args:
             batch: as for `features`; the generated role's spans are not needed.
@@ -162,7 +163,7 @@ class Network(nn.Module, Passing):
         """
         parts = self.plan.static(max(each.layer for each in reads))
         _, _, layers = self._run(batch, parts, deterministic)
-        return _picked(layers, reads)
+        return self._picked(layers, reads, self._context(batch, deterministic))
 
     def change_aside(
         self,
@@ -235,7 +236,9 @@ class Network(nn.Module, Passing):
         role, positions = self.layout.generated, cache.index[None, None]
         self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
         spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
-        context = Context({role: positions}, {role: jnp.ones_like(tokens[:, :1])}, cache.languages)
+        segment_ids = {role: jnp.ones_like(tokens[:, :1])}
+        tags = self._tags(cache.languages)
+        context = Context({role: positions}, segment_ids, cache.languages, tags=tags)
         layers: list[LayerCache] = []
         after: list[Any] = []  # of each layer, None before the role is there
         for part in self.plan.stages:
@@ -284,11 +287,22 @@ class Network(nn.Module, Passing):
     def _context(self, batch: Batch, deterministic: bool) -> Context:
         positions, segment_ids = (_by_role(batch, kind) for kind in ("positions", "segment_ids"))
         languages = self._languages(batch)
-        return Context(positions, segment_ids, languages, deterministic=deterministic)
+        tags = self._tags(languages)
+        return Context(positions, segment_ids, languages, tags=tags, deterministic=deterministic)
 
     def _languages(self, batch: Batch) -> dict[str, Array]:
         """Returns what the batch has of the languages that a sublayer asks for."""
         return {name: jnp.asarray(batch[name]) for name in self.plan.languages() & batch.keys()}
+
+    def _tags(self, languages: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the vectors of languages' tags, which are a vocabulary's last entries."""
+        count = self.plan.tags()
+        first, table = self.vocab_size - count, self.plan.table_of(SOURCE)
+        found = languages if count else {}
+        return {
+            name: split_rows(self._look_up_tokens(table, first + jnp.maximum(index, 0)))
+            for name, index in found.items()
+        }
 
     def _reader(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanReader:
         masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, segment_ids)
@@ -371,6 +385,21 @@ class Network(nn.Module, Passing):
         read = (end, *after)
         return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
 
+    def _picked(
+        self, layers: Sequence[_Passed], reads: Sequence[States], context: Context
+    ) -> tuple[Array, ...]:
+        counts = itertools.accumulate(len(part.layers) for part in self.plan.stages)
+        ends = dict(zip(counts, self.plan.stages, strict=True))
+
+        def picked(each: States) -> Array:
+            states = layers[each.layer - 1].spans[each.role]
+            if not each.ended:
+                return states
+            leave = ends[each.layer].leave
+            return self.pass_through(leave, {each.role: states}, context)[0][each.role]
+
+        return tuple(map(picked, reads))
+
     def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
         def term(head: Head, states: Array) -> Array:
             table = self.tables[head.table].astype(states.dtype)
@@ -382,15 +411,19 @@ class Network(nn.Module, Passing):
         self, table: Table, tokens: Int[Array, "*b"], positions: Int[Array, "*#b"]
     ) -> Float[Array, "*b embed"]:
         config = self.config
-        vectors = whole_width(self.tables[table.name])[tokens]
-        if config.embedding_scale:
-            vectors = vectors * jnp.float32(math.sqrt(config.embed))
+        vectors = self._look_up_tokens(table, tokens)
         match config.positions:
             case ("sinusoidal", base):
                 vectors = vectors + sinusoid(positions, config.embed, base)
             case ("learned", _):
                 vectors = vectors + whole_width(self.rows[table.name])[positions]
         return vectors.astype(jnp.dtype(config.dtype))
+
+    def _look_up_tokens(self, table: Table, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
+        vectors = whole_width(self.tables[table.name])[tokens]
+        if self.config.embedding_scale:
+            vectors = vectors * jnp.float32(math.sqrt(self.config.embed))
+        return vectors
 
     def _look_up(self, table: Table, tokens: Array, positions: Array) -> Array:
         return split_rows(self._embed(table, tokens, positions))
@@ -427,10 +460,6 @@ class Network(nn.Module, Passing):
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])
         return projected.keys, projected.values, _by_role(batch, "segment_ids")[role] != 0
-
-
-def _picked(layers: Sequence[_Passed], reads: Sequence[States]) -> tuple[Array, ...]:
-    return tuple(layers[each.layer - 1].spans[each.role] for each in reads)
 
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:

@@ -14,6 +14,7 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.converter import Converter, Lengths
+from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.t5x.feature_names import KINDS, LOSS_WEIGHTS, t5x_name
 
@@ -131,11 +132,13 @@ class RoleFeatureConverter(seqio.FeatureConverter):
         eos = tf.constant([vocabulary.eos_id], tf.int32)
         target = example["targets"]
         forced = [tags[TARGET]] if instruction.target_tag else []
-        spans = self._static(example["inputs"], tags)
+        spans = self._static(example["inputs"], tags, instruction)
         spans[TARGET] = tf.concat([self._trigger(tags[TARGET]), *forced, target], 0)
         sentences = {SOURCE: example["inputs"], TARGET: target}
         for view in self._views:
-            own = self._static(sentences[view.side], dict.fromkeys(tags, tags[view.side]))
+            instruction = self._converter.instruction_of(view)
+            own_tags = dict.fromkeys(tags, tags[view.side])
+            own = self._static(sentences[view.side], own_tags, instruction)
             spans |= {view.prefix + role: tokens for role, tokens in own.items()}
         return {
             **{span: spans[span] for span in self._spans},
@@ -143,9 +146,10 @@ class RoleFeatureConverter(seqio.FeatureConverter):
             **{name: example[name] + 1 for name in _LANGUAGES},
         }
 
-    def _static(self, pieces: tf.Tensor, tags: Example) -> dict[str, tf.Tensor]:
+    def _static(
+        self, pieces: tf.Tensor, tags: Example, instruction: Instruction
+    ) -> dict[str, tf.Tensor]:
         """Returns the static roles of a sentence, given the tags of its two languages."""
-        instruction = self._converter.instruction
         eos = tf.constant([self._converter.vocabulary.eos_id], tf.int32)
         first = [tags[instruction.source_tag]] if instruction.source_tag else []
         source = tf.concat([*first, pieces, eos], 0)

@@ -18,7 +18,7 @@ from mnmt_jax.design.layouts import TARGET
 from mnmt_jax.design.objective import Batch, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.trainable import EVERYTHING, Owned, Trainable
@@ -117,6 +117,13 @@ class Learner:
         terms = [objective.name for turn in self.turns for objective in turn.objectives]
         return (*LossSums._fields, *terms)
 
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The views that objectives read."""
+        reads = [each for turn in self.turns for one in turn.objectives for each in one.reads]
+        views = (each.view for each in reads if isinstance(each, States) and each.view)
+        return tuple(dict.fromkeys(views))
+
     def init_optimizers(self, params: Any) -> Any:
         """Returns the state of the optimizer; of several players' by name.
 
@@ -170,7 +177,15 @@ def _check_objectives(objectives: tuple[Objective, ...], layout: Layout) -> None
     for objective in objectives:
         if names.count(objective.name) > 1:
             raise UserError(f"objective '{objective.name}': the name is taken; choose another")
+        ends = {
+            sum(stage.layers for stage in layout.stages[: n + 1]) for n in range(len(layout.stages))
+        }
         for read in objective.reads:
+            if isinstance(read, States) and read.ended and read.layer not in ends:
+                raise UserError(
+                    f"objective '{objective.name}' reads what a stage ends with after layer "
+                    f"{read.layer}; stages end with layers {listed(list(map(str, ends)))}"
+                )
             if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
                 raise UserError(
                     f"objective '{objective.name}' reads '{read.role}' after layer {read.layer}, "

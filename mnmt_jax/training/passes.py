@@ -69,6 +69,8 @@ class Passes:
         Args:
             view: which; the languages are those of its sentences.
         """
+        if view.is_batch:
+            return self.batch
         own = {n: array for n, array in self.batch.items() if n.startswith(view.prefix)}
         arrays = {name.removeprefix(view.prefix): array for name, array in own.items()}
         return arrays | dict.fromkeys(LANGUAGES, self.batch[f"{view.side}_lang"])

@@ -397,7 +397,7 @@ class Session:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
         many = max(examples, 1.0)
         mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
-        views = self._pipeline.converter.views
+        views = self._learner.views
         read = {view: tokens[view.prefix + SOURCE] / many for view in views}
         return many * self._learner.train_flops(mean, read)
 

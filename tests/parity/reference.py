@@ -14,6 +14,7 @@ from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.mrasp2 import MRASP2
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
@@ -43,11 +44,38 @@ class Reference:
         return position and int(self.values["stage1_layers"]) + position
 
     @property
+    def sentence_contrast(self) -> tuple:
+        """mRASP2's term, if the file has it."""
+        if "temperature" not in self.values:
+            return ()
+        method = MRASP2(
+            self.config.stage_layers[0],
+            temperature=float(self.values["temperature"]),
+            weight=float(self.values["contrastive_lambda"]),
+        )
+        return method.objectives()
+
+    @property
+    def label_smoothing(self) -> float:
+        """As ours has it: older fairseq gives the right entry its share too."""
+        smoothing = float(self.values.get("label_smoothing", 0.1))
+        is_old = str(self.values.get("smoothing_form", "new")).startswith("old")
+        return smoothing * (1 - is_old / self.vocab_size)
+
+    @property
     def train_batch(self) -> dict:
         """What training reads: labels, tags and the identity pairs beside the spans."""
         tags = np.array([[source[0]] for source in self.sources], np.int32)
         batch = {"target_lang": tags} | self.batch | {"target_labels": self.labels}
         pairs = []
+        if self.sentence_contrast:
+            width = self.labels.shape[1]
+            ids = (self.labels != 0).astype(np.int32)
+            return batch | {
+                "positive_source_tokens": self.labels,
+                "positive_source_positions": np.arange(width, dtype=np.int32)[None] * ids,
+                "positive_source_segment_ids": ids,
+            }
         for source, label in zip(self.sources, self.labels, strict=True):
             target = label[: np.flatnonzero(label)[-1] + 1].tolist()  # with eos
             pairs.append(([source[0], *target], target))
@@ -67,6 +95,16 @@ def _cut_residual(values) -> Model:
         stage_layers=(int(values["encoder_layers"]), int(values["decoder_layers"])),
         norm="pre" if values["pre_norm"] else "post",
         methods=(CutResidual(int(values["modified_layer_index"]) + 1, sublayer),),
+        **_sizes(values),
+    )
+
+
+def _plain(values) -> Model:
+    """A stock encoder-decoder: mRASP2's contrast is of training alone."""
+    return Model(
+        layout="encoder_decoder",
+        stage_layers=(int(values["encoder_layers"]), int(values["decoder_layers"])),
+        norm="pre" if values["pre_norm"] else "post",
         **_sizes(values),
     )
 
@@ -101,6 +139,7 @@ FAMILIES = {
     "fcll": _language_layers,
     "sd": _language_layers,
     "sd_merged": _language_layers,
+    "mrasp2_contrastive": _plain,
 }
 
 

@@ -24,7 +24,6 @@ LOSS_RTOL = 1e-5
 GRADIENT_RTOL = 1e-4
 SCORE_ATOL = 1e-4
 ZERO_GRADIENT = 1e-5
-LABEL_SMOOTHING = 0.1
 
 
 def test_there_are_files():
@@ -50,7 +49,8 @@ def computed(reference, model):
     def compute(params):
         logits = model.apply({"params": params}, reference.batch)
         valid = jnp.asarray(reference.batch["target_segment_ids"] != 0)
-        plain = token_loss(logits, jnp.asarray(reference.labels), valid, LABEL_SMOOTHING)
+        smoothing = reference.label_smoothing
+        plain = token_loss(logits, jnp.asarray(reference.labels), valid, smoothing)
         (total, sums), gradients = jax.value_and_grad(minimised, has_aux=True)(params)
         return dict(logits=logits, plain=plain, total=total, sums=sums, gradients=gradients)
 
@@ -80,8 +80,9 @@ def test_loss(reference, computed):
 def what_training_minimises(reference, model):
     """Our loss of the file's batch as a function of the parameters, with its contrastive term."""
     layer = reference.contrastive_layer
-    objectives = InstruCL(layer).objectives() if layer else ()
-    learner = Learner(model, None, None, LABEL_SMOOTHING, chunk=7, seed=0, objectives=objectives)
+    objectives = InstruCL(layer).objectives() if layer else reference.sentence_contrast
+    smoothing = reference.label_smoothing
+    learner = Learner(model, None, None, smoothing, chunk=7, seed=0, objectives=objectives)
     batch = {name: jnp.asarray(array) for name, array in reference.train_batch.items()}
     return lambda params: batch_loss(learner, params, batch)
 
@@ -93,6 +94,12 @@ def test_total_loss(reference, computed):
     assert float(sums["smoothed"]) == pytest.approx(plain, rel=LOSS_RTOL)
     expected = float(reference.values.get("total_loss_sum", plain))
     assert float(total) == pytest.approx(expected, rel=LOSS_RTOL)
+    if reference.sentence_contrast:
+        term = float(reference.values["contrastive_loss_sum"])
+        scale = float(reference.values["ntokens"]) / float(reference.values["nsentences"])
+        assert float(sums["sentence_contrast"]) == pytest.approx(scale * term, rel=LOSS_RTOL)
+        assert expected == pytest.approx(plain + scale * term, rel=LOSS_RTOL)
+        return
     if not reference.contrastive_layer:
         assert expected == plain and "contrastive" not in sums
         return

@@ -14,7 +14,11 @@ from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.lcs import LCS
+from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
 from tests.made_run import LEARNS, LEARNS_FAST, records
@@ -81,6 +85,32 @@ def exact_share(run, corpus) -> dict[str, float]:
 )
 def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_device):
     train(configure(cache, layout, instruction), tmp_path)
+    shares = exact_share(tmp_path, corpus)
+    assert min(shares.values()) >= EXACT, shares
+
+
+@pytest.mark.parametrize(
+    ("layout", "instruction", "of_model", "of_training"),
+    [
+        # SD: a branch in one decoder layer, a residual connection less in one encoder layer.
+        (
+            "encoder_decoder",
+            "1",
+            (LanguageLayers(without=("en",), layers=(3,), mlp=32), CutResidual(sublayer="mlp")),
+            (),
+        ),
+        ("register", "register", (LanguageLayers(mlp=32),), ()),
+        ("encoder_decoder", "5", (LCS(),), (MRASP2(1),)),
+    ],
+    ids=["language layers and a cut residual", "registers with language layers", "lcs and mrasp2"],
+)
+def test_learns_with_methods(
+    layout, instruction, of_model, of_training, cache, corpus, tmp_path, one_device
+):
+    config = configure(cache, layout, instruction)
+    model = dataclasses.replace(config.model, methods=of_model)
+    changed = dataclasses.replace(config.train, methods=of_training)
+    train(dataclasses.replace(config, model=model, train=changed), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares
 

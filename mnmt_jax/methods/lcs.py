@@ -1,0 +1,112 @@
+"""Language converter strategy: the target's tag biases what the last encoder layers read.
+
+h becomes h + e before each of them, with e the vector of the target language's tag. There are no
+parameters. The authors' layout is `Data.instruction = '5'`: the source starts with its own tag, the
+target with its own, which is trained as a prediction and forced in translation.
+
+Source: Sun et al. 2024 ("Language Converter Strategy"); that e is added before every converter
+layer and scaled as embedded tokens are is our reading, their encoder was not found (language-layers
+spec 2.5).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from flax import linen as nn
+from jaxtyping import Array
+
+from mnmt_jax.config.fields import Amount
+from mnmt_jax.config.method import Method, fit_languages
+from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.plan import Kind, Layer, Plan, Sublayer
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.context import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class LCS(Method, name="lcs"):
+    """The bias of the target's tag.
+
+    Attributes:
+        languages: codes of all languages, in the order of the vocabulary's tags; () takes the
+            vocabulary's.
+        first: layer that is biased first, counted from 1; 0 leaves two of the first stage's.
+        inject: before `each` layer of the first stage from that one on, or `once`.
+        scaled: multiply the tag's vector as embedded tokens are (`Model.embedding_scale`).
+    """
+
+    languages: tuple[str, ...] = ()
+    first: Amount = 0
+    inject: Literal["each", "once"] = "each"
+    scaled: bool = True
+
+    def fitted(self, languages: Sequence[str]) -> LCS:
+        """Returns it with the languages of a vocabulary.
+
+        Raises:
+            UserError: if it has others.
+        """
+        fitted: LCS = fit_languages(self, languages)
+        return fitted
+
+    def edit(self, plan: Plan, config: Model) -> Plan:
+        """Returns the plan with the bias.
+
+        Raises:
+            UserError: if there are no languages or no such layer.
+        """
+        if not self.languages:
+            raise UserError(
+                "LCS.languages=(): name the vocabulary's languages in the order of their tags"
+            )
+        count = plan.layout.stages[0].layers
+        first = self.first or max(count - 1, 1)
+        if first > count:
+            raise UserError(
+                f"LCS.first={first}: the first stage of layout '{plan.layout.name}' has {count} "
+                "layers; choose one of them"
+            )
+        scale = 1.0 if self.scaled or not config.embedding_scale else config.embed**-0.5
+        kind = TagBias(tags=len(self.languages), scale=scale)
+        bias = Sublayer("tag_bias", kind, roles=(SOURCE,))
+        last = first if self.inject == "once" else count
+
+        def edited(number: int, layer: Layer) -> Layer:
+            return (bias, *layer) if first <= number <= last else layer
+
+        return plan.with_layers(edited)
+
+
+@dataclasses.dataclass(frozen=True)
+class TagBias(Kind):
+    """Adds the vector of the target language's tag.
+
+    Attributes:
+        tags: number of the vocabulary's languages.
+        scale: of the vector.
+    """
+
+    tags: int = 0
+    scale: float = 1.0
+
+    drops = True  # it has no dropout
+    component = "lcs"
+    languages = ("target_lang",)
+
+    def module(self, config: Model) -> nn.Module:
+        """Returns a module without parameters."""
+        del config
+        return _Nothing()
+
+    def change(self, module: Any, states: Array, place: Place) -> Array:
+        """Returns the vector at every position."""
+        del module
+        return (place.tag("target_lang") * self.scale).astype(states.dtype)
+
+
+class _Nothing(nn.Module):
+    """Has no parameters."""

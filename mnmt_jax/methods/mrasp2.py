@@ -1,0 +1,151 @@
+"""mRASP2's contrastive loss: a sentence and its translation have near representations.
+
+The representation is the mean over the states of a sentence's tokens at the end of the encoder. The
+anchor is the source; the target, as it stands, passes the encoder too and is the positive, the
+other targets of the batch are the negatives.
+
+Source: Pan et al. 2021 ("Contrastive Learning for Many-to-many Multilingual Neural Machine
+Translation"), section 3.1; scale, tokens and batch as their code has them (position-disentangle
+spec 3.7). Their code is of a fairseq whose label smoothing gives every entry of the vocabulary V,
+the right one too, a share of epsilon / V: `Optimizer.label_smoothing = epsilon (V - 1) / V` here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from mnmt_jax.config.fields import Count, Positive, Weight
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Config
+from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.objective import Forward, Objective, States
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.design.views import View
+from mnmt_jax.errors import UserError
+
+_ANCHOR = View("anchor", SOURCE, as_it_stands=True)
+_POSITIVE = View("positive", TARGET, as_it_stands=True)
+_EPS = 1e-8  # a shorter representation counts as this long, as in PyTorch's cosine_similarity
+
+
+@dataclasses.dataclass(frozen=True)
+class MRASP2(Method, name="mrasp2"):
+    """The contrastive loss.
+
+    Attributes:
+        layer: counted from 1 through all stages, whose states of the sentence are averaged; of an
+            encoder-decoder the encoder's last.
+        ended: with what its stage ends with: with norms first, the norm there. False allows any
+            layer that the source passes.
+        temperature: of the softmax over cosines.
+        weight: of the mean over sentences beside the cross entropy per token.
+        groups: parts of a micro-batch's rows that know no negatives of each other; the authors
+            have as many as GPUs.
+        anchor: `own`, a pass of the encoder with dropout of its own as in the authors' code, or
+            `shared`, the states of the translation's pass.
+    """
+
+    layer: Count = 6
+    ended: bool = True
+    temperature: Positive = 0.1
+    weight: Weight = 1.0
+    groups: Count = 1
+    anchor: Literal["own", "shared"] = "own"
+
+    def check(self, config: Config, plan: Plan) -> None:
+        """Checks that there is such a layer and that groups have equal numbers of rows.
+
+        Raises:
+            UserError: otherwise.
+        """
+        legal = plan.layout.layers_with(SOURCE)
+        if self.layer not in legal:
+            raise UserError(
+                f"MRASP2.layer={self.layer}: layout '{plan.layout.name}' has source states after "
+                f"the layers {legal[0]} to {legal[-1]}; choose one of them"
+            )
+        if config.data.rows % self.groups:
+            raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Returns the loss."""
+        return (Objective("sentence_contrast", (self._anchor, self._positive), self._term),)
+
+    @property
+    def _anchor(self) -> States:
+        view = _ANCHOR if self.anchor == "own" else None
+        return States(self.layer, view=view, ended=self.ended)
+
+    @property
+    def _positive(self) -> States:
+        return States(self.layer, view=_POSITIVE, ended=self.ended)
+
+    def _term(self, forward: Forward) -> Array:
+        """Compares the sentences of each group; the weight is of a mean per target token."""
+        batch, view = forward.batch, forward.view(_POSITIVE)
+        languages = batch["target_lang"]
+        segments = languages.shape[1]
+        sides = (
+            (forward.read(self._anchor), batch[f"{SOURCE}_segment_ids"]),
+            (forward.read(self._positive), view[f"{SOURCE}_segment_ids"]),
+        )
+        anchors, positives = (
+            sentence_means(states, ids, segments).reshape(self.groups, -1, states.shape[-1])
+            for states, ids in sides
+        )
+        valid = (languages >= 0).reshape(self.groups, -1)
+        losses = jax.vmap(lambda a, p, v: sentence_contrast(a, p, v, self.temperature))(
+            anchors, positives, valid
+        )
+        tokens = (batch[f"{TARGET}_segment_ids"] != 0).sum(dtype=jnp.float32)
+        sentences = jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
+        return self.weight * losses.sum() * tokens / sentences
+
+
+def sentence_means(
+    states: Float[Array, "rows length embed"], segment_ids: Int[Array, "rows length"], segments: int
+) -> Float[Array, "rows segments embed"]:
+    """Returns the float32 mean of each packed sentence's states; 0 where there is none.
+
+    Args:
+        states: of a span.
+        segment_ids: of the span; 0 is padding.
+        segments: sentences per row at most.
+    """
+    numbers = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
+    own = (segment_ids[:, None, :] == numbers[None, :, None]).astype(jnp.float32)
+    sums = jnp.einsum("rsl,rle->rse", own, states.astype(jnp.float32), precision="highest")
+    return sums / jnp.maximum(own.sum(axis=-1), 1.0)[..., None]
+
+
+def sentence_contrast(
+    anchors: Float[Array, "sentences embed"],
+    positives: Float[Array, "sentences embed"],
+    valid: Bool[Array, " sentences"],
+    temperature: float,
+) -> Float[Array, ""]:
+    """Computes -sum_s log(exp(cos(a_s, p_s) / t) / sum_s' exp(cos(a_s, p_s') / t)), in nats.
+
+    Args:
+        anchors: of the sources.
+        positives: of the targets, in the same order.
+        valid: whether there is a sentence.
+        temperature: t.
+
+    Source: mRASP2, section 3.1, equation 3; only anchors are normalised over, not the other way.
+    """
+    cosines = jnp.einsum("ae,pe->ap", _unit(anchors), _unit(positives), precision="highest")
+    logits = jnp.where(valid[None, :], cosines / temperature, -jnp.inf)
+    logits = jnp.where(valid[:, None], logits, 0.0)  # rows that do not count stay finite
+    losses = jax.nn.logsumexp(logits, axis=-1) - jnp.diagonal(logits)
+    return jnp.where(valid, losses, 0.0).sum()
+
+
+def _unit(states: Float[Array, "sentences embed"]) -> Float[Array, "sentences embed"]:
+    squares = (states * states).sum(axis=-1, keepdims=True)
+    return states * jax.lax.rsqrt(jnp.maximum(squares, _EPS**2))
