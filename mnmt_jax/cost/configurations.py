@@ -70,9 +70,9 @@ def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
 
 
 def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """Lists the run files of published models; the phrases' and your own text's are not."""
+    """Lists the run files of published models, not those of our benchmarks and of your text."""
     files = sorted((folder / "runs").glob("*.gin"))
-    return tuple(path for path in files if not path.stem.startswith(("cldr", "own")))
+    return tuple(path for path in files if not path.stem.startswith(("cldr", "own", "libreoffice")))
 
 
 def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:

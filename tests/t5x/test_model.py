@@ -15,7 +15,11 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.lcs import LCS
+from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.trainable import Trainable
 from mnmt_jax.t5x.settings import logical_axis_rules
@@ -38,6 +42,15 @@ LOSS_ATOL = 1e-6
 PARAMETER_ATOL = 2e-6
 SCORE_ATOL = 1e-5
 LINES = ("drei grün Haus", "eins und zwei", "klein Fluss läuft hinter Haus", "zwei")
+
+
+_LANGUAGES = made_text.LANGUAGES
+_BRANCHES = LanguageLayers(_LANGUAGES, without=("en",), mlp=12, dropout=0.0)
+# What layers ask of the language, what a layer lacks, and what objectives read of views.
+METHODS = {
+    "language layers and a cut residual": {"methods": (_BRANCHES, CutResidual(sublayer="mlp"))},
+    "lcs": {"methods": (LCS(_LANGUAGES),)},
+}
 
 
 def make_params(config, scale=1.0):
@@ -133,6 +146,19 @@ def test_both_trainers_have_the_same_loss_and_take_the_same_step(layout):
     assert_same_step(make_config(layout, model={"methods": methods}))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_both_trainers_take_the_same_step_with_methods(name):
+    objectives = {"methods": (MRASP2(1),)} if name == "lcs" else {}
+    names = assert_same_step(make_config("encoder_decoder", model=METHODS[name], train=objectives))
+    assert ("sentence_contrast" in names) == bool(objectives)
+
+
+def test_branches_may_be_split_over_t5x_axes():
+    changes = METHODS["language layers and a cut residual"]
+    mesh = {"tensor": 2, "fsdp": 2}
+    assert_same_step(make_config("encoder_decoder", model=changes, mesh=mesh))
+
+
 def test_micro_batches_weigh_by_their_tokens():
     """Every third row has one pair, so no two micro-batches have the same number of tokens."""
     assert_same_step(make_config("register", optimizer={"accumulate": 3, "weight_decay": 0.1}))
@@ -185,9 +211,11 @@ def t5x_batch(config, source="de", target="fr", references=None):
     return model, {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *METHODS])
 def test_t5x_finds_the_translations_that_translator_finds(layout):
-    config = make_config(layout, decode={"max_length_per_source": 1.1})
+    """Of every layout, and of methods whose layers ask for the language at every step."""
+    own, changes = ("encoder_decoder", METHODS[layout]) if layout in METHODS else (layout, {})
+    config = make_config(own, model=changes, decode={"max_length_per_source": 1.1})
     model, batch = t5x_batch(config)
     params = make_params(config)
     predict = jax.jit(lambda p, b: model.predict_batch_with_aux(p, b, return_all_decodes=True))

@@ -1,0 +1,243 @@
+"""Trains and scores every system on one corpus, with equal data and updates, and prints a table.
+
+    python benchmarks/zero_shot.py DIR [--corpus cldr_quickstart] [--seeds 1,2,3] [--cheap]
+
+A system is a row of `SYSTEMS`. Each run lies in DIR/SYSTEM_SEED with its evaluation in `report/`;
+what is there is not done again. Prints Markdown: means over seeds and their range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.evaluation.result import RunResult, read_result
+from mnmt_jax.evaluation.table import format_score, group_mean, leading_metrics, markdown_table
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """What is trained, or how a trained system is decoded.
+
+    Attributes:
+        model: file of `gin_configs/models`, without its size.
+        bindings: of the model and its training.
+        of: system whose run is evaluated; empty is one of its own.
+        decode: flags of `mnmt evaluate`.
+        vocabulary: cache to train from, `plain` or `lavs`.
+    """
+
+    model: str = "encoder_decoder"
+    bindings: tuple[str, ...] = ()
+    of: str = ""
+    decode: tuple[str, ...] = ()
+    vocabulary: str = "plain"
+
+
+_BRANCHES = ("LanguageLayers.without=('en',)", "LanguageLayers.dropout=0.0")
+_FCLL = ("Model.methods=('language_layers',)", *_BRANCHES)
+SYSTEMS = {
+    "encoder_decoder": System(),
+    "residual": System(bindings=("Model.methods=('cut_residual',)",)),
+    "fcll": System(bindings=_FCLL),
+    "sd": System(
+        bindings=(
+            "Model.methods=('language_layers','cut_residual')",
+            *_BRANCHES,
+            "LanguageLayers.layers=({decoder_middle},)",
+            "CutResidual.sublayer='mlp'",
+        )
+    ),
+    "lcs": System(bindings=("Model.methods=('lcs',)", "Data.instruction='5'")),
+    "lavs": System(vocabulary="lavs"),
+    "mrasp2": System(bindings=("Train.methods=('mrasp2',)", "MRASP2.layer={half}")),
+    "prefix": System("prefix"),
+    "register": System("register"),
+    "register_fcll": System("register", _FCLL),
+    "two_stage": System(
+        "two_stage_trigger",
+        (
+            "Model.methods=('adaption',)",
+            "Adaption.mlp={mlp}",
+            "Adaption.dropout=0.0",
+            "Train.methods=('instructcl',)",
+            "InstruCL.layer={contrast}",
+        ),
+    ),
+    "pivot": System(of="encoder_decoder", decode=("--pivot=en",)),
+    "contrast": System(of="encoder_decoder", decode=("--gin.Decode.language_contrast=0.4",)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A corpus, and how large models of it are.
+
+    Attributes:
+        size: ends the names of model files.
+        half: layers of a stage of two.
+        mlp: width of a feed-forward.
+        pieces: entries of the vocabulary.
+        threshold: of LAVS.
+        steps: updates.
+        limit: sentences scored per direction; 0 is all.
+    """
+
+    size: str
+    half: int
+    mlp: int
+    pieces: int
+    threshold: int
+    steps: int
+    limit: int
+
+    def bindings(self, system: System) -> list[str]:
+        """Returns a system's flags, filled in."""
+        names = {
+            "half": self.half,
+            "decoder_middle": self.half + self.half // 2 + 1,
+            "contrast": self.half + max(self.half // 2, 1),
+            "mlp": self.mlp,
+        }
+        own = [each.format(**names) for each in system.bindings]
+        if any(each.startswith("Model.methods=('language_layers'") for each in own):
+            own.append(f"LanguageLayers.mlp={self.mlp // 2}")
+        return [f"--gin.{each}" for each in own]
+
+
+CORPORA = {
+    "cldr_quickstart": Corpus("tiny", 2, 512, 1500, 20, 2000, 200),
+    "libreoffice_help": Corpus("small", 3, 1024, 8000, 200, 6000, 0),
+}
+
+
+def main() -> None:
+    """Trains, scores and prints."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--corpus", choices=CORPORA, default="cldr_quickstart")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--cheap", action="store_true", help="one seed, a tenth of the updates")
+    flags = parser.parse_args()
+    names = flags.systems.split(",")
+    if unknown := [name for name in names if name not in SYSTEMS]:
+        raise UserError(f"--systems: no system '{unknown[0]}'; there are {', '.join(SYSTEMS)}")
+    corpus = CORPORA[flags.corpus]
+    if flags.cheap:
+        corpus = dataclasses.replace(corpus, steps=corpus.steps // 10, limit=20)
+    seeds = [int(seed) for seed in flags.seeds.split(",")][: 1 if flags.cheap else None]
+    for seed in seeds:
+        for name in names:
+            evaluate(flags.folder, flags.corpus, corpus, name, seed)
+    found = {
+        name: [read_result(flags.folder / f"{name}_{s}" / "report") for s in seeds]
+        for name in names
+    }
+    print(table(found))
+
+
+def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> None:
+    """Scores a system with one seed, and trains it if it has a run of its own."""
+    system = SYSTEMS[name]
+    run = folder / f"{system.of or name}_{seed}"
+    report = folder / f"{name}_{seed}" / "report"
+    if (report / "scores.json").is_file():
+        return
+    cache = make_cache(folder, task, corpus, SYSTEMS[system.of or name].vocabulary)
+    if not system.of:
+        train(run, task, corpus, system, (cache, seed))
+    elif not run.is_dir():
+        evaluate(folder, task, corpus, system.of, seed)
+    limit = [f"--limit={corpus.limit}"] if corpus.limit else []
+    _command(
+        "evaluate", f"--run={run}", f"--task={task}", f"--output={report}", *limit, *system.decode
+    )
+
+
+def make_cache(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
+    """Returns the token cache of a vocabulary, made if it is not there."""
+    plain, cache = folder / "vocabulary", folder / f"cache_{kind}"
+    if cache.is_dir():
+        return cache
+    if not plain.is_dir():
+        _command(
+            "train_vocabulary",
+            f"--mixture={task}",
+            f"--vocab_size={corpus.pieces}",
+            f"--output={plain}",
+        )
+    vocabulary = plain
+    if kind == "lavs":
+        vocabulary = folder / "vocabulary_lavs"
+        if not vocabulary.is_dir():
+            _command(
+                "train_vocabulary",
+                f"--mixture={task}",
+                f"--vocabulary={plain}",
+                "--lavs=code",
+                f"--lavs_threshold={corpus.threshold}",
+                f"--output={vocabulary}",
+            )
+    _command("cache_tasks", f"--mixture={task}", f"--vocabulary={vocabulary}", f"--output={cache}")
+    return cache
+
+
+def train(run: Path, task: str, corpus: Corpus, system: System, given: tuple[Path, int]) -> None:
+    """Trains a system; `given` is its cache and seed."""
+    cache, seed = given
+    every = max(corpus.steps // 4, 1)
+    _command(
+        "train",
+        f"--workdir={run}",
+        f"--gin_file=gin_configs/models/{system.model}_{corpus.size}.gin",
+        f"--gin_file=gin_configs/runs/{task}.gin",
+        f"--gin.Data.cache='{cache}'",
+        f"--gin.Train.steps={corpus.steps}",
+        f"--gin.Train.eval_every={every}",
+        f"--gin.Train.save_every={every}",
+        f"--gin.Train.seed={seed}",
+        *corpus.bindings(system),
+    )
+
+
+def _command(script: str, *arguments: str) -> None:
+    """Runs a script; its output is not wanted, its progress is."""
+    print(f"== {script} {' '.join(arguments[:3])}", file=sys.stderr)
+    command = [sys.executable, f"scripts/{script}.py", *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def table(found: dict[str, list[RunResult]]) -> str:
+    """Writes one row per system and group of directions, means over the seeds with their range."""
+    metrics = leading_metrics([result for results in found.values() for result in results])
+    header = ["system", "parameters", "directions", *(metric.title for metric in metrics)]
+    rows = []
+    for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
+        for name, results in found.items():
+            means = [[group_mean(r, metric.key, field).mean for r in results] for metric in metrics]
+            parameters = f"{results[0].parameters:,}"
+            rows.append([name, parameters, title, *map(_spread, means)])
+    return markdown_table(header, rows)
+
+
+def _spread(values: Iterable[float | None]) -> str:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return "–"
+    mean = format_score(statistics.mean(numbers))
+    if len(numbers) == 1:
+        return mean
+    return f"{mean} ({format_score(min(numbers))} to {format_score(max(numbers))})"
+
+
+if __name__ == "__main__":
+    run_command(main)
