@@ -230,7 +230,7 @@ class Branch(nn.Module):
         own = route(
             states,
             slots,
-            Branches(*(array.astype(states.dtype) for array in (*self.first(), *self.second()))),
+            Branches(*self.first(), *self.second()),
             ACTIVATIONS[self.kind.activation or self.config.activation],
             routing=self._routing(),
         )

@@ -51,6 +51,7 @@ Routing = Callable[..., States]  # of states, slots, branches and activation
 
 def one_hot(states: States, slots: Slots, branches: Branches, activation: Activation) -> States:
     """Passes every position through all branches and keeps its own: work grows with the slots."""
+    branches = _cast(branches, states)
     own = jax.nn.one_hot(slots, branches.slots, dtype=states.dtype)
     inner = jnp.einsum("ne,seh->nsh", states, branches.first_kernel) + branches.first_bias[None]
     inner = activation(inner) * own[..., None]
@@ -74,7 +75,7 @@ def loop(states: States, slots: Slots, branches: Branches, activation: Activatio
 
 def ragged(states: States, slots: Slots, branches: Branches, activation: Activation) -> States:
     """Sorts positions by slot and multiplies groups of any size (`jax.lax.ragged_dot`)."""
-    count = branches.slots
+    branches, count = _cast(branches, states), branches.slots
     keys = jnp.where(slots < 0, count, slots)
     order = jnp.argsort(keys, stable=True)
     own, sizes = slots[order], jnp.bincount(keys, length=count + 1)[:count]
@@ -130,9 +131,9 @@ def route(
     travel to the branches, otherwise parameters are collected like any other's.
 
     Args:
-        states: of any float type, which the result has.
+        states: of any float type, in which is computed and which the result has.
         slots: of each position, below the number of slots; negative is none, which gives 0.
-        branches: parameters, of the type of the states.
+        branches: parameters, float32; so are the sums of their gradients over blocks.
         activation: between the two maps.
         routing: key of `ROUTINGS`.
     """
@@ -196,7 +197,12 @@ def _sort(slots: Slots, count: int) -> _Blocks:
     return _Blocks(place, ends, size, most)
 
 
+def _cast(branches: Branches, states: Array) -> Branches:
+    return Branches(*(array.astype(states.dtype) for array in branches))
+
+
 def _feed_forward(activation: Activation, own: Branches, states: States) -> States:
+    own = _cast(own, states)
     inner = activation(states @ own.first_kernel + own.first_bias[None])
     return inner @ own.second_kernel + own.second_bias[None]
 

@@ -158,3 +158,19 @@ def test_mistakes_are_one_line(changes, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         learner(tmp_path, dataclasses.replace(METHOD, **changes))
     assert "\n" not in str(caught.value)
+
+
+def test_sentences_are_averaged_after_the_norm_at_the_end_of_the_encoder(tmp_path):
+    own = learner(tmp_path, norm="pre")
+    batch = batch_of(own, [[pair] for pair in pairs(4)])
+    params = random_params(own.model, batch, moments=MILD)
+    ((anchor, positive),) = [objective.reads for objective in own.objectives]
+    assert anchor.ended and positive.ended
+    plain = dataclasses.replace(positive, ended=False)
+    forward = Passes(own.model, params, batch, None, (anchor, positive, plain))
+    states = np.asarray(forward.read(plain))
+    centred = states - states.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    norm = params["stage_0_norm"]
+    expected = scaled * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
+    np.testing.assert_allclose(forward.read(positive), expected, atol=1e-4)

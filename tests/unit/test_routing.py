@@ -120,6 +120,23 @@ def test_a_mesh_changes_nothing(count):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=ATOL)
 
 
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_bfloat16_computes_so_and_adds_gradients_up_as_float32(name):
+    """A gradient of one is 300 in float32; in bfloat16 257 is 256."""
+    slots = jnp.zeros(300, jnp.int32)
+    ones = Branches(*(jnp.ones(shape) for shape in ((9, 1, 1), (9, 1), (9, 1, 1), (9, 1))))
+    states = jnp.ones((300, 1), jnp.bfloat16)
+
+    def total(branches):
+        out = ROUTINGS[name](states, slots, branches, jax.nn.relu)
+        assert out.dtype == jnp.bfloat16
+        return out.astype(jnp.float32).sum()
+
+    gradient = jax.jit(jax.grad(total))(ones)
+    assert gradient.second_kernel.dtype == jnp.float32
+    assert abs(float(gradient.second_kernel[0, 0, 0]) - 600) <= 2
+
+
 def test_the_choice_is_one_of_them():
     chosen = {choose_routing(n, each) for n in (1, 4, 5, 99) for each in ("cpu", "gpu", "tpu")}
     assert chosen <= ROUTINGS.keys()
