@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
 from mnmt_jax.training.train import train
@@ -92,10 +93,11 @@ def cache(root: Path, name: str) -> None:
     make_cache(root / name)
 
 
-def run(root: Path, name: str) -> None:
+def run(root: Path, name: str, **model: Any) -> None:
     """A run in a model's smallest size, trained for an update on English-centric directions."""
     cache(root, "made_cache")
-    config = make_config(root / "made_cache", train={"steps": 1, "save_every": 1, "eval_every": 1})
+    updates = {"steps": 1, "save_every": 1, "eval_every": 1}
+    config = make_config(root / "made_cache", train=updates, model=model)
     with one_device():
         assert train(config, root / name) is None
 
