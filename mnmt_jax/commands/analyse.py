@@ -71,7 +71,8 @@ def make_parser() -> CommandParser:
     sentences.add_argument(
         "--limit",
         type=int,
-        help="sentences per direction, 0: all; default: 8 for attribution, 1 for attention, else 0",
+        help="sentences per direction, 0: all; default: of a task 8 for attribution, 1 for "
+        "attention; else 0",
     )
     sentences.add_argument("--input", help="UTF-8 text to read in the place of --task")
     sentences.add_argument("--source", help="code of the language of --input")
@@ -149,7 +150,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
     if flags.limit is None:
-        flags.limit = _LIMITS[flags.kind]
+        flags.limit = 0 if flags.input else _LIMITS[flags.kind]
     if flags.limit < 0:
         raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
 

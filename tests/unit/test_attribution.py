@@ -33,6 +33,7 @@ from tests.sample_batches import small_config
 
 EMBED, TOKENS = 16, 5
 STEPS = 2000
+MANY = 400  # nodes, where the gradient jumps
 
 
 @pytest.fixture(scope="module", params=["relu", "gelu"])
@@ -69,7 +70,7 @@ def test_a_linear_function_is_attributed_exactly():
 def test_it_is_what_a_brute_force_sum_gives(taken_apart):
     """A Riemann sum of 2,000 steps in float64 with derivatives by hand, for every unit."""
     block, params, states, name = taken_apart
-    nodes = 800 if name == "relu" else NODES
+    nodes = MANY if name == "relu" else NODES
     expected, total = riemann(params, np.asarray(states, np.float64), name)
     inner, outer = block.inner(), block.outer()
     for output in OUTPUTS:
@@ -119,16 +120,16 @@ def test_sums_are_complete(taken_apart):
     """Integrated gradients and both rows of the components add up to f(x) - f(0)."""
     block, _, states, name = taken_apart
     few = jax.jit(lambda at: attribute(block, at))(states)
-    found = few if name == "gelu" else jax.jit(lambda at: attribute(block, at, 1000))(states)
+    found = few if name == "gelu" else jax.jit(lambda at: attribute(block, at, MANY))(states)
     gained = np.asarray(block.value(states) - block.value(jnp.zeros_like(states)))
     np.testing.assert_allclose(found["output"], gained, atol=1e-5)
-    assert np.abs(gained).min() > 0.01
+    allowed = 1e-3 * np.abs(gained).max()
     for row in ("1", "2"):
         total = found["signed"][f"ffn{row}"] + found["signed"][f"lsl{row}"]
-        np.testing.assert_allclose(total, gained, atol=1e-3)
-    assert np.abs(found["error"]).max() < 1e-3
+        np.testing.assert_allclose(total, gained, atol=allowed)
+    assert np.abs(found["error"]).max() < allowed
     # The error of few nodes where the gradient jumps is told.
-    assert (np.abs(few["error"]).max() > 1e-3) == (name == "relu")
+    assert (np.abs(few["error"]).max() > allowed) == (name == "relu")
     for output in OUTPUTS:
         assert (found["absolute"][output] >= np.abs(found["signed"][output]) - 1e-5).all()
 
