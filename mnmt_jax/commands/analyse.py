@@ -261,9 +261,10 @@ def _forced(flags: argparse.Namespace, translator: Translator) -> tuple[list[For
             texts = benchmark.texts(pair)
             references = None if _own_output(flags) else texts.references
             found.append(force(translator, pair, texts.sources, references, flags.beam_size))
-    if not any(forced.examples for forced in found):
+    kept = [forced for forced in found if forced.examples]
+    if not kept:
         raise UserError(f"{task}: no sentence that is not blank")
-    return found, task
+    return kept, task
 
 
 def _benchmark(flags: argparse.Namespace, languages: Sequence[str]) -> Benchmark:

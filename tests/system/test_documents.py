@@ -99,10 +99,12 @@ def test_analysis(root):
         (sentence,) = one["sentences"]
         rows = sentence["layers"][0]["signed"]
         assert one["tokens"] == len(rows["lsl2"]) == len(sentence["tokens"]) > 2
-        assert np.ptp(rows["lsl2"]) > 0 and one["layers"][0]["layer"] == 2
+        assert one["branch"] == (one["target"] != "en") == (np.ptp(rows["lsl2"]) > 0)
+        assert one["layers"][0]["layer"] == 2
         assert one["layers"][0]["signed"]["ffn1"] == pytest.approx(np.mean(rows["ffn1"]), rel=1e-4)
-    zero_shot = [(one["source"], one["target"]) for one in found["ATTRIBUTION"]["directions"]]
-    assert zero_shot == [("de", "fr"), ("fr", "de")]
+    assert [one["branch"] for one in found["ATTRIBUTION"]["directions"]].count(True) == 4
+    shown = [(one["source"], one["target"]) for one in found["ATTENTION"]["directions"]]
+    assert shown == [("de", "fr"), ("fr", "de")]
     targets = [found[name]["targets"] for name in ("ATTRIBUTION", "HEADS")]
     assert targets == ["reference", "output"]
     (attention,) = found["HEADS"]["directions"]

@@ -228,3 +228,11 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_blank_lines_alone_are_refused(runs, tmp_path):
+    (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
+    flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]
+    with pytest.raises(UserError, match="lines: no sentence that is not blank$"):
+        command("analyse", "attention", "--run", runs / "plain", "--output", tmp_path / "x", *flags)
+    assert not (tmp_path / "x").exists()
