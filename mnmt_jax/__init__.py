@@ -21,6 +21,7 @@ The rooms, each of which imports only rooms above it:
     decoding       search, translation, the `Translator`
     training       updates, checkpoints, reports
     evaluation     scores and the report
+    analysis       what a trained model does inside
     interchange    checkpoints of other toolkits, adapters
     cost           what a configuration costs before it runs
     seqio, tasks   corpora as tasks of seqio; with TensorFlow, as t5x

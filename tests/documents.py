@@ -61,6 +61,8 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/infer.py *", _SEARCH),
     ("scripts/evaluate.py *--task?cldr_quickstart *", ("--limit=1",)),
     ("scripts/evaluate.py *--task=flores *", ("--limit=1", *_SEARCH)),
+    ("scripts/analyse.py *--task=flores *", ("--limit=1", *_SEARCH)),
+    ("scripts/analyse.py *--input*", _SEARCH),
     ("scripts/evaluate.py *--task=ted19 *", ("--limit=1", *_SEARCH)),
     # One or three of the six directions, and as few pieces as made text has.
     ("scripts/cache_tasks.py --mixture cldr_quickstart *", ("--directions=en-de,en-fr,en-cs",)),
@@ -84,6 +86,7 @@ REPLACED: Mapping[str, str | Callable[[], str]] = {
 # The test that runs a page's commands.
 RUN_BY: Mapping[str, str] = {
     "README.md": "tests/system/test_readme.py",
+    "docs/analysis.md": "tests/system/test_documents.py",
     "docs/checkpoints.md": "tests/system/test_documents.py",
     "docs/configurations.md": "tests/system/test_documents.py",
     "docs/data.md": "tests/system/test_documents.py",

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import jax
+import numpy as np
+
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
 from tests import made_foreign
-from tests.made_run import make_cache, make_config, one_device
+from tests.made_run import SUPERVISED, make_cache, make_config, one_device
+from tests.random_params import random_params
 from tests.unit import made_text
 
 # The columns of the talks' tables as they come, in their order.
@@ -98,6 +110,24 @@ def run(root: Path, name: str) -> None:
     config = make_config(root / "made_cache", train={"steps": 1, "save_every": 1, "eval_every": 1})
     with one_device():
         assert train(config, root / name) is None
+
+
+def run_with_branches(root: Path, name: str) -> None:
+    """A run as of English-centric directions whose parameters are drawn, with language layers."""
+    method = LanguageLayers(made_text.LANGUAGES, without=("en",), mlp=12)
+    sizes = {"embed": 16, "mlp": 24, "heads": 2, "stage_layers": (1, 1)}
+    model = Model(layout="encoder_decoder", methods=(method,), **sizes)
+    vocabulary = made_text.vocabulary()
+    network = build_model(model, vocabulary.size)
+    roles = network.layout.embedded_roles()
+    converter = Converter(vocabulary, INSTRUCTIONS["1"], roles, Lengths(4, 4))
+    example = Example(np.array([5]), np.array([6]), 0, 1)
+    batch = converter.batch(segments_from_rows([[example]]), 1)
+    drawn = jax.tree.map(lambda leaf: LazyArray.of(np.asarray(leaf)), random_params(network, batch))
+    whole = Config(Data(instruction="1"), model, Optimizer(), Train(), Decode(), Mesh())
+    write_run(root / name, whole, vocabulary, drawn, origin=("nobody", "drawn"))
+    tasks = {"_".join(pair): pair for pair in SUPERVISED}
+    RunDirectory.open(root / name).write_tasks(tasks)
 
 
 def spm_model(root: Path) -> None:

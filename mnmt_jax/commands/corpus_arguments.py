@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError, listed
 
@@ -160,6 +161,37 @@ def file_corpus(
         raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
 
 
+def benchmark_corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
+    """Makes the corpus of a test set, and lists the languages to keep to.
+
+    Args:
+        flags: `task`, `module_import` and those of `add_file_arguments`, as parsed.
+
+    Raises:
+        UserError: if a flag is malformed or does not apply, or there is no such corpus.
+    """
+    if flags.parallel or flags.tsv or flags.bitext:
+        corpus = file_corpus(flags, flags.task, only=("test",))
+        return corpus, corpus.languages
+    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
+
+    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    if flags.module_import and not is_built_in(flags.task):
+        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
+        import_modules(["mnmt_jax.seqio.tasks"])
+        from mnmt_jax.seqio.tasks import RegisteredText
+
+        corpus = RegisteredText(flags.task)
+        wanted = corpus.languages
+    else:
+        corpus, wanted = find_corpus(flags.task)
+        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    languages = split_list(flags.languages)
+    if unknown := [code for code in languages if code not in wanted]:
+        raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
+    return corpus, tuple(code for code in wanted if not languages or code in languages)
+
+
 def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
     """Returns how files of one's own would be validated on that have another word for it.
 
@@ -227,15 +259,31 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
     if text in ("english_centric", "many_to_many"):
         make = english_centric if text == "english_centric" else many_to_many
         return make(corpus.languages)
+    return listed_directions(text, corpus.languages, "; or write english_centric, many_to_many")
+
+
+def listed_directions(
+    text: str, languages: Collection[str], others: str = ""
+) -> tuple[Direction, ...]:
+    """Returns the directions of a list such as `en-de,de-en`.
+
+    Args:
+        text: of `--directions`.
+        languages: codes that may stand in it.
+        others: what else may be written, for the error.
+
+    Raises:
+        UserError: if an item is none, or has another language.
+    """
     directions = []
     for item in split_list(text):
         source, dash, target = item.partition("-")
         if not (source and dash and target):
             raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de")
-        if missing := {source, target} - set(corpus.languages):
+        if missing := {source, target} - set(languages):
             raise UserError(
                 f"--directions: '{item}' has '{min(missing)}', which is not among "
-                f"{' '.join(corpus.languages)}; or write english_centric, many_to_many"
+                f"{' '.join(languages)}{others}"
             )
         directions.append((source, target))
     return tuple(dict.fromkeys(directions))

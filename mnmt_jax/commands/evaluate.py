@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
@@ -16,17 +14,8 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.commands.corpus_arguments import (
-    FILE_FLAGS,
-    add_file_arguments,
-    file_corpus,
-    refuse_flags,
-    split_list,
-)
+from mnmt_jax.commands.corpus_arguments import add_file_arguments, benchmark_corpus
 from mnmt_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from mnmt_jax.data.corpora import Corpus
 
 
 def make_parser() -> CommandParser:
@@ -88,7 +77,7 @@ def main() -> None:
     from mnmt_jax.evaluation.table import comparison_table
 
     check_folder(flags.output)
-    corpus, wanted = _corpus(flags)
+    corpus, wanted = benchmark_corpus(flags)
     subject, languages = load_subject(
         flags.run,
         flags.step,
@@ -120,27 +109,3 @@ def main() -> None:
     result = evaluate(subject, benchmark, flags.output, which=flags.directions, further=further)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
-
-
-def _corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
-    """Makes the corpus that the flags name, and lists the languages to keep to."""
-    if flags.parallel or flags.tsv or flags.bitext:
-        corpus = file_corpus(flags, flags.task, only=("test",))
-        return corpus, corpus.languages
-    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
-
-    others = [flag for flag in FILE_FLAGS if flag != "languages"]
-    if flags.module_import and not is_built_in(flags.task):
-        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
-        import_modules(["mnmt_jax.seqio.tasks"])
-        from mnmt_jax.seqio.tasks import RegisteredText
-
-        corpus = RegisteredText(flags.task)
-        wanted = corpus.languages
-    else:
-        corpus, wanted = find_corpus(flags.task)
-        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
-    languages = split_list(flags.languages)
-    if unknown := [code for code in languages if code not in wanted]:
-        raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
-    return corpus, tuple(code for code in wanted if not languages or code in languages)

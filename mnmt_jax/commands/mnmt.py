@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train a model, or continue a training",
     "translate": "translate lines of text",
     "evaluate": "translate and score every direction of a test set",
+    "analyse": "draw attention, attribution and language branches of a model",
     "compare": "set evaluations of several runs side by side",
     "cache": "write the token cache that training reads",
     "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",

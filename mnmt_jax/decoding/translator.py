@@ -105,6 +105,11 @@ class Translator:
         return f"Translator({origin}layout={layout!r}, languages={languages})"
 
     @property
+    def system(self) -> System:
+        """The model with all that is needed to feed it text."""
+        return self._system
+
+    @property
     def languages(self) -> tuple[str, ...]:
         """Codes of the languages the model has tags for."""
         return self.vocabulary.languages

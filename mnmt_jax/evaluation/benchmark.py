@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Collection, Sequence
@@ -71,6 +72,12 @@ class Benchmark:
                 f"the corpus has {' '.join(corpus.languages)}, the model {' '.join(sorted(kept))}"
             )
         self._candidates = tuple(candidates)
+
+    def only(self, directions: Sequence[Direction]) -> Benchmark:
+        """Returns it with some of its directions."""
+        kept = copy.copy(self)
+        kept.directions = tuple(directions)
+        return kept
 
     def texts(self, direction: Direction) -> Texts:
         """Returns the sentences of a direction.

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG."""
+"""Line and bar charts as inline SVG."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mnmt_jax.evaluation.result import Curve
 _WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 44
 _TICKS = 5
+_ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: its height, room for its label and its value
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,41 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     )
     caption = tag("figcaption", title, tag("span", f" ({y_title})", class_="muted"))
     return tag("figure", caption, drawing, _legend(lines))
+
+
+def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) -> Html:
+    """Draws a bar per label from 0 on, one below the other, each with its value as text.
+
+    Args:
+        title: caption.
+        bars: label and value, at least one.
+        x_title: what the values are.
+    """
+    values = [value for _, value in bars]
+    low, high = min(0.0, *values), max(0.0, *values)
+    width = _WIDTH - _LABEL - _VALUE
+    unit = width / ((high - low) or 1.0)
+    zero = _LABEL - low * unit
+    parts = []
+    for number, (label, value) in enumerate(bars):
+        top = _ROW * number
+        start, length = min(zero, zero + value * unit), abs(value * unit)
+        text = _n(top + 0.72 * _ROW)
+        parts += [
+            tag("text", label, x=_LABEL - 8, y=text, text_anchor="end"),
+            tag("rect", x=_n(start), y=_n(top + 3), width=_n(length), height=_ROW - 6),
+            tag("text", f"{value:.4f}", x=_WIDTH, y=text, text_anchor="end"),
+        ]
+    drawing = tag(
+        "svg",
+        parts,
+        viewBox=f"0 0 {_WIDTH} {_ROW * len(bars)}",
+        role="img",
+        aria_label=f"{title}: {x_title} by label; the values are text",
+        class_="run-0",
+    )
+    caption = tag("figcaption", title, tag("span", f" ({x_title})", class_="muted"))
+    return tag("figure", caption, drawing)
 
 
 def ticks(low: float, high: float) -> list[float]:

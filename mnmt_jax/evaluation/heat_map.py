@@ -1,11 +1,11 @@
-"""Source x target tables, coloured by value. Every value is text; colour only repeats it."""
+"""Tables coloured by value. Every value is text; colour only repeats it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from mnmt_jax.evaluation.markup import Html, language_name, tag
+from mnmt_jax.evaluation.markup import Child, Html, language_name, tag
 from mnmt_jax.evaluation.result import Metric, RunResult
 from mnmt_jax.evaluation.table import format_score
 
@@ -35,6 +35,43 @@ def heat_maps(results: Sequence[RunResult], metric: Metric, languages: Sequence[
         tag("div", maps, class_="maps"),
         class_=f"{hue}{dense}",
     )
+
+
+def value_map(
+    caption: Child,
+    columns: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[float | None]]],
+    *,
+    largest: float,
+    write: Callable[[float], str],
+) -> Html:
+    """Writes any table of numbers, coloured by size: one hue up to `largest`, another below 0.
+
+    Args:
+        caption: of the table.
+        columns: their heads.
+        rows: the head of each and its values, one per column; None is a dash.
+        largest: absolute value that has the full colour, the same for maps to be compared.
+        write: the text of a value; the cell's title has it with four digits.
+    """
+
+    def cell(value: float | None) -> Html:
+        if value is None:
+            return tag("td", "–", class_="none")
+        share = min(1.0, abs(value) / largest) if largest else 0.0
+        hue = "good" if value >= 0 else "bad"
+        shade = f"--share:{100 * share:.0f}%"
+        return tag("td", write(value), class_=hue, style=shade, title=f"{value:.4g}")
+
+    head = [tag("th", "", class_="corner"), [tag("th", text, scope="col") for text in columns]]
+    body = [
+        tag("tr", tag("th", name, scope="row"), [cell(value) for value in values])
+        for name, values in rows
+    ]
+    inner = tag("thead", tag("tr", head)), tag("tbody", body)
+    table = tag("table", tag("caption", caption), *inner, class_="heat")
+    dense = "map scroll dense" if len(columns) >= _DENSE else "map scroll"
+    return tag("div", table, class_=dense)
 
 
 def scale(values: Sequence[float]) -> tuple[float, float]:

@@ -10,10 +10,10 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.chart import Line, line_chart
 from mnmt_jax.evaluation.heat_map import heat_maps
-from mnmt_jax.evaluation.markup import Child, Html, join, language_name, tag, text_in
+from mnmt_jax.evaluation.markup import Html, join, language_name, tag, text_in
 from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.page import fold, generator_mark, html_page, section
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, languages_of
-from mnmt_jax.evaluation.style import STYLE
 from mnmt_jax.evaluation.table import (
     average_rows,
     format_count,
@@ -29,7 +29,7 @@ from mnmt_jax.files.partial import write_text
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text
 _OPEN_LANGUAGES = 9  # from here on only the leading metrics' maps are unfolded
-_GENERATOR = Html('<meta name="generator" content="mnmt-jax">')
+_GENERATOR = generator_mark("mnmt-jax")
 _METHODS = "How this was computed"
 
 
@@ -70,16 +70,7 @@ def report_page(runs: Sequence[RunResult]) -> str:
         _paper(runs),
         _methods(runs),
     ]
-    head = tag(
-        "head",
-        Html('<meta charset="utf-8">'),
-        _GENERATOR,
-        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        tag("title", title),
-        tag("style", Html(STYLE)),
-    )
-    body = tag("body", tag("main", sections))
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+    return html_page(title, sections, generator=_GENERATOR)
 
 
 def _header(title: str, runs: Sequence[RunResult]) -> Html:
@@ -89,10 +80,6 @@ def _header(title: str, runs: Sequence[RunResult]) -> Html:
     sentences = sum(item.sentences for item in first.directions)
     facts = f"{directions} directions between {languages}; {sentences:,} translations per model."
     return tag("header", tag("h1", title), tag("p", facts, class_="muted"))
-
-
-def _section(title: str, *children: Child) -> Html:
-    return tag("section", tag("h2", title), *children)
 
 
 # Summary
@@ -124,7 +111,7 @@ def _summary(runs: Sequence[RunResult]) -> Html:
     )
     told = "Unweighted means over directions, in percent."
     told += " Bold is best." if len(runs) > 1 else ""
-    return _section("Summary", tag("p", told, class_="muted"), tag("div", table, class_="scroll"))
+    return section("Summary", tag("p", told, class_="muted"), tag("div", table, class_="scroll"))
 
 
 def _summary_row(
@@ -162,8 +149,8 @@ def _maps(runs: Sequence[RunResult]) -> Html:
         small = len(languages) < _OPEN_LANGUAGES
         unfolded = metric in (leading[0], leading[-1]) or small
         body = [explanation, heat_maps(runs, metric, languages)]
-        parts.append(_details(tag("summary", metric.title), *body, unfolded=unfolded))
-    return _section("Every direction", parts)
+        parts.append(fold(tag("summary", metric.title), *body, unfolded=unfolded))
+    return section("Every direction", parts)
 
 
 def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
@@ -172,12 +159,6 @@ def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
         return ""
     floor = group_mean(runs[0], "off_target_lid_reference", "all").mean
     return "" if floor is None else f" On the references themselves it says {floor:.1f} %."
-
-
-def _details(summary: Html, *children: Html, unfolded: bool) -> Html:
-    """Writes a fold; HTML spells an open one as an attribute without value."""
-    closed = tag("details", summary, *children)
-    return Html(closed.replace("<details>", "<details open>", 1)) if unfolded else closed
 
 
 def _averages(runs: Sequence[RunResult]) -> Html:
@@ -206,7 +187,7 @@ def _averages(runs: Sequence[RunResult]) -> Html:
         caption = tag("caption", tag("span", run.name, class_=f"name run-{number % 5}"))
         table = tag("table", caption, head, tag("tbody", rows), class_="averages")
         tables.append(tag("div", table, class_="scroll map"))
-    return _section("Averages by group", tag("div", tables, class_="maps"))
+    return section("Averages by group", tag("div", tables, class_="maps"))
 
 
 def _paper(runs: Sequence[RunResult]) -> list[Html]:
@@ -230,7 +211,7 @@ def _paper(runs: Sequence[RunResult]) -> list[Html]:
     if not tables:
         return []
     told = tag("p", f"{label}. Not comparable with the numbers above.", class_="muted")
-    return [_section("As published", told, tag("div", tables, class_="maps"))]
+    return [section("As published", told, tag("div", tables, class_="maps"))]
 
 
 # Curves
@@ -258,7 +239,7 @@ def _curves(runs: Sequence[RunResult]) -> list[Html]:
         return []
     told = "Negative log-likelihood of the reference; the legend gives the last value."
     return [
-        _section("Training", tag("p", told, class_="muted"), tag("div", charts, class_="charts"))
+        section("Training", tag("p", told, class_="muted"), tag("div", charts, class_="charts"))
     ]
 
 
@@ -278,11 +259,11 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         kind = "" if supervised is None else "trained on" if pair in supervised else "zero-shot"
         summary = tag("summary", names, tag("span", f"  {kind}", class_="muted"))
         cards = [_card(sample, runs, others) for sample in by_direction[pair]]
-        parts.append(_details(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
+        parts.append(fold(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
     if not parts:
         return []
     told = "Taken by their place in the test set, not by quality."
-    return [_section("Sample translations", tag("p", told, class_="muted"), parts)]
+    return [section("Sample translations", tag("p", told, class_="muted"), parts)]
 
 
 def _card(
@@ -343,8 +324,8 @@ def _methods(runs: Sequence[RunResult]) -> Html:
             parts.append(tag("ul", [tag("li", note) for note in run.notes]))
         if run.config:
             listing = tag("pre", _config_text(run.config))
-            parts.append(_details(tag("summary", "Configuration"), listing, unfolded=False))
-    return _section(_METHODS, join(parts))
+            parts.append(fold(tag("summary", "Configuration"), listing, unfolded=False))
+    return section(_METHODS, join(parts))
 
 
 def _config_text(config: Mapping[str, Any]) -> str:

@@ -92,8 +92,7 @@ class TranslationStore:
         Raises:
             UserError: if `translate` does not return one translation per sentence.
         """
-        path = self._folder / f"{'-'.join(direction)}.jsonl"
-        found = _read(path, texts)
+        found = read_outputs(self._folder, direction, texts)
         if found is not None:
             self.reused.append(direction)
             return found
@@ -104,8 +103,23 @@ class TranslationStore:
                 "sentences; each needs one"
             )
         rows = zip(texts.sources, outputs, texts.references, strict=True)
-        write_text(path, "".join(_line(*row) for row in rows))
+        write_text(_path(self._folder, direction), "".join(_line(*row) for row in rows))
         return outputs
+
+
+def read_outputs(folder: Path, direction: Direction, texts: Texts) -> list[Output] | None:
+    """Reads the translations of a direction; None if they are missing, damaged or of others.
+
+    Args:
+        folder: of a `TranslationStore`.
+        direction: source and target.
+        texts: its sentences.
+    """
+    return _read(_path(folder, direction), texts)
+
+
+def _path(folder: Path, direction: Direction) -> Path:
+    return folder / f"{'-'.join(direction)}.jsonl"
 
 
 def _is_stamp(text: str) -> bool:

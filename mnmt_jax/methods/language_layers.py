@@ -10,7 +10,7 @@ in the authors' code alone (language-layers spec 2.1).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from mnmt_jax.model.context import Place
 from mnmt_jax.model.modules import ACTIVATIONS, linear, uniform_fan_in
 from mnmt_jax.model.routing import Branches, choose_routing, route
 from mnmt_jax.model.sublayers import FeedForward
+from mnmt_jax.model.taps import ENTERED, hand_out
 
 _FIRST_SCALE = 0.1
 
@@ -137,6 +138,7 @@ class LanguageMLP(FeedForward):
 
     def change(self, module: Any, states: Array, place: Place) -> Array:
         """Returns the change of states, the dropout of both in it."""
+        hand_out(module, place, ENTERED, states)
         return module(states, place)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
@@ -163,6 +165,10 @@ class LanguageMLP(FeedForward):
         hidden = self.settings.mlp
         return 2 * config.embed * hidden + hidden + config.embed
 
+    def activate(self, config: Model) -> Callable[[Array], Array]:
+        """Returns the activation of the shared layers and the branches."""
+        return ACTIVATIONS[self.activation or config.activation]
+
     @property
     def count(self) -> int:
         """Number of branches."""
@@ -185,7 +191,7 @@ class LanguageFeedForward(nn.Module):
     def setup(self) -> None:
         """Creates the shared layers, which are named as without branches, and the branches."""
         config, kind = self.config, self.kind
-        self.activation = ACTIVATIONS[kind.activation or config.activation]
+        self.activation = kind.activate(config)
         self.wi = linear(config, kind.hidden, config.embed)
         self.wo = linear(config, config.embed, kind.hidden)
         self.branch = Branch(config, kind)
@@ -231,7 +237,7 @@ class Branch(nn.Module):
             states,
             slots,
             Branches(*self.first(), *self.second()),
-            ACTIVATIONS[self.kind.activation or self.config.activation],
+            self.kind.activate(self.config),
             routing=self._routing(),
         )
         # What has no branch is 0 already: it takes the first's scale, whose gradient is then 0.

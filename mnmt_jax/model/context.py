@@ -63,11 +63,13 @@ class SpanReader:
         )
         return heads, keys_values
 
-    def recall(self, role: str, attention: Projects, queries: Array, dropout: Dropout) -> Array:
-        """Returns what the heads of a role read of its memory."""
+    def recall(
+        self, role: str, attention: Projects, queries: Array, dropout: Dropout
+    ) -> tuple[Array, KeyValue]:
+        """Returns what the heads of a role read of its memory, and its keys and values."""
         states, mask = self.memory[role]
         read = attention.project_keys_values(states)
-        return attend(queries, read.keys, read.values, mask=mask, dropout=dropout)
+        return attend(queries, read.keys, read.values, mask=mask, dropout=dropout), read
 
 
 @flax.struct.dataclass
@@ -97,10 +99,14 @@ class StepReader:
         own = growing.keys, growing.values, taken
         return {role: attend_beams(asked, self.layer.static, own)}, growing
 
-    def recall(self, role: str, attention: Projects, queries: Array, dropout: Dropout) -> Array:
-        """Returns what the heads read of the memory, which was projected at prefill."""
+    def recall(
+        self, role: str, attention: Projects, queries: Array, dropout: Dropout
+    ) -> tuple[Array, KeyValue]:
+        """Returns what the heads read of the memory, and what was projected of it at prefill."""
         del role, attention, dropout
-        return attend_beams(queries, self.layer.memory, None)
+        assert self.layer.memory is not None
+        keys, values, _ = self.layer.memory
+        return attend_beams(queries, self.layer.memory, None), KeyValue(keys, values)
 
 
 @flax.struct.dataclass

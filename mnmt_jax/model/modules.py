@@ -18,10 +18,11 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import split_rows
-from mnmt_jax.model.context import Context, Spans
+from mnmt_jax.model.context import Context, Place, Spans
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.patterns import matches
+from mnmt_jax.model.taps import KEYS, QUERIES, hand_out
 
 LAYER_NORM_EPS = 1e-5
 # fairseq's `gelu` is the exact one (Hendrycks and Gimpel 2016, section 2), not the tanh form.
@@ -150,6 +151,17 @@ class Attention(nn.Module):
         """Returns keys and values [*b, heads, head_dim]."""
         return KeyValue(self.key(states), self.value(states))
 
+    def show(self, place: Place, queries: Array, read: KeyValue) -> None:
+        """Hands out queries and keys as taps `queries` and `keys`, of which maps are drawn.
+
+        Args:
+            place: of the queries.
+            queries: scaled.
+            read: of the same role; of the memory in attention to it.
+        """
+        hand_out(self, place, QUERIES, queries)
+        hand_out(self, place, KEYS, read.keys)
+
     def dropout(self, deterministic: bool) -> Callable[[Array], Array]:
         """Returns the function applied to attention weights."""
         return lambda weights: self.drop(weights, deterministic=deterministic)
@@ -162,6 +174,8 @@ class SelfAttention(Attention):
         """Returns what each head read, and what the reader keeps of the keys and values."""
         queries = context.map(self.project_queries, states)
         keys_values = context.map(self.project_keys_values, states)
+        for role, own in queries.items():
+            self.show(Place(context, (role,)), own, keys_values[role])
         return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
 
 
@@ -171,10 +185,11 @@ class MemoryAttention(Attention):
     def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
         """Returns what each head read; nothing is kept."""
         dropout = self.dropout(context.deterministic)
-        heads = {
-            role: context.reader.recall(role, self, self.project_queries(own), dropout)
-            for role, own in states.items()
-        }
+        heads = {}
+        for role, own in states.items():
+            queries = self.project_queries(own)
+            heads[role], memory = context.reader.recall(role, self, queries, dropout)
+            self.show(Place(context, (role,)), queries, memory)
         return heads, None
 
 

@@ -10,6 +10,8 @@ from mnmt_jax.design.objective import Tap
 from mnmt_jax.model.context import Place
 
 TAPS = "taps"  # Flax's collection of what sublayers hand out
+QUERIES, KEYS = "queries", "keys"  # of attention, [batch, length, heads, head_dim]
+ENTERED = "entered"  # states that enter a feed-forward with branches
 
 
 def hand_out(module: Any, place: Place, name: str, value: Array) -> None:

@@ -12,10 +12,13 @@ import pytest
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States, Tap
 from mnmt_jax.design.plan import Layer
+from mnmt_jax.methods import language_layers
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.model import modules
 from mnmt_jax.model import network as model_module
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.sublayers import FeedForward
-from mnmt_jax.model.taps import hand_out
+from mnmt_jax.model.taps import KEYS, QUERIES, hand_out
 from mnmt_jax.training.passes import Passes
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -64,6 +67,28 @@ def test_nothing_is_left_of_what_nobody_reads(case):
     assert found.as_text().count(" dot(") == expected.as_text().count(" dot(")
     read = compiled(model, params, batch, TAPS)
     assert read.cost_analysis()["flops"] > expected.cost_analysis()["flops"]
+
+
+def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatch):
+    """Word by word: queries and keys of attention, and what enters a feed-forward with branches."""
+    method = LanguageLayers(("en", "de"), mlp=8, dropout=0.0)
+    model = build_model(small_config("encoder_decoder", methods=(method,)), VOCAB)
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(3))
+    batch |= {"target_lang": np.ones((3, 1), np.int32)}
+    params = random_params(model, batch)
+    own = tuple(Tap(f"layer_1/attention/{each}") for each in (QUERIES, KEYS))
+
+    def program(reads=()):
+        def run(params, batch):
+            passes = Passes(model, params, batch, reads=reads)
+            return passes.features, [passes.read(each) for each in reads]
+
+        return jax.jit(run).lower(params, batch).as_text()
+
+    plain, reading = program(), program(own)
+    for module in (modules, language_layers):
+        monkeypatch.setattr(module, "hand_out", lambda *given: None)
+    assert program() == plain != reading
 
 
 @pytest.mark.parametrize("remat", [False, True])

@@ -9,7 +9,9 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
+from lxml import etree
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.method import Method
@@ -74,6 +76,54 @@ def test_what_is_not_run_takes_its_flags(page, root, monkeypatch):
     monkeypatch.chdir(root)
     for one in commands(page):
         check_flags(one, root)
+
+
+def test_analysis(root):
+    """Every kind; the pages are well formed and have nothing from elsewhere."""
+    made_pages.run_with_branches(root, "RUN")
+    made_pages.flores(root, made_text.LANGUAGES)
+    made_pages.write_lines(root / "LINES", ["eins zwei", "", "drei"])
+    printed = run_page("docs/analysis.md", root)
+    found = {}
+    for path in root.glob("*/analysis.json"):
+        found[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+        page = (path.parent / "analysis.html").read_text(encoding="utf-8")
+        closed = re.sub(r"<meta ([^>]*)>", r"<meta \1/>", page.split("\n", 1)[1])
+        etree.fromstring(closed.replace("<details open>", "<details>"))
+        assert "http" not in page and "<script" not in page and page.count("<section>") > 1
+    assert found.keys() == {"ATTRIBUTION", "ATTENTION", "ABLATION", "SCALES", "HEADS"}
+    scales = found["SCALES"]["mean"]
+    assert printed[commands("docs/analysis.md")[-1].text] == f"{scales}\n"
+    assert list(scales) == ["de", "fr"]
+    for one in found["ATTRIBUTION"]["directions"]:
+        (sentence,) = one["sentences"]
+        rows = sentence["layers"][0]["signed"]
+        assert one["tokens"] == len(rows["lsl2"]) == len(sentence["tokens"]) > 2
+        assert one["branch"] == (one["target"] != "en") == (np.ptp(rows["lsl2"]) > 0)
+        assert one["layers"][0]["layer"] == 2
+        assert one["layers"][0]["signed"]["ffn1"] == pytest.approx(np.mean(rows["ffn1"]), rel=1e-4)
+    assert [one["branch"] for one in found["ATTRIBUTION"]["directions"]].count(True) == 4
+    shown = [(one["source"], one["target"]) for one in found["ATTENTION"]["directions"]]
+    assert shown == [("de", "fr"), ("fr", "de")]
+    targets = [found[name]["targets"] for name in ("ATTRIBUTION", "HEADS")]
+    assert targets == ["reference", "output"]
+    (attention,) = found["HEADS"]["directions"]
+    assert [one["source"] for one in attention["sentences"]] == ["eins zwei", "drei"]
+    (heads,) = attention["sentences"][0]["maps"]
+    weights = np.array(heads["weights"])
+    tokens = attention["sentences"][0]["tokens"]["source"]
+    assert weights.shape == (2, len(tokens), len(tokens)) and tokens[0] == "__fr__"
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-4)
+    maps = found["ATTENTION"]["directions"][0]["sentences"][0]["maps"]
+    assert [one["attention"].split()[-1] for one in maps] == ["self-attention"] * 2 + [
+        "cross-attention"
+    ]
+    rows = found["ABLATION"]["rows"]
+    assert [(row["row"], row["zero_shot"]["directions"]) for row in rows] == [
+        *((number, 2) for number in (1, 2, 3, None))
+    ]
+    off = read_result(root / "ABLATION" / "off").config["model"]["methods"][0]
+    assert off["off"] and not read_result(root / "ABLATION/on").config["model"]["methods"][0]["off"]
 
 
 def test_checkpoints(root):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mnmt_jax.commands import evaluate
+from mnmt_jax.commands import corpus_arguments, evaluate
 from mnmt_jax.data import bitext
 from mnmt_jax.data.bitext import read_units
 from mnmt_jax.data.bitext_corpus import BitextFiles
@@ -358,7 +358,7 @@ def test_they_are_test_text_for_an_evaluation(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
-    found, languages = evaluate._corpus(flags)
+    found, languages = corpus_arguments.benchmark_corpus(flags)
     assert (found.name, languages, found.splits()) == ("mine", ("en", "de", "fr"), ("test",))
     assert found.size("test", ("fr", "en")) == 1
 

@@ -1,0 +1,54 @@
+"""The frame of a page: one HTML file, without anything from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mnmt_jax.evaluation.markup import Child, Html, tag
+from mnmt_jax.evaluation.style import STYLE
+
+
+def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
+    """Returns a page as HTML.
+
+    Args:
+        title: of the window.
+        sections: its body.
+        generator: from `generator_mark`.
+    """
+    head = tag(
+        "head",
+        Html('<meta charset="utf-8">'),
+        generator,
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        tag("title", title),
+        tag("style", Html(STYLE)),
+    )
+    body = tag("body", tag("main", sections))
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def generator_mark(name: str) -> Html:
+    """Returns the mark by which a page is known again.
+
+    Args:
+        name: of what writes it.
+    """
+    return Html(f'<meta name="generator" content="{name}">')
+
+
+def section(title: str, *children: Child) -> Html:
+    """Writes a part of a page under its heading."""
+    return tag("section", tag("h2", title), *children)
+
+
+def fold(summary: Html, *children: Html, unfolded: bool) -> Html:
+    """Writes a fold; HTML spells an open one as an attribute without value.
+
+    Args:
+        summary: a `summary` element.
+        *children: what is folded.
+        unfolded: show it at first.
+    """
+    closed = tag("details", summary, *children)
+    return Html(closed.replace("<details>", "<details open>", 1)) if unfolded else closed

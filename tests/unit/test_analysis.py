@@ -1,0 +1,238 @@
+"""Ablation, scales and pages of analyses, and what the command refuses, without a forward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from lxml import html
+
+from mnmt_jax.analysis.ablation import Ablated, ablate, supervised_targets
+from mnmt_jax.analysis.analysis_files import check_analysis_folder, write_analysis
+from mnmt_jax.analysis.pictures import draw, page_title
+from mnmt_jax.analysis.scales import branch_scales
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.corpora import CldrText
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark
+from mnmt_jax.evaluation.evaluate import Subject
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.new_run import write_run
+from tests.run_commands import command
+from tests.unit.made_text import vocabulary
+
+LANGUAGES = ("en", "de", "fr")
+# A triangle: each is trained into one other, so that the reverses are zero-shot.
+TRAINED = frozenset({("en", "de"), ("de", "fr"), ("fr", "en")})
+INTO = {"en": ("de",), "de": ("fr",), "fr": ("en",)}
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return Benchmark("phrases", CldrText(LANGUAGES, sizes={"test": 8}, name="phrases"))
+
+
+def subject(benchmark, name, choose):
+    """Answers every phrase in the language that is chosen for the direction."""
+    phrases = benchmark._phrases
+    places = {code: {text: n for n, text in enumerate(texts)} for code, texts in phrases.items()}
+
+    def translate(lines, direction):
+        answer = phrases[choose(direction)]
+        return [Output(answer[places[direction[0]][line]]) for line in lines]
+
+    config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
+    decoding = {"checkpoint": "step 7"}
+    return Subject(
+        name, translate, config, decoding, {"parameters": name}, supervised=TRAINED, step=7
+    )
+
+
+def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tmp_path):
+    """What falls back to what it was trained into is perfect in row (3), and there alone."""
+    right = subject(benchmark, "on", lambda direction: direction[1])
+    back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
+    targets = supervised_targets(benchmark.directions, TRAINED)
+    assert targets == INTO
+    directions = benchmark.directions
+    facts = ablate(
+        Ablated(right, back, LANGUAGES), benchmark, tmp_path, directions=directions, targets=targets
+    )
+    rows = {(row["row"], row["branches"]): row for row in facts["rows"]}
+    assert list(rows) == [(1, "on"), (2, "off"), (3, "off"), (None, "on")]
+    assert [rows[1, "on"][group]["bleu"] for group in ("supervised", "zero_shot")] == [
+        pytest.approx(100),
+        pytest.approx(100),
+    ]
+    assert rows[2, "off"]["supervised"]["bleu"] == pytest.approx(100)
+    assert rows[2, "off"]["zero_shot"]["bleu"] < 60
+    assert rows[3, "off"]["zero_shot"] == {"bleu": pytest.approx(100), "chrf": 100, "directions": 3}
+    assert rows[None, "on"]["zero_shot"]["bleu"] < 60
+    by_name = {(one["source"], one["target"]): one for one in facts["directions"]}
+    assert by_name["en", "de"]["against"] == {}
+    assert by_name["en", "fr"]["against"].keys() == {"de"}
+    assert by_name["en", "fr"]["against"]["de"]["off"]["bleu"] == pytest.approx(100)
+    assert read_result(tmp_path / "off").averages["bleu"].zero_shot.mean < 60
+    # Of given targets, and of some directions.
+    facts = ablate(
+        Ablated(right, back, LANGUAGES),
+        benchmark,
+        tmp_path,
+        directions=[("en", "fr"), ("de", "en")],
+        targets={"de": ("fr",)},
+    )
+    assert [len(one["against"]) for one in facts["directions"]] == [0, 1]
+    assert facts["rows"][2]["zero_shot"]["directions"] == 1
+
+
+def test_ablation_takes_references_by_the_source_text(benchmark, tmp_path):
+    """Test sets of two directions need not have one order; a source without one is refused."""
+
+    class Turned(Benchmark):
+        def texts(self, direction):
+            texts = super().texts(direction)
+            if direction != ("en", "de"):
+                return texts
+            kept = slice(None, None, -1) if self.whole else slice(1, None)
+            return dataclasses.replace(
+                texts, sources=texts.sources[kept], references=texts.references[kept]
+            )
+
+    turned = Turned("phrases", CldrText(LANGUAGES, sizes={"test": 8}, name="phrases"))
+    turned.whole = True
+    back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
+    given = {"directions": [("en", "fr")], "targets": INTO}
+    ablated = Ablated(back, back, LANGUAGES)
+    facts = ablate(ablated, turned, tmp_path, **given)
+    assert facts["rows"][2]["zero_shot"]["bleu"] == pytest.approx(100)
+    turned.whole = False
+    with pytest.raises(UserError, match="^en-fr: 1 of 8 source sentences have no reference in en"):
+        ablate(ablated, turned, tmp_path, **given)
+
+
+def model(**changes) -> Model:
+    method = LanguageLayers(LANGUAGES, **({"without": ("en",), "mlp": 4} | changes))
+    sizes = {"embed": 8, "mlp": 8, "heads": 2, "stage_layers": (1, 2)}
+    return Model(layout="encoder_decoder", methods=(method,), **sizes)
+
+
+def test_scales_are_of_the_languages_in_their_order():
+    config = model(layers=(2, 3), without=("de",))
+    network = build_model(config, 60)
+    params = {
+        f"layer_{number}": {"mlp": {"branch": {"scale": np.array(values, np.float32)}}}
+        for number, values in ((1, [0.5, -0.25]), (2, [0.25, 0.75]))
+    }
+    facts = branch_scales(network, params)
+    assert facts["layers"] == [
+        {"layer": 2, "scale": {"en": 0.5, "fr": -0.25}},
+        {"layer": 3, "scale": {"en": 0.25, "fr": 0.75}},
+    ]
+    assert facts["mean"] == {"en": 0.375, "fr": 0.25} and facts["without"] == ["de"]
+    assert list(facts["mean"]) == ["en", "fr"]
+
+
+def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
+    scales = [{"layer": 2, "scale": {"de": -0.2, "fr": np.float32(0.1)}}]
+    facts = {"analysis": "scales", "run": "<run>", "layout": "x", "checkpoint": "step 1"}
+    facts |= {"without": ["en"], "layers": scales, "mean": {"de": -0.2, "fr": np.float32(0.1)}}
+    for _ in range(2):  # its own it replaces
+        check_analysis_folder(tmp_path)
+        path = write_analysis(tmp_path, facts, page_title(facts), draw(facts))
+    document = json.loads((tmp_path / "analysis.json").read_text("utf-8"))
+    assert document["mean"] == {"de": -0.2, "fr": 0.1} and document["format"] == 1
+    text = path.read_text("utf-8")
+    assert "<run>" not in text and "http" not in text and "<script" not in text
+    page = html.fromstring(text)
+    bars = page.xpath("//svg//rect")
+    assert len(bars) == 2
+    widths = [float(bar.get("width")) for bar in bars]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
+    # The negative one ends where the other begins.
+    assert float(bars[0].get("x")) + widths[0] == pytest.approx(float(bars[1].get("x")), abs=0.2)
+    cells = page.xpath("//table[@class='heat']//td")
+    assert [(c.text, c.get("class"), c.get("style")) for c in cells] == [
+        ("-0.2", "bad", "--share:100%"),
+        ("0.1", "good", "--share:50%"),
+    ]
+    for name in ("analysis.json", "analysis.html"):
+        kept = (tmp_path / name).read_text("utf-8")
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+        with pytest.raises(UserError, match=f"{name}: is there already and is not of mnmt-jax"):
+            check_analysis_folder(tmp_path)
+        (tmp_path / name).write_text(kept, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of zeros with language layers and without."""
+    folder = tmp_path_factory.mktemp("runs")
+    vocab = vocabulary()
+    for name, config in (("layers", model()), ("plain", dataclasses.replace(model(), methods=()))):
+        shapes = parameter_shapes(config, vocab.size)
+        zeros = jax.tree.map(lambda one: LazyArray.of(np.zeros(one.shape, one.dtype)), shapes)
+        whole = Config(Data(), config, Optimizer(), Train(), Decode(), Mesh())
+        write_run(folder / name, whole, vocab, zeros, origin=("nobody", "zeros"))
+    return folder
+
+
+TASK = "--task=cldr_quickstart"
+
+
+@pytest.mark.parametrize("kind", ["attribution", "ablation", "scales"])
+def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
+    flags = [] if kind == "scales" else [TASK]
+    with pytest.raises(UserError, match="^the run's model has no language-specific") as caught:
+        command("analyse", kind, "--run", runs / "plain", "--output", tmp_path, *flags)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "message"),
+    [
+        ("scales", [TASK], "--task does not apply to analyse scales"),
+        ("scales", ["--limit=2"], "--limit does not apply to analyse scales"),
+        ("scales", ["--tsv=x"], "--tsv does not apply to analyse scales"),
+        ("ablation", [], "analyse ablation needs --task$"),
+        ("attention", [], "analyse attention needs --task or --input"),
+        ("ablation", ["--input=x"], "--input does not apply to analyse ablation"),
+        ("attention", [TASK, "--nodes=3"], "--nodes does not apply to analyse attention"),
+        ("attribution", [TASK, "--by_head"], "--by_head does not apply to analyse attribution"),
+        ("attention", [TASK, "--source=en"], "--source does not apply to a task; name directions"),
+        ("attention", ["--input=x", TASK], "--task does not apply to --input"),
+        ("attention", ["--input=x", "--source=en"], "--input needs --source and --target"),
+        ("attention", ["--input=x", "--targets=reference"], "--targets=reference: --input has no"),
+        ("attention", [TASK, "--limit=-1"], "--limit=-1 must be positive"),
+        ("attention", [TASK, "--layers=0"], "--layers=0: '0' must be a whole number"),
+        ("attention", [TASK, "--layers=9"], "--layers: the model has 3 layers, not 9"),
+        ("attribution", [TASK, "--layers=1"], "--layers: layer 1 has no branches .* from 2, 3"),
+        ("attention", [TASK, "--directions=en-xx"], "--directions: 'en-xx' has 'xx', which is"),
+        ("attention", [TASK, "--directions=some"], "--directions=some must be one of all, super"),
+        (
+            "attention",
+            [TASK, "--gin.Decode.buckets=(4,)", "--directions=en-de"],
+            r"en-de: sentence 1 needs \d+ tokens, the largest of Decode.buckets is 4",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_blank_lines_alone_are_refused(runs, tmp_path):
+    (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
+    flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]
+    with pytest.raises(UserError, match="lines: no sentence that is not blank$"):
+        command("analyse", "attention", "--run", runs / "plain", "--output", tmp_path / "x", *flags)
+    assert not (tmp_path / "x").exists()

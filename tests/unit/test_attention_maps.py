@@ -1,0 +1,132 @@
+"""Attention maps: the model's own weights, the drawn masks, and a softmax by hand."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.analysis.attention_maps import attention_weights, map_places
+from mnmt_jax.attention import core
+from mnmt_jax.design.layouts import LAYOUTS
+from tests.drawn_masks import read_pictures
+from tests.property.test_model import row_of
+from tests.sample_batches import make, small_config
+
+NAMES = ("encoder_decoder", "encoder_decoder_register", "register", "two_stage_trigger")
+ATOL = 1e-6
+
+
+def case(name: str):
+    """A model, its parameters, the row that is drawn, and the pictures."""
+    stages, edges = read_pictures(name)
+    layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
+    batch = row_of(layout, stages)
+    model, params = make(small_config(name, norm="post", attention="dense"), batch)
+    return model, params, batch, stages, edges
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_maps_are_what_the_model_attends_with_and_what_is_drawn(name, monkeypatch):
+    model, params, batch, pictures, edges = case(name)
+    places = map_places(model.plan)
+    found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, places=places))
+    own = list(weights_of_forward(model, params, batch, monkeypatch))
+    maps = dict(zip(places, found, strict=True))
+    compared = number = 0
+    for part, picture in zip(model.plan.stages, pictures, strict=True):
+        for _ in part.layers:
+            number += 1
+            here = [place for place in places if place.layer == number]
+            joined, memory = own.pop(0), own.pop(0) if part.stage.memory else None
+            for place in here:
+                cross = "cross" in place.title
+                drawn = (
+                    edges[0].matrix
+                    if cross
+                    else np.concatenate([picture.block(place.query, key) for key in place.keys], 1)
+                )
+                expected = memory if cross else cut(joined, part.stage, place, batch)
+                real = batch[f"{place.query}_segment_ids"][0] != 0
+                weights = maps[place][0][:, real]
+                np.testing.assert_allclose(weights, expected[0][:, real], atol=ATOL)
+                np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=ATOL)
+                seen = np.broadcast_to(drawn[real], weights.shape)
+                assert (weights[~seen] == 0).all() and (weights[seen] > 0).all()
+                compared += weights.size
+    assert not own and compared > 150
+
+
+def weights_of_forward(model, params, batch, monkeypatch):
+    """What the softmax of the model's own pass gives, in the order of its layers."""
+    taken, plain = [], core.masked_softmax
+
+    def taking(logits, mask):
+        taken.append(plain(logits, mask))
+        return taken[-1]
+
+    monkeypatch.setattr(core, "masked_softmax", taking)
+
+    def run(params, batch):
+        taken.clear()
+        return model.apply({"params": params}, batch), list(taken)
+
+    found = jax.jit(run)(params, batch)[1]
+    monkeypatch.undo()
+    return [np.asarray(each) for each in found]
+
+
+def cut(joined, stage, place, batch):
+    """The queries and keys of a place from the weights over the whole row of a stage."""
+    ends = np.cumsum([batch[f"{role}_tokens"].shape[1] for role in stage.roles])
+    spans = {
+        role: range(end - batch[f"{role}_tokens"].shape[1], end)
+        for role, end in zip(stage.roles, ends, strict=True)
+    }
+    columns = [column for key in place.keys for column in spans[key]]
+    return joined[:, :, list(spans[place.query])][..., columns]
+
+
+def test_the_first_layer_is_a_softmax_by_hand():
+    """In NumPy from the parameters: without sines and scale it reads the embeddings."""
+    stages, _ = read_pictures("encoder_decoder")
+    layout = LAYOUTS["encoder_decoder"].with_layers((1, 1))
+    batch = row_of(layout, stages)
+    changes = {"norm": "post", "positions": (), "embedding_scale": False}
+    model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes), batch)
+    first = map_places(model.plan)[0]
+    assert (first.title, first.query, first.layer) == ("encoder self-attention", "source", 1)
+    (found,) = attention_weights(params, batch, model=model, places=(first,))
+    of, vectors = params["layer_0"]["attention"], np.asarray(params["embedding"], np.float64)
+    states = vectors[batch["source_tokens"][0]]
+    queries, keys = (
+        np.einsum("lm,mhd->lhd", states, of[name]["kernel"]) + np.asarray(of[name]["bias"])
+        for name in ("query", "key")
+    )
+    logits = np.einsum("qhd,khd->hqk", queries, keys) / np.sqrt(queries.shape[-1])
+    ids = batch["source_segment_ids"][0]
+    exponents = np.exp(logits) * (ids[:, None] == ids[None])
+    expected = exponents / exponents.sum(axis=-1, keepdims=True)
+    real = ids != 0
+    assert real.sum() == 3
+    np.testing.assert_allclose(np.asarray(found)[0][:, real], expected[:, real], atol=1e-5)
+
+
+def test_every_map_says_which_attention_it_is():
+    titles = {}
+    for name in ("encoder_decoder", "register", "two_stage_trigger"):
+        model, *_ = case(name)
+        places = map_places(model.plan)
+        titles[name] = [(p.layer, p.title, p.query, p.keys) for p in places]
+    source, target = ("source",), ("target",)
+    assert titles["encoder_decoder"][1:4] == [
+        (2, "encoder self-attention", "source", source),
+        (3, "decoder self-attention", "target", target),
+        (3, "decoder cross-attention", "target", source),
+    ]
+    assert titles["register"][:3] == [
+        (1, "self-attention", "source", source),
+        (1, "self-attention", "register", ("source", "register")),
+        (1, "self-attention", "target", ("register", "target")),
+    ]
+    assert [len([t for t in titles["two_stage_trigger"] if t[0] == n]) for n in (1, 3)] == [1, 3]
