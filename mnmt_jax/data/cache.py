@@ -96,7 +96,7 @@ def encode_pairs(
     Args:
         vocabulary: turns text into ids.
         pairs: source and target text.
-        direction: their languages; only a vocabulary with copies needs them.
+        direction: their languages; only a vocabulary with copies or additions needs them.
     """
     languages = direction or (None, None)
     block: list[tuple[str, str]] = []
