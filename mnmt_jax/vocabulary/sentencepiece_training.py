@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -69,6 +70,7 @@ def train_model(
     if not sample:
         raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
     model = io.BytesIO()
+    normalizer: dict[str, Any] = {} if space_first else {"add_dummy_prefix": False}
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample),
@@ -87,7 +89,7 @@ def train_model(
             # on machines with different numbers of cores.
             num_threads=16,
             minloglevel=2,
-            **({} if space_first else {"add_dummy_prefix": False}),
+            **normalizer,
         )
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1].strip()
