@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -22,15 +23,16 @@ def main() -> None:
     """Writes the cache and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.data.cache import check_absent, write_cache
+    from mnmt_jax.data.cache import TokenCache, cached_sources, check_absent, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
 
     check_absent(arguments.output, arguments.overwrite)
+    others = [TokenCache.open(folder) for folder in arguments.also]
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
         arguments.output,
-        sources,
+        itertools.chain(*(cached_sources(cache, vocabulary) for cache in others), sources),
         vocabulary=vocabulary,
         overwrite=arguments.overwrite,
         report=lambda line: print(line, file=sys.stderr),
@@ -70,6 +72,14 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--vocab_size", type=positive, help="pieces of a vocabulary trained here (default: 8000)"
+    )
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="CACHE",
+        help="copy the tasks of this cache too, whose vocabulary is that of --vocabulary, or the "
+        "one that languages were added to; repeatable",
     )
     add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")

@@ -31,6 +31,7 @@ COMMANDS = {
     "export": "write a run's model for another toolkit",
     "average": "average checkpoints of a run",
     "adapters": "save, load or merge LoRA",
+    "add-language": "make a run of a trained one that has a language more",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
 _FILE_FLAGS = ("input", "output", "results", "parallel", "tsv", "bitext")

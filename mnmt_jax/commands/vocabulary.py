@@ -23,7 +23,7 @@ from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import Counts, Flags
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary
 
     Made = tuple[Vocabulary, dict[str, Any]]
 
@@ -36,6 +36,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "flattens languages' shares (5)"),
     "seed": (int, "of the draw (0)"),
 }
+TRAINING_FLAGS = (*_OPTIONS, "model_type")
 # The rule of --lavs that reads a flag.
 _RULE_OF = {"lavs_threshold": "code", "lavs_pairs": "paper"}
 _THRESHOLD = 20  # of the authors' script
@@ -49,9 +50,7 @@ def make_parser() -> CommandParser:
         "--sentencepiece", metavar="MODEL", help="adopt this .model file; needs --languages"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
-    for flag, (kind, text) in _OPTIONS.items():
-        parser.add_argument(f"--{flag}", type=kind, help=text)
-    parser.add_argument("--model_type", choices=("unigram", "bpe"), help="(unigram)")
+    add_training_options(parser)
     group = parser.add_argument_group("language-aware vocabulary sharing")
     group.add_argument(
         "--lavs",
@@ -73,6 +72,25 @@ def make_parser() -> CommandParser:
     return parser
 
 
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the training of a SentencePiece model."""
+    for flag, (kind, text) in _OPTIONS.items():
+        parser.add_argument(f"--{flag}", type=kind, help=text)
+    parser.add_argument("--model_type", choices=("unigram", "bpe"), help="(unigram)")
+
+
+def training_options(arguments: argparse.Namespace) -> SentencePieceOptions:
+    """Returns what these flags say.
+
+    Raises:
+        UserError: if a value is impossible.
+    """
+    from mnmt_jax.vocabulary.pieces import SentencePieceOptions
+
+    given = {name: getattr(arguments, name) for name in TRAINING_FLAGS}
+    return SentencePieceOptions(**{n: value for n, value in given.items() if value is not None})
+
+
 def main() -> None:
     """Writes the vocabulary and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
@@ -82,7 +100,7 @@ def main() -> None:
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
         refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
-    vocabulary, facts = make(arguments, [*_OPTIONS, "model_type"])
+    vocabulary, facts = make(arguments)
     summary = {
         "output": arguments.output,
         "size": vocabulary.size,
@@ -93,12 +111,13 @@ def main() -> None:
     print(json.dumps(summary, indent=2))
 
 
-def _adopt(arguments: argparse.Namespace, options: list[str]) -> Made:
+def _adopt(arguments: argparse.Namespace) -> Made:
     """Wraps a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
-    refuse_flags(arguments, ("name", "directions", *others, *options), "--sentencepiece")
+    flags = ("name", "directions", *others, *TRAINING_FLAGS)
+    refuse_flags(arguments, flags, "--sentencepiece")
     languages = split_list(arguments.languages)
     if not languages:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
@@ -107,14 +126,13 @@ def _adopt(arguments: argparse.Namespace, options: list[str]) -> Made:
     return vocabulary, {}
 
 
-def _train(arguments: argparse.Namespace, options: list[str]) -> Made:
+def _train(arguments: argparse.Namespace) -> Made:
     """Trains a model on a corpus."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
-    from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
+    from mnmt_jax.vocabulary.pieces import train_sentencepiece
 
-    given = {name: getattr(arguments, name) for name in options}
-    chosen = SentencePieceOptions(**{n: value for n, value in given.items() if value is not None})
+    chosen = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     print(f"reading {corpus.name}", file=sys.stderr)
     text = language_text(corpus, directions, chosen.sentences)
@@ -122,14 +140,14 @@ def _train(arguments: argparse.Namespace, options: list[str]) -> Made:
     return train_sentencepiece(text, arguments.output, options=chosen), {}
 
 
-def _split(arguments: argparse.Namespace, options: list[str]) -> Made:
+def _split(arguments: argparse.Namespace) -> Made:
     """Gives languages copies of the pieces that they share."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_lines
     from mnmt_jax.vocabulary import lavs
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
-    _check_split(arguments, options)
+    _check_split(arguments)
     base = Vocabulary.load(arguments.vocabulary)
     corpus, directions = corpus_and_directions(arguments)
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)
@@ -183,13 +201,14 @@ def _by_paper(
     return flagged, flagged, {"pairs": arguments.lavs_pairs}
 
 
-def _check_split(arguments: argparse.Namespace, options: list[str]) -> None:
+def _check_split(arguments: argparse.Namespace) -> None:
     """Checks the flags that belong to `--lavs`.
 
     Raises:
         UserError: if one is missing, or of another rule or of a training.
     """
-    refuse_flags(arguments, ("sentencepiece", *options), "--lavs, which trains no pieces")
+    flags = ("sentencepiece", *TRAINING_FLAGS)
+    refuse_flags(arguments, flags, "--lavs, which trains no pieces")
     others = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
     refuse_flags(arguments, others, f"--lavs {arguments.lavs}")
     if not arguments.vocabulary:

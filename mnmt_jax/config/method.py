@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from mnmt_jax.config.fields import Checked
 from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
@@ -14,6 +16,9 @@ from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Config, Model
+
+Rows = tuple[str, tuple[int, ...]]
+"""A pattern of parameters (`mnmt_jax.model.patterns`), and indices along their first axis."""
 
 
 class Method(Checked):
@@ -95,6 +100,32 @@ class Method(Checked):
 
     def players(self) -> tuple[Player, ...]:
         """Returns who moves before the rest, in this order."""
+        return ()
+
+    def with_language(self, language: str) -> Method:
+        """Returns it as of a model that has one language more, the last in the vocabulary's order.
+
+        Args:
+            language: its code.
+        """
+        del language
+        return self
+
+    def grown(self, name: str, array: np.ndarray) -> np.ndarray | None:
+        """Returns a parameter as of a model that has one language more.
+
+        Args:
+            name: its path, e.g. `layer_3/mlp/branch/scale`.
+            array: of the model before.
+
+        Returns:
+            None if it is not the method's own, or has nothing of a language's.
+        """
+        del name, array
+        return None
+
+    def frozen_rows(self) -> tuple[Rows, ...]:
+        """Returns which parts of its parameters do not train."""
         return ()
 
     def moves(self) -> tuple[Move, ...]:

@@ -68,6 +68,5 @@ NLLB_LANGUAGES: tuple[str, ...] = tuple(_CODE_OF_FLORES.get(tag, tag) for tag in
 
 def tag_tokens(languages: Sequence[str]) -> list[str]:
     """Returns the tags that other toolkits expect: NLLB's own for its list, else `__xx__`."""
-    if tuple(languages) == NLLB_LANGUAGES:
-        return list(NLLB_TAGS)
-    return [f"__{code}__" for code in languages]
+    own = NLLB_TAGS if tuple(languages[: len(NLLB_TAGS)]) == NLLB_LANGUAGES else ()
+    return [*own, *(f"__{code}__" for code in languages[len(own) :])]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
 from mnmt_jax.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -83,8 +83,15 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
         tags_last: tags after fillers, as fairseq appends them; else before, as Hugging Face has it.
 
     Raises:
-        UserError: if it has copies of pieces: no tokenizer there knows a text's language.
+        UserError: if it has copies of pieces or additions: no tokenizer there knows a text's
+            language.
     """
+    if vocabulary.additions:
+        codes = listed([language for language, _ in vocabulary.additions])
+        raise UserError(
+            f"the text of {codes} has a SentencePiece model of its own, which other toolkits' "
+            "tokenizers do not know; export with --format t5x"
+        )
     if vocabulary.copies:
         raise UserError(
             f"the vocabulary has {len(vocabulary.copies)} copies of pieces for single languages, "

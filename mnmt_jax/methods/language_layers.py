@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
 from mnmt_jax.config.fields import Count, Rate
-from mnmt_jax.config.method import Method, fit_languages
+from mnmt_jax.config.method import Method, Rows, fit_languages
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
@@ -26,11 +27,13 @@ from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model.context import Place
 from mnmt_jax.model.modules import ACTIVATIONS, linear, uniform_fan_in
+from mnmt_jax.model.patterns import matches
 from mnmt_jax.model.routing import Branches, choose_routing, route
 from mnmt_jax.model.sublayers import FeedForward
 from mnmt_jax.model.taps import ENTERED, hand_out
 
 _FIRST_SCALE = 0.1
+_BRANCH = "mlp/branch"  # where the parameters of branches are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,9 @@ class LanguageLayers(Method, name="language_layers"):
         routing: key of `mnmt_jax.model.routing.ROUTINGS`, all of which compute the same; `auto` is
             the fastest for the number of languages and the devices.
         off: leave what they give out, as in the paper's Table 9; parameters stay.
+        frozen: languages whose branches do not train, when others are added to a trained model.
+        frozen_scales: whether their scales do not either, as the paper has it; in the authors' code
+            they train.
     """
 
     languages: tuple[str, ...] = ()
@@ -57,6 +63,8 @@ class LanguageLayers(Method, name="language_layers"):
     dropout: Rate = 0.3
     routing: Literal["auto", "one_hot", "gather", "loop", "ragged"] = "auto"
     off: bool = False
+    frozen: tuple[str, ...] = ()
+    frozen_scales: bool = True
 
     def fitted(self, languages: Sequence[str]) -> LanguageLayers:
         """Returns it with the languages of a vocabulary.
@@ -78,11 +86,12 @@ class LanguageLayers(Method, name="language_layers"):
                 "LanguageLayers.languages=(): name the vocabulary's languages in the order of "
                 "their tags"
             )
-        if unknown := [code for code in self.without if code not in self.languages]:
-            raise UserError(
-                f"LanguageLayers.without names {listed(unknown)}; LanguageLayers.languages are "
-                f"{listed(self.languages)}"
-            )
+        for field in ("without", "frozen"):
+            if unknown := [code for code in getattr(self, field) if code not in self.languages]:
+                raise UserError(
+                    f"LanguageLayers.{field} names {listed(unknown)}; LanguageLayers.languages are "
+                    f"{listed(self.languages)}"
+                )
         if not any(slot >= 0 for slot in self.slots):
             raise UserError(
                 f"LanguageLayers.without={self.without!r}: no language has a branch; leave one out"
@@ -98,6 +107,36 @@ class LanguageLayers(Method, name="language_layers"):
         return plan.with_layers(
             lambda number, layer: _exchanged(layer, kind) if number in chosen else layer
         )
+
+    def with_language(self, language: str) -> LanguageLayers:
+        """Returns it with a branch for the language, and the branches before it frozen.
+
+        Source: third paper, section 4.4.
+        """
+        before = tuple(code for code in self.languages if code not in self.without)
+        return dataclasses.replace(self, languages=(*self.languages, language), frozen=before)
+
+    def grown(self, name: str, array: np.ndarray) -> np.ndarray | None:
+        """Returns a parameter of the branches with one more: the mean of those that are there.
+
+        Source: third paper, Appendix A, of the layers. That a new scale is the mean of the scales
+        is inferred; 0.1, the first value of a scale, would be the alternative.
+        """
+        if not matches(_BRANCH, name):
+            return None
+        mean = array.mean(axis=0, keepdims=True, dtype=np.float64)
+        return np.concatenate([array, mean.astype(array.dtype)])
+
+    def frozen_rows(self) -> tuple[Rows, ...]:
+        """Returns the slots of the frozen languages."""
+        frozen = [
+            slot
+            for code, slot in zip(self.languages, self.slots, strict=True)
+            if code in self.frozen
+        ]
+        slots = tuple(slot for slot in frozen if slot >= 0)
+        names = ("first", "second", "scale") if self.frozen_scales else ("first", "second")
+        return tuple((f"{_BRANCH}/{name}", slots) for name in names) if slots else ()
 
     @property
     def slots(self) -> tuple[int, ...]:

@@ -1,5 +1,8 @@
 """Which parameters train: patterns divide a parameter tree into what trains and what is frozen.
 
+Of a parameter that trains, rows along its first axis may be frozen too: they have no gradient
+either, hold moments that stay 0, and are put back after each update, bit for bit.
+
 Gradients are taken of the part that trains, and the optimizer is given nothing else: what is frozen
 has no gradient, no moments, no share in the gradient's norm, and no weight decay.
 """
@@ -7,12 +10,14 @@ has no gradient, no moments, no share in the gradient's norm, and no weight deca
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from mnmt_jax.config.method import Rows
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import is_lora
@@ -28,18 +33,21 @@ class Trainable:
             never frozen; where there is LoRA and no pattern, everything else is.
         lora: patterns of projections that carry LoRA; empty for a model without.
         others: patterns of parameters that other players move (`mnmt_jax.design.objective.Player`).
+        rows: of parameters that train, rows that do not.
     """
 
     frozen: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    rows: tuple[Rows, ...] = ()
 
     @classmethod
     def from_config(cls, model: Model, optimizer: Optimizer) -> Trainable:
         """Returns the rule that a configuration describes."""
         players = [player for method in model.methods for player in method.players()]
         others = tuple(pattern for player in players for pattern in player.owns)
-        return cls(optimizer.frozen, model.lora if model.lora_rank else (), others)
+        rows = tuple(rows for method in model.methods for rows in method.frozen_rows())
+        return cls(optimizer.frozen, model.lora if model.lora_rank else (), others, rows)
 
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains.
@@ -85,7 +93,46 @@ class Trainable:
         Args:
             params: of the whole model, arrays or shapes.
         """
-        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.split(params)[0]))
+        trained = traverse_util.flatten_dict(self.split(params)[0], sep="/")
+        return sum(
+            int(np.prod(leaf.shape[1:])) * (leaf.shape[0] - len(self.frozen_rows(name)))
+            if leaf.ndim
+            else 1
+            for name, leaf in trained.items()
+        )
+
+    def frozen_rows(self, name: str) -> tuple[int, ...]:
+        """Returns the rows of a parameter that do not train."""
+        found = {i for pattern, rows in self.rows if matches(pattern, name) for i in rows}
+        return tuple(sorted(found))
+
+    def without_rows(self, gradients: Any) -> Any:
+        """Returns the gradients of what trains, 0 in the frozen rows."""
+        return self._exchanged(gradients, lambda _, leaf: jnp.zeros_like(leaf))
+
+    def with_rows(self, updated: Any, before: Any) -> Any:
+        """Returns what trains after an update, the frozen rows as before it, bit for bit.
+
+        Args:
+            updated: as the optimizer left it.
+            before: the update.
+        """
+        if not self.rows:
+            return updated
+        flat = traverse_util.flatten_dict(before, sep="/")
+        return self._exchanged(updated, lambda name, _: flat[name])
+
+    def _exchanged(self, tree: Any, other: Callable[[str, Any], Any]) -> Any:
+        """Returns a tree with other values in the frozen rows."""
+        if not self.rows:
+            return tree
+        flat = traverse_util.flatten_dict(tree, sep="/")
+        for name, leaf in flat.items():
+            if rows := self.frozen_rows(name):
+                chosen = np.isin(np.arange(leaf.shape[0]), rows)
+                chosen = chosen.reshape(-1, *[1] * (leaf.ndim - 1))
+                flat[name] = jnp.where(chosen, other(name, leaf), leaf)
+        return traverse_util.unflatten_dict(flat, sep="/")
 
     def _check(self, names: list[str]) -> None:
         base = [name for name in names if not is_lora(name)]

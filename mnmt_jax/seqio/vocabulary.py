@@ -25,7 +25,8 @@ class PieceVocabulary(seqio.Vocabulary):
 
         Args:
             load: returns the vocabulary; called once.
-            language: of the text that is encoded; only a vocabulary with copies needs it.
+            language: of the text that is encoded; only a vocabulary with copies or additions
+                needs it.
         """
         super().__init__()
         self._load, self._language = load, language
@@ -61,18 +62,15 @@ class PieceVocabulary(seqio.Vocabulary):
 
     def _encode_tf(self, s: Any) -> Any:
         ids = self.vocabulary.spm_to_id_in(self._language)
-        return tf.gather(ids, self._tokenizer.tokenize(s))
+        tokenizer = _tokenizer(self.vocabulary.model_of(self._language))
+        return tf.gather(ids, tokenizer.tokenize(s))
 
     def _decode_tf(self, ids: Any) -> Any:
         first = self.vocabulary.first_tag
         text = tf.logical_and(ids > self.eos_id, ids < first)
         pieces = tf.gather(self.vocabulary.id_to_spm, tf.where(text, ids, self.unk_id))
-        return self._tokenizer.detokenize(tf.ragged.boolean_mask(pieces, text))
-
-    @property
-    def _tokenizer(self) -> Any:
-        # Made anew in each graph: a tokenizer holds a resource of the graph it was made in.
-        return tf_text.SentencepieceTokenizer(model=self.vocabulary.model, out_type=tf.int32)
+        tokenizer = _tokenizer(self.vocabulary.decoding_model)
+        return tokenizer.detokenize(tf.ragged.boolean_mask(pieces, text))
 
     def __eq__(self, other: object) -> bool:
         """Compares what is encoded, as seqio does before it mixes tasks."""
@@ -93,3 +91,8 @@ class LanguageVocabulary(seqio.PassThroughVocabulary):
 
     def __init__(self) -> None:
         super().__init__(size=np.iinfo(np.int32).max)
+
+
+def _tokenizer(model: bytes) -> Any:
+    # Made anew in each graph: a tokenizer holds a resource of the graph it was made in.
+    return tf_text.SentencepieceTokenizer(model=model, out_type=tf.int32)

@@ -78,9 +78,9 @@ class Optimizer(optimizers.OptaxWrapper):
     def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
         """Updates the parameters that train; the frozen ones are passed on."""
         trained, frozen = self._trainable.split(params)
-        gradients, _ = self._trainable.split(grads)
-        trained, state = super().apply_gradient(hyper_params, trained, state, gradients)
-        updated = join(trained, frozen)
+        gradients = self._trainable.without_rows(self._trainable.split(grads)[0])
+        moved, state = super().apply_gradient(hyper_params, trained, state, gradients)
+        updated = join(self._trainable.with_rows(moved, trained), frozen)
         return jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(updated)), state
 
     def derive_logical_axes(self, optimizer: Any, param_logical_axes: Any) -> Any:

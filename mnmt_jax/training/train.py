@@ -121,10 +121,11 @@ def _move(
 
     gradients, sums = _sum_parts(part, batch)
     tokens = jnp.maximum(sums["tokens"], 1.0)
-    gradients = jax.tree.map(lambda g: g / tokens, gradients)
+    gradients = turn.trainable.without_rows(jax.tree.map(lambda g: g / tokens, gradients))
     norm = optax.global_norm(gradients)
     updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
-    return join(optax.apply_updates(trained, updates), frozen), opt_state, sums, norm
+    moved = turn.trainable.with_rows(optax.apply_updates(trained, updates), trained)
+    return join(moved, frozen), opt_state, sums, norm
 
 
 def _sum_parts(part: Any, batch: Batch) -> Any:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.partial import check_output
+from mnmt_jax.vocabulary.additions import Addition
 from mnmt_jax.vocabulary.copies import Copy
 
 FORMAT = 1
 MODEL_FILE, LANGUAGES_FILE, FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
 _PIECES_FILE, _COPIES_FILE = "pieces.json", "copies.json"
+_ADDITIONS_FILE, _ADDED_MODEL = "additions.json", "spm_added_{}.model"
 _COPY = "copy the whole folder again"
 
 
@@ -24,6 +26,7 @@ class Parts(NamedTuple):
     languages: tuple[str, ...]
     pieces: tuple[str, ...] | None
     copies: tuple[Copy, ...]
+    additions: tuple[Addition, ...]
 
 
 def check_vocabulary_folder(directory: str | Path) -> None:
@@ -50,6 +53,7 @@ def write_folder(directory: Path, parts: Parts, facts: Mapping[str, Any]) -> Non
     if parts.copies:
         rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in parts.copies)
         (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+    _write_additions(directory, parts.additions)
     facts = {"format": FORMAT, **facts}
     (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
@@ -82,9 +86,13 @@ def read_folder(directory: Path) -> tuple[Parts, dict[str, Any]]:
         if path.is_file():
             pairs = map(_texts, json.loads(path.read_text(encoding="utf-8")))
             copies = tuple((piece, language) for piece, language in pairs)
+        path = directory / _ADDITIONS_FILE
+        added = _texts(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
-    return Parts((directory / MODEL_FILE).read_bytes(), languages, pieces, copies), facts
+    additions = _read_additions(directory, added)
+    model = (directory / MODEL_FILE).read_bytes()
+    return Parts(model, languages, pieces, copies, additions), facts
 
 
 def refuse_exchanged(directory: Path) -> UserError:
@@ -100,3 +108,24 @@ def _texts(values: Iterable[str]) -> tuple[str, ...]:
     texts = tuple(values)
     "".join(texts)
     return texts
+
+
+def _write_additions(directory: Path, additions: Sequence[Addition]) -> None:
+    """Writes which languages were added, and their models; removes those of earlier ones."""
+    for path in (*directory.glob(_ADDED_MODEL.format("*")), directory / _ADDITIONS_FILE):
+        path.unlink(missing_ok=True)
+    for number, (_, model) in enumerate(additions, 1):
+        (directory / _ADDED_MODEL.format(number)).write_bytes(model)
+    if additions:
+        text = json.dumps([language for language, _ in additions])
+        (directory / _ADDITIONS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _read_additions(directory: Path, languages: Sequence[str]) -> tuple[Addition, ...]:
+    found = []
+    for number, language in enumerate(languages, 1):
+        path = directory / _ADDED_MODEL.format(number)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; {_COPY}")
+        found.append(Addition(language, path.read_bytes()))
+    return tuple(found)

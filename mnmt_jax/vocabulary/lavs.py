@@ -36,15 +36,20 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> C
     """Counts the pieces of each language's text; unknown characters are no pieces.
 
     Args:
-        vocabulary: without copies.
+        vocabulary: without copies or additions.
         text: lines by language.
 
     Returns:
         Counts in the order of the vocabulary's languages, which decides the order of copies.
 
     Raises:
-        UserError: if the vocabulary has copies, or no tag for a language.
+        UserError: if the vocabulary has some, or no tag for a language.
     """
+    if vocabulary.additions:
+        raise UserError(
+            "the vocabulary has languages with pieces of their own, which share none; give the one "
+            "that they were added to"
+        )
     if vocabulary.copies:
         raise UserError("the vocabulary has copies of pieces; give the one that it was made of")
     first, names = vocabulary.unk_id + 1, vocabulary.named_pieces

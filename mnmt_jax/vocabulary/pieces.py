@@ -1,10 +1,10 @@
 """The vocabulary: SentencePiece pieces between three fixed ids and one tag per language.
 
 Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order,
-then copies of pieces for text of one language, if there are any, then the language tags in the
-order of the language list. Tags are not SentencePiece pieces, so no text can contain one. Imported
-models may know other pieces than their SentencePiece model: then the vocabulary lists them, and a
-piece of the model that is not in the list is unk.
+then copies of pieces for text of one language, if there are any, then pieces of languages added
+later, then the language tags in the order of the language list. Tags are not SentencePiece pieces,
+so no text can contain one. Imported models may know other pieces than their SentencePiece model:
+then the vocabulary lists them, and a piece of the model that is not in the list is unk.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +21,14 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError, naming
+from mnmt_jax.vocabulary.additions import (
+    Added,
+    Addition,
+    check_additions,
+    extended_model,
+    open_model,
+    pieces_of_text,
+)
 from mnmt_jax.vocabulary.copies import Copy, check_copies, copy_name
 from mnmt_jax.vocabulary.folder import (
     FORMAT,
@@ -32,10 +38,11 @@ from mnmt_jax.vocabulary.folder import (
     refuse_exchanged,
     write_folder,
 )
-from mnmt_jax.vocabulary.order import mix64, text_key
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 _SPACE = "\u2581"
+_DEFAULTS = SentencePieceOptions()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,6 +56,8 @@ class Vocabulary:
             order.
         copies: of the ids between the pieces and the tags: a piece, and the one language whose text
             has this id in its place.
+        additions: languages added later whose text a model of their own cuts, in this order
+            (`mnmt_jax.vocabulary.additions`).
         pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
         eos_id: id that ends a sentence.
         unk_id: id of text no piece covers.
@@ -58,6 +67,7 @@ class Vocabulary:
     languages: tuple[str, ...]
     pieces: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     copies: tuple[Copy, ...] = dataclasses.field(default=(), repr=False)
+    additions: tuple[Addition, ...] = dataclasses.field(default=(), repr=False)
     pad_id: int = dataclasses.field(default=PAD_ID, init=False)
     eos_id: int = dataclasses.field(default=EOS_ID, init=False)
     unk_id: int = dataclasses.field(default=UNK_ID, init=False)
@@ -73,6 +83,7 @@ class Vocabulary:
             if len(set(self.pieces)) != len(self.pieces):
                 raise UserError("a piece is listed twice; list each piece once")
         object.__setattr__(self, "copies", check_copies(self.copies, self.languages))
+        object.__setattr__(self, "additions", check_additions(self.additions, self.languages))
 
     @classmethod
     def from_sentencepiece(
@@ -119,6 +130,35 @@ class Vocabulary:
         made.id_to_spm  # noqa: B018 - raises
         return made
 
+    def with_language(self, language: str, model: bytes | None = None) -> Vocabulary:
+        """Returns this vocabulary with one language more; every id but those of tags stays.
+
+        Args:
+            language: its code; its tag is the last.
+            model: a serialised SentencePiece model that cuts its text, whose unseen pieces get new
+                ids; None cuts it as the other languages' text.
+
+        Raises:
+            UserError: if the language has a tag already.
+        """
+        if language in self.languages:
+            raise UserError(
+                f"language '{language}' is in the vocabulary already; it has "
+                f"{', '.join(self.languages)}"
+            )
+        added = () if model is None else (Addition(language, model),)
+        return dataclasses.replace(
+            self, languages=(*self.languages, language), additions=(*self.additions, *added)
+        )
+
+    def continues(self, other: Vocabulary) -> bool:
+        """Returns whether all of another's ids but the tags mean the same, in the same text."""
+        same = (self.model, self.pieces, self.copies) == (other.model, other.pieces, other.copies)
+        languages = self.languages[: len(other.languages)] == other.languages
+        added = self.additions[: len(other.additions)] == other.additions
+        later = {code for code, _ in self.additions[len(other.additions) :]}
+        return same and languages and added and later.isdisjoint(other.languages)
+
     def save(self, directory: str | Path) -> None:
         """Writes `spm.model`, `languages.txt`, `vocabulary.json`, and lists if it has them."""
         facts = {
@@ -126,23 +166,28 @@ class Vocabulary:
             "first_tag": self.first_tag,
             "fingerprint": self.fingerprint,
         }
-        parts = Parts(self.model, self.languages, self.pieces, self.copies)
+        parts = Parts(self.model, self.languages, self.pieces, self.copies, self.additions)
         with naming(os.fspath(directory)):
             write_folder(Path(directory), parts, facts)
 
     @property
     def size(self) -> int:
-        """Number of ids: three specials, the other pieces, their copies, and the tags."""
+        """Number of ids: three specials, the other pieces, copies, added pieces, and the tags."""
         return self.first_tag + len(self.languages)
 
     @property
     def first_tag(self) -> int:
         """Id of the first language's tag; every id from here on is a tag."""
+        return self.first_added + len(self.added_pieces)
+
+    @property
+    def first_added(self) -> int:
+        """Id of the first piece of a language added; every id from here to `first_tag` is one."""
         return self.first_copy + len(self.copies)
 
     @property
     def first_copy(self) -> int:
-        """Id of the first copy; every id from here to `first_tag` is a copy."""
+        """Id of the first copy; every id from here to `first_added` is a copy."""
         return len(self._shared_to_spm)
 
     @functools.cached_property
@@ -154,29 +199,34 @@ class Vocabulary:
             digest.update(json.dumps(self.pieces).encode())
         if self.copies:
             digest.update(json.dumps({"copies": self.copies}).encode())
+        for language, model in self.additions:
+            told = {"language": language, "model": hashlib.sha256(model).hexdigest()}
+            digest.update(json.dumps(told).encode())
         return digest.hexdigest()
 
     @functools.cached_property
     def spm_to_id(self) -> np.ndarray:
-        """Our id of each SentencePiece id without regard to copies, int32 `[pieces]`."""
+        """Our id of each id of `model` without regard to copies, int32 `[pieces]`."""
         ids = np.full(self._processor.get_piece_size(), self.unk_id, np.int32)
         known = self._shared_to_spm
         ids[known[known >= 0]] = np.flatnonzero(known >= 0)
         return ids
 
     def spm_to_id_in(self, language: str | None) -> np.ndarray:
-        """Returns our id of each SentencePiece id in text of a language, int32 `[pieces]`.
+        """Returns our id of each id of `model_of(language)` in its text, int32 `[pieces]`.
 
         Raises:
             UserError: as `encode`.
         """
+        if (added := self._added.ids.get(language or "")) is not None:
+            return np.array(added, np.int32)
         ids, own = self.spm_to_id.copy(), self._own_ids(language)
         ids[list(own)] = list(own.values())
         return ids
 
     @functools.cached_property
     def id_to_spm(self) -> np.ndarray:
-        """SentencePiece id of each of our ids below the tags, int32; -1 where it has none.
+        """Id in `decoding_model` of each of our ids below the tags, int32; -1 where it has none.
 
         Raises:
             UserError: if there is a copy of no piece that text has.
@@ -187,7 +237,39 @@ class Vocabulary:
         if lost := [piece for piece, _ in self.copies if piece not in place]:
             raise UserError(f"'{lost[0]}' has a copy but is no piece that text has; leave it out")
         copies = np.array([place[piece] for piece, _ in self.copies], np.int32)
-        return np.concatenate([shared, copies])
+        decoder = self._decoder
+        added = [decoder.piece_to_id(piece) for piece in self.added_pieces]
+        return np.concatenate([shared, copies, np.array(added, np.int32)])
+
+    def model_of(self, language: str | None) -> bytes:
+        """Returns the SentencePiece model that cuts text of a language."""
+        return dict(self.additions).get(language or "", self.model)
+
+    @functools.cached_property
+    def decoding_model(self) -> bytes:
+        """A SentencePiece model that has the pieces of all text: `model`, and what was added."""
+        known = set(self.model_pieces)
+        return extended_model(self.model, [p for p in self.added_pieces if p not in known])
+
+    @functools.cached_property
+    def in_text(self) -> np.ndarray:
+        """Whether text, its end or its tag can be each of our ids, bool `[vocab]`.
+
+        False of the padding and of what an imported model's list holds besides.
+        """
+        real = {i for i, _ in pieces_of_text(self._processor)}
+        shared = [i in real for i in self._shared_to_spm[3:].tolist()]
+        return np.array([False, True, True, *shared] + [True] * (self.size - self.first_copy))
+
+    @property
+    def space_first(self) -> bool:
+        """Whether a text's first word has the mark of a space before it."""
+        return "".join(self._processor.encode("a", out_type=str)).startswith(_SPACE)
+
+    @property
+    def added_pieces(self) -> tuple[str, ...]:
+        """The pieces of the ids between the copies and the tags."""
+        return self._added.pieces
 
     @functools.cached_property
     def model_pieces(self) -> tuple[str, ...]:
@@ -201,7 +283,7 @@ class Vocabulary:
         pieces = self.pieces
         if pieces is None:
             pieces = tuple(self.model_pieces[i] for i in self._shared_to_spm[3:].tolist())
-        return (*pieces, *(piece for piece, _ in self.copies))
+        return (*pieces, *(piece for piece, _ in self.copies), *self.added_pieces)
 
     @functools.cached_property
     def tag_ids(self) -> np.ndarray:
@@ -235,12 +317,12 @@ class Vocabulary:
 
         Args:
             text: any.
-            language: its code; only a vocabulary with copies needs it.
+            language: its code; only a vocabulary with copies or additions needs it.
 
         Raises:
-            UserError: if there are copies and the language is not given or has no tag.
+            UserError: if there are some and the language is not given or has no tag.
         """
-        return self._ids(self._processor.encode(text), language)
+        return self.encode_lines([text], language)[0]
 
     def encode_lines(
         self, lines: Sequence[str], language: str | Sequence[str] | None = None
@@ -259,7 +341,7 @@ class Vocabulary:
             codes = [language] * len(lines)
         else:
             codes = language
-        encoded = self._processor.encode(list(lines))
+        encoded = self._added.cut(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -271,7 +353,7 @@ class Vocabulary:
         if self.pieces is not None:
             return self._decode_listed(ids)
         pieces = self._spm_pieces(ids)
-        return self._processor.decode(pieces) if pieces else ""
+        return self._decoder.decode(pieces) if pieces else ""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns a readable name per id: piece, `piece_xx` (a copy), `<pad>`, ..., or `__xx__`."""
@@ -287,7 +369,7 @@ class Vocabulary:
             else:
                 pieces.append(self.named_pieces[token - 3])
         # SentencePiece passes unknown pieces on as they are, with the mark of a space in them.
-        return self._processor.decode(pieces).replace(_SPACE, " ") if pieces else ""
+        return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
 
     def _spm_pieces(self, ids: Iterable[int]) -> list[int]:
         table = self._id_to_spm_list
@@ -306,36 +388,44 @@ class Vocabulary:
     def _parsed(self, path: Path) -> Vocabulary:
         """Returns itself once SentencePiece has parsed its model, which came from `path`."""
         try:
-            self._processor  # noqa: B018
+            self._processor, self._added  # noqa: B018
         except (RuntimeError, OSError) as error:
             raise UserError(f"{path}: not a SentencePiece model; give a .model file") from error
         return self
 
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.load_from_serialized_proto(self.model)
-        return processor
+        return open_model(self.model)
+
+    @functools.cached_property
+    def _decoder(self) -> sentencepiece.SentencePieceProcessor:
+        return open_model(self.decoding_model) if self.additions else self._processor
+
+    @functools.cached_property
+    def _added(self) -> Added:
+        return Added.of(self.additions, self._processor, self._shared_to_spm, self.first_added)
 
     def _ids(self, pieces: Sequence[int], language: str | None) -> list[int]:
-        """Returns our ids of SentencePiece's in text of a language."""
-        table = self._spm_to_id_list
+        """Returns our ids of those of a language's SentencePiece model."""
+        table = self._added.ids.get(language or "", self._spm_to_id_list)
         if own := self._own_ids(language):
             return [own.get(piece, table[piece]) for piece in pieces]
         return [table[piece] for piece in pieces]
 
     def _own_ids(self, language: str | None) -> Mapping[int, int]:
         """Returns a language's copies, by SentencePiece id."""
-        if not self.copies:
+        if not self.copies and not self.additions:
             return {}
         if language is None:
-            raise UserError("this vocabulary has copies of pieces; say which language the text is")
-        return self._copies_by_language[self.language_index(language)]
+            what = "copies of pieces" if self.copies else "languages with pieces of their own"
+            raise UserError(f"this vocabulary has {what}; say which language the text is")
+        index = self.language_index(language)
+        return {} if language in self._added.ids else self._copies_by_language[index]
 
     @functools.cached_property
     def _copies_by_language(self) -> list[dict[int, int]]:
         own: list[dict[int, int]] = [{} for _ in self.languages]
-        pieces = self.id_to_spm[self.first_copy :].tolist()
+        pieces = self.id_to_spm[self.first_copy : self.first_added].tolist()
         for number, ((_, language), piece) in enumerate(zip(self.copies, pieces, strict=True)):
             own[self.language_index(language)][piece] = self.first_copy + number
         return own
@@ -373,42 +463,11 @@ class Vocabulary:
         return {language: index for index, language in enumerate(self.languages)}
 
 
-@dataclasses.dataclass(frozen=True)
-class SentencePieceOptions:
-    """How a SentencePiece model is trained.
-
-    Attributes:
-        vocab_size: pieces, the three special ids included and the tags not.
-        model_type: `unigram` or `bpe`.
-        character_coverage: share of characters that get a piece; the rest becomes unk.
-        normalization: SentencePiece rule; `identity` keeps text as it is (full-width punctuation
-            included), `nmt_nfkc` is what most published models used.
-        sentences: sentences drawn from all languages together at most.
-        temperature: T of p_l ~ (n_l / N)^(1/T), each language's share of the sentences drawn.
-        seed: seed of the draw.
-    """
-
-    vocab_size: int = 8000
-    model_type: str = "unigram"
-    character_coverage: float = 1.0
-    normalization: str = "identity"
-    sentences: int = 1_000_000
-    temperature: float = 5.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks what SentencePiece would report less clearly."""
-        if self.model_type not in ("unigram", "bpe"):
-            raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
-        if not 0 < self.character_coverage <= 1:
-            raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
-
-
 def train_sentencepiece(
     sentences_by_language: Mapping[str, Sequence[str]],
     directory: str | Path,
     *,
-    options: SentencePieceOptions = SentencePieceOptions(),
+    options: SentencePieceOptions = _DEFAULTS,
 ) -> Vocabulary:
     """Trains a SentencePiece model on text of several languages and saves the vocabulary.
 
@@ -423,69 +482,7 @@ def train_sentencepiece(
     Raises:
         UserError: if the text is empty or too little for the size asked.
     """
-    sample = sample_sentences(sentences_by_language, options)
-    if not sample:
-        raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
-            model_writer=model,
-            vocab_size=options.vocab_size,
-            model_type=options.model_type,
-            character_coverage=options.character_coverage,
-            normalization_rule_name=options.normalization,
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=-1,
-            max_sentence_length=1 << 16,
-            shuffle_input_sentence=False,
-            # Sums of floats depend on how work is divided: a fixed number keeps the result equal
-            # on machines with different numbers of cores.
-            num_threads=16,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = str(error).rsplit("] ", 1)[-1].strip()
-        raise UserError(
-            f"SentencePiece could not train {options.vocab_size} pieces: {reason} "
-            "(change --vocab_size or give more text)"
-        ) from error
-    vocabulary = Vocabulary(model.getvalue(), tuple(sentences_by_language))
+    model = train_model(sentences_by_language, options)
+    vocabulary = Vocabulary(model, tuple(sentences_by_language))
     vocabulary.save(directory)
     return vocabulary
-
-
-def sample_sentences(
-    sentences_by_language: Mapping[str, Sequence[str]], options: SentencePieceOptions
-) -> list[str]:
-    """Draws sentences without replacement, language by language.
-
-    A language's quota is its share by temperature; what a small language cannot fill goes to the
-    others by the same shares. Sentences keep their order.
-    """
-    counts = [len(sentences) for sentences in sentences_by_language.values()]
-    quotas = _quotas(counts, options.sentences, options.temperature)
-    sample: list[str] = []
-    for (language, sentences), quota in zip(sentences_by_language.items(), quotas, strict=True):
-        keys = mix64(options.seed, text_key(language), np.arange(len(sentences)))
-        chosen = np.sort(np.argsort(keys, kind="stable")[:quota])
-        sample.extend(sentences[i] for i in chosen)
-    return sample
-
-
-def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]:
-    if sum(counts) <= budget:
-        return list(counts)
-    shares = [math.pow(count, 1 / temperature) if count else 0.0 for count in counts]
-    quotas = [0] * len(counts)
-    open_ = [i for i, count in enumerate(counts) if count]
-    while open_:
-        left = budget - sum(quotas)
-        total = sum(shares[i] for i in open_)
-        full = [i for i in open_ if counts[i] <= left * shares[i] / total]
-        for i in full or open_:
-            quotas[i] = counts[i] if full else int(left * shares[i] / total)
-        open_ = [i for i in open_ if i not in full] if full else []
-    return quotas

@@ -9,12 +9,8 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import (
-    SentencePieceOptions,
-    Vocabulary,
-    sample_sentences,
-    train_sentencepiece,
-)
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_training import sample_sentences
 from tests.unit import made_text
 
 LINES = made_text.sentences("en", 40) + made_text.sentences("de", 40)

@@ -1,0 +1,118 @@
+"""Adds a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
+
+A SentencePiece model is trained on the language's text, and what the run's vocabulary lacks of its
+pieces is appended. The old languages are translated as before; the new one is to be learnt
+(docs/finetuning.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnmt_jax.commands.arguments import CommandParser, add_step
+from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
+from mnmt_jax.commands.vocabulary import (
+    TRAINING_FLAGS,
+    add_training_options,
+    training_options,
+)
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *FILE_FLAGS)
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
+    add_step(parser)
+    parser.add_argument("--language", required=True, metavar="CODE", help="of the new language")
+    parser.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
+    add_corpus_arguments(parser).required = False
+    parser.add_argument(
+        "--keep_pieces",
+        action="store_true",
+        help="append no pieces: its text is cut as the others'; needs no text",
+    )
+    add_training_options(parser)
+    parser.add_argument(
+        "--noise",
+        type=float,
+        help="of new rows around the mean of the others, in units of embed ** -0.5 (0.1)",
+    )
+    parser.add_argument("--noise_law", choices=("normal", "uniform"), help="(normal)")
+    return parser
+
+
+def main() -> None:
+    """Makes the run and prints a summary as JSON on stdout."""
+    arguments = make_parser().parse_args()
+    from mnmt_jax.files.partial import check_output
+    from mnmt_jax.runs.new_language import NewRows, add_language
+    from mnmt_jax.runs.run_directory import RunDirectory
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+
+    language = arguments.language
+    if not re.fullmatch(r"\w+", language):
+        raise UserError(f"--language={language}: a code is letters, digits and _, such as nl")
+    check_output(Path(arguments.output))
+    given = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
+    rows = NewRows(**{name: value for name, value in given.items() if value is not None})
+    run = RunDirectory.open(arguments.run)
+    run.config()  # raises unless it is a run
+    before = Vocabulary.load(run.vocabulary)
+    before.with_language(language)  # raises if it is there
+    vocabulary = before.with_language(language, _model(arguments, before))
+    add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
+    summary: dict[str, Any] = {
+        "output": arguments.output,
+        "languages": list(vocabulary.languages),
+        "size_before": before.size,
+        "size": vocabulary.size,
+        "new_pieces": len(vocabulary.added_pieces) - len(before.added_pieces),
+    }
+    print(json.dumps(summary, indent=2))
+
+
+def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
+    """Trains what cuts the language's text; None cuts it as the others'.
+
+    Raises:
+        UserError: if there is no text, or too little.
+    """
+    if arguments.keep_pieces:
+        flags = (*_CORPUS_FLAGS, *(flag for flag in TRAINING_FLAGS if flag != "seed"))
+        refuse_flags(arguments, flags, "--keep_pieces, which trains no pieces")
+        return None
+    from mnmt_jax.commands.corpus_arguments import corpus_and_directions
+    from mnmt_jax.data.mixtures import check_training_text, language_text
+    from mnmt_jax.vocabulary.sentencepiece_training import train_model
+
+    language = arguments.language
+    if not any(getattr(arguments, flag) for flag in ("mixture", "parallel", "tsv", "bitext")):
+        raise UserError(
+            f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
+            "--keep_pieces to cut its text as the other languages'"
+        )
+    options = training_options(arguments)
+    corpus, directions = corpus_and_directions(arguments)
+    own = [direction for direction in directions if language in direction]
+    if not own:
+        raise UserError(
+            f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
+            f"{' '.join(corpus.languages)}"
+        )
+    check_training_text(corpus, own)
+    print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
+    text = {language: language_text(corpus, own, options.sentences)[language]}
+    return train_model(text, options, space_first=before.space_first)

@@ -1,0 +1,199 @@
+"""Languages added to a vocabulary: who is cut how, ids that stay, exact decoding, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.interchange.fairseq import export_fairseq
+from mnmt_jax.interchange.huggingface import export_huggingface
+from mnmt_jax.vocabulary.additions import extended_model
+from mnmt_jax.vocabulary.lavs import count_pieces
+from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import train_model
+from tests.made_foreign import m2m100_pieces, spm_model
+from tests.unit import made_text
+
+_WORDS = ("één", "twee", "drie", "huis", "rivier", "groen", "klein", "en", "loopt", "achter")
+TEXT = tuple(
+    " ".join(_WORDS[int(digit)] for digit in str(number * 7919)) for number in range(1, 301)
+)
+
+
+@functools.cache
+def model(normalization: str = "identity") -> bytes:
+    """Cuts the made text of a fourth language."""
+    options = SentencePieceOptions(vocab_size=33, normalization=normalization)
+    return train_model({"nl": TEXT}, options)
+
+
+def grown(base: Vocabulary | None = None, language: str = "nl") -> Vocabulary:
+    return (base or made_text.vocabulary()).with_language(language, model())
+
+
+def listed() -> Vocabulary:
+    """As imported: another order than the model's, pieces it lacks, and some of its not in use."""
+    return Vocabulary(spm_model(), made_text.LANGUAGES, ("<s>", *m2m100_pieces(), "<mask>"))
+
+
+BASES = {
+    "plain": made_text.vocabulary,
+    "copies": lambda: made_text.vocabulary().with_copies([("e", "de"), ("e", "en")]),
+    "listed": listed,
+    "grown": lambda: made_text.vocabulary().with_language("it", spm_model()),
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_old_text_and_ids_stay_and_unseen_pieces_come_before_the_tags(kind):
+    base = BASES[kind]()
+    vocabulary = grown(base)
+    assert vocabulary.languages == (*base.languages, "nl")
+    assert vocabulary.first_added == base.first_added
+    new = vocabulary.size - base.size - 1
+    unseen = vocabulary.added_pieces[len(base.added_pieces) :]
+    assert new == len(unseen) >= 10 and vocabulary.tag_id("nl") == vocabulary.size - 1
+    ids = range(base.first_tag)
+    assert vocabulary.tokens(ids) == base.tokens(ids)
+    names = [f"__{code}__" for code in vocabulary.languages]
+    rest = range(base.first_tag, vocabulary.size)
+    assert vocabulary.tokens(rest) == [*unseen, *names]
+    lines = [*made_text.sentences("de", 30), "größer é Ω", " zwei  Räume "]
+    for code in base.languages:
+        assert vocabulary.encode_lines(lines, code) == base.encode_lines(lines, code)
+        for line in lines:
+            ids = base.encode(line, code)
+            assert vocabulary.decode(ids) == base.decode(ids)
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_its_own_text_is_cut_by_its_own_model_and_comes_back(kind):
+    base = BASES[kind]()
+    vocabulary = grown(base)
+    alone = Vocabulary(model(), ("nl",))
+    known = [p for p in alone.named_pieces if p in base.named_pieces]
+    assert known  # some are shared
+    found = set()
+    for line in TEXT[:60]:
+        ids = vocabulary.encode(line, "nl")
+        found |= set(ids)
+        assert vocabulary.tokens(ids) == alone.tokens(alone.encode(line))
+        assert vocabulary.decode(ids) == line
+    assert any(i < base.first_copy for i in found) and any(i >= base.first_added for i in found)
+    assert not any(base.first_copy <= i < base.first_added for i in found)
+    # Whatever order the pieces of both come in, a model may write it.
+    mixed = vocabulary.encode("drei", "de") + vocabulary.encode("één huis", "nl")
+    assert vocabulary.decode(mixed) == "drei één huis"
+
+
+def test_languages_of_one_batch_are_cut_each_by_its_own():
+    vocabulary = grown()
+    lines = ["één huis", "ein Haus", "drie", "one", "één huis"]
+    codes = ["nl", "de", "nl", "en", "de"]
+    cut = vocabulary.encode_lines(lines, codes)
+    assert cut == [vocabulary.encode(*pair) for pair in zip(lines, codes, strict=True)]
+    assert cut[0] != cut[4]
+    with pytest.raises(UserError, match="languages with pieces of their own; say which language"):
+        vocabulary.encode("één")
+    with pytest.raises(UserError, match="'xx' has no tag"):
+        vocabulary.encode("één", "xx")
+
+
+def test_a_language_may_be_added_without_pieces():
+    base = made_text.vocabulary()
+    vocabulary = base.with_language("nl")
+    assert vocabulary.size == base.size + 1 and not vocabulary.additions
+    assert vocabulary.encode("één") == base.encode("één")
+    assert vocabulary.fingerprint == Vocabulary(base.model, (*base.languages, "nl")).fingerprint
+    assert vocabulary.continues(base)
+
+
+def test_what_a_tokenizer_of_the_model_alone_is_given_agrees():
+    """As seqio does in TensorFlow: ids of a SentencePiece model, by tables."""
+    vocabulary = grown(BASES["copies"]())
+    for code, line in (("nl", TEXT[3]), ("de", "eins Haus"), ("fr", "un")):
+        own = Vocabulary(vocabulary.model_of(code), ())
+        pieces = own._processor.encode(line)
+        table = vocabulary.spm_to_id_in(code)
+        assert table[pieces].tolist() == vocabulary.encode(line, code)
+        ids = vocabulary.encode(line, code)
+        decoder = Vocabulary(vocabulary.decoding_model, ())._processor
+        assert decoder.decode(vocabulary.id_to_spm[ids].tolist()) == vocabulary.decode(ids)
+    assert len(vocabulary.id_to_spm) == vocabulary.first_tag
+
+
+def test_what_text_can_have():
+    base = made_text.vocabulary()
+    assert base.in_text.tolist() == [False] + [True] * (base.size - 1)
+    of_list = listed()
+    names = of_list.tokens(np.flatnonzero(~of_list.in_text))
+    assert names == ["<pad>", "<s>", "▁extra", "<mask>"]
+    assert (
+        grown(of_list).in_text.sum() == of_list.in_text.sum() + len(grown(of_list).added_pieces) + 1
+    )
+
+
+def test_what_the_first_model_takes_for_a_control_symbol_is_unknown():
+    odd = extended_model(model(), ["<s>"])
+    alone = Vocabulary(odd, ())
+    assert alone.tokens(alone.encode("huis<s>")) == ["▁huis", "<s>"]
+    vocabulary = listed().with_language("nl", odd)
+    assert vocabulary.added_pieces == grown(listed()).added_pieces
+    assert vocabulary.encode("huis<s>", "nl") == [*vocabulary.encode("huis", "nl"), 2]
+
+
+def test_additions_are_saved(tmp_path):
+    vocabulary = grown(grown(), "it")
+    vocabulary.save(tmp_path)
+    loaded = Vocabulary.load(tmp_path)
+    assert loaded.fingerprint == vocabulary.fingerprint
+    assert loaded.additions == vocabulary.additions
+    assert loaded.encode(TEXT[0], "it") == vocabulary.encode(TEXT[0], "nl")
+    others = made_text.vocabulary(), grown(), grown(grown(language="it"))
+    assert len({one.fingerprint for one in (vocabulary, *others)}) == 4
+    (tmp_path / "spm_added_1.model").write_bytes(b"no model")
+    with pytest.raises(UserError, match="does not belong"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "spm_added_2.model").unlink()
+    with pytest.raises(UserError, match="spm_added_2.model: no such file; copy the whole folder"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "additions.json").write_text("[1]")
+    with pytest.raises(UserError, match="additions.json: is damaged"):
+        Vocabulary.load(tmp_path)
+    made_text.vocabulary().save(tmp_path)  # nothing of the earlier one stays
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "languages.txt",
+        "spm.model",
+        "vocabulary.json",
+    ]
+
+
+def test_which_vocabulary_continues_which():
+    base, one = made_text.vocabulary(), grown()
+    two = grown(one, "it")
+    assert one.continues(base) and two.continues(base) and two.continues(one)
+    assert base.continues(base) and not base.continues(one) and not one.continues(two)
+    assert not one.continues(listed()) and not grown(BASES["copies"]()).continues(one)
+    # The text of a language that was there is cut otherwise: its old ids mean something else.
+    cut_anew = dataclasses.replace(base.with_language("nl"), additions=one.additions)
+    assert not cut_anew.continues(base.with_language("nl")) and cut_anew.continues(base)
+
+
+def test_mistakes_are_refused(tmp_path):
+    with pytest.raises(UserError, match="'de' is in the vocabulary already; it has en, de, fr"):
+        grown(language="de")
+    base = made_text.vocabulary()
+    with pytest.raises(UserError, match="'nl' was added but has no tag"):
+        dataclasses.replace(base, additions=[("nl", model())])
+    with pytest.raises(UserError, match="'de' was added twice"):
+        dataclasses.replace(base, additions=[("de", model())] * 2)
+    with pytest.raises(UserError, match="give the one that they were added to"):
+        count_pieces(grown(), {})
+    for export in (export_fairseq, export_huggingface):
+        with pytest.raises(UserError, match="text of nl has .* export with --format t5x"):
+            export(None, {}, grown(), tmp_path)
+    assert not list(tmp_path.iterdir())
