@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mnmt_jax.config.fields import Checked
+from mnmt_jax.design.derived import Derived
 from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
@@ -95,6 +96,18 @@ class Method(Checked):
 
     def players(self) -> tuple[Player, ...]:
         """Returns who moves before the rest, in this order."""
+        return ()
+
+    def derived(self, config: Config) -> tuple[Derived, ...]:
+        """Returns the micro-batches that training makes of each and learns beside it.
+
+        Args:
+            config: of the run.
+
+        Raises:
+            UserError: if it cannot make them.
+        """
+        del config
         return ()
 
     def moves(self) -> tuple[Move, ...]:
