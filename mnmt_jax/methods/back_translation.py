@@ -4,10 +4,10 @@ Of a pair (x, y in t) a language r other than t is drawn, y is translated into r
 with the parameters as they are, and the pair (that translation, y) is learnt beside the real one.
 
 Source: Zhang, Williams, Titov, Sennrich 2020 ("Improving Massively Multilingual Neural Machine
-Translation and Zero-Shot Translation"), section 4, Algorithm 1; their code (`zero`, `main.py`:
-`backtranslate`; language-layers spec 5): r is uniform among the others, a translation is at most as
-long as y, and the gradients of both batches go into one update. Here the update is the mean over
-the target tokens of both, as it is over those of micro-batches.
+Translation and Zero-Shot Translation"), random online back-translation; their code (`zero`,
+`main.py`: `backtranslate`; language-layers spec 5): r is uniform among the others, a translation is
+at most as long as y, and the gradients of both batches go into one update. Here the update is the
+mean over the target tokens of both, as it is over those of micro-batches.
 """
 
 from __future__ import annotations
