@@ -59,6 +59,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
     ("scripts/train.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
     ("scripts/infer.py *", _SEARCH),
+    ("scripts/back_translate.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
     ("scripts/evaluate.py *--task?cldr_quickstart *", ("--limit=1",)),
     ("scripts/evaluate.py *--task=flores *", ("--limit=1", *_SEARCH)),
     ("scripts/analyse.py *--task=flores *", ("--limit=1", *_SEARCH)),
@@ -80,6 +81,10 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
 # What is replaced in a page's text.
 REPLACED: Mapping[str, str | Callable[[], str]] = {
     "--mixture MIXTURE ": "--mixture flores_finetune_5 ",
+    "--rounds=2 --gin.Train.steps=250": "--rounds=1",
+    "round_2": "round_1",
+    "de,fr,cs": "de,fr",  # of the made cache's languages
+    "('de', 'fr', 'cs')": "('de', 'fr')",
     "localhost:12355": lambda: f"localhost:{_free_port()}",
     "checkpoint_300": "checkpoint_2",  # the last of as many updates as `SHORTENED` says
 }

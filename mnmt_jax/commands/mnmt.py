@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": "translate and score every direction of a test set",
     "analyse": "draw attention, attribution and language branches of a model",
     "compare": "set evaluations of several runs side by side",
+    "back-translate": "make pseudo pairs of training data with a run, and train on them in rounds",
     "cache": "write the token cache that training reads",
     "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",
     "corpus": "write the embedded corpus as files",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mnmt_jax.config.fields import Checked
+from mnmt_jax.design.derived import Derived
 from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
@@ -126,6 +127,18 @@ class Method(Checked):
 
     def frozen_rows(self) -> tuple[Rows, ...]:
         """Returns which parts of its parameters do not train."""
+        return ()
+
+    def derived(self, config: Config) -> tuple[Derived, ...]:
+        """Returns the micro-batches that training makes of each and learns beside it.
+
+        Args:
+            config: of the run.
+
+        Raises:
+            UserError: if it cannot make them.
+        """
+        del config
         return ()
 
     def moves(self) -> tuple[Move, ...]:

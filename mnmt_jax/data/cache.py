@@ -21,7 +21,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from mnmt_jax.files.partial import check_writable, new_folder
 from mnmt_jax.files.storage import one_line, storage_trouble
 from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.taken import TakenTask
 
 FORMAT = 2
 SHARD_EXAMPLES = 1_000_000
@@ -58,6 +61,27 @@ class TaskSource:
     source_lang: str
     target_lang: str
     splits: Mapping[str, Callable[[], Iterable[TokenPair]]]
+
+    def write(self, directory: Path, shard_examples: int) -> CachedTask:
+        """Writes its files.
+
+        Args:
+            directory: of the cache to be.
+            shard_examples: examples per shard file at most.
+
+        Raises:
+            UserError: if there is no example.
+        """
+        splits = {
+            split: _write_split(directory, self.name, split, (pairs(), shard_examples))
+            for split, pairs in self.splits.items()
+        }
+        kept = {name: split for name, split in splits.items() if split.examples}
+        if not kept:
+            raise UserError(
+                f"task '{self.name}' has no examples; check the corpus and its directions"
+            )
+        return CachedTask(self.name, self.source_lang, self.target_lang, kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +165,7 @@ def _cached_pairs(cache: TokenCache, task: str, split: str) -> Iterator[TokenPai
 
 def write_cache(
     directory: str | Path,
-    tasks: Iterable[TaskSource],
+    tasks: Iterable[TaskSource | TakenTask],
     *,
     vocabulary: Vocabulary,
     overwrite: bool = False,
@@ -152,7 +176,7 @@ def write_cache(
 
     Args:
         directory: where the cache will be.
-        tasks: what to write.
+        tasks: what to write, or take from another cache of the vocabulary.
         vocabulary: saved with the cache.
         overwrite: replace an existing cache instead of refusing.
         shard_examples: examples per shard file at most.
@@ -175,7 +199,7 @@ def write_cache(
                 raise UserError(f"task '{task.name}' is given twice; names must be unique")
             for language in (task.source_lang, task.target_lang):
                 vocabulary.tag_id(language)
-            written[task.name] = _write_task(partial, task, shard_examples)
+            written[task.name] = task.write(partial, shard_examples)
             report(_task_line(written[task.name]))
         if not written:
             raise UserError("no tasks to write; name a mixture or directions")
@@ -328,6 +352,12 @@ class TokenCache:
         tokens = np.frombuffer(self.read(task, split, np.array([index]))[0], "<i4")
         return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
 
+    def files(self, task: str) -> Iterator[Path]:
+        """Yields the names of a task's files, from the cache's folder on."""
+        for name, split in self.tasks[task].splits.items():
+            yield _lengths_path(Path(), task, name)
+            yield from (_shard_path(Path(), task, name, n) for n in range(len(split.shards)))
+
     def _reader(self, path: Path) -> Any:
         """Returns an open file; the least recently used ones are closed."""
         if path in self._readers:
@@ -402,17 +432,6 @@ def split_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.nda
     if not np.array_equal(tokens[kind == 0], counts[:, 1]):
         raise UserError("token cache is damaged: records and lengths disagree; make it again")
     return tokens[kind == 1], tokens[kind == 2]
-
-
-def _write_task(directory: Path, task: TaskSource, shard_examples: int) -> CachedTask:
-    splits = {
-        split: _write_split(directory, task.name, split, (pairs(), shard_examples))
-        for split, pairs in task.splits.items()
-    }
-    if not any(split.examples for split in splits.values()):
-        raise UserError(f"task '{task.name}' has no examples; check the corpus and its directions")
-    kept = {name: split for name, split in splits.items() if split.examples}
-    return CachedTask(task.name, task.source_lang, task.target_lang, kept)
 
 
 def _write_split(

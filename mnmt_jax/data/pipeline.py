@@ -194,6 +194,16 @@ class Pipeline:
         parts = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
         return [self.converter.batch(part, self._rows) for part in parts]
 
+    def epoch_batches(self) -> int:
+        """Counts the batches of an epoch: of as many examples as there are.
+
+        With `Data.temperature=1` each is in them about once.
+        """
+        size = self._data.chunk_examples
+        whole, rest = divmod(sum(self._schedule.sizes), size)
+        count = sum(self.plan(chunk).batches for chunk in range(whole))
+        return count + (-(-self.plan(whole).batches * rest // size) if rest else 0)
+
     def too_long(self) -> dict[str, int]:
         """Counts, per training task, the pairs of one epoch that no row can hold."""
         counts = {}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,7 +23,8 @@ from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.score import score_batch
-from mnmt_jax.decoding.search import Hypotheses, Request, sentence_rngs
+from mnmt_jax.decoding.search import Hypotheses, Request, Search, sentence_rngs
+from mnmt_jax.distributed.sharding import batch_shards, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -103,12 +105,14 @@ class System:
         params: its parameters.
         vocabulary: text to ids and back.
         instruction: where tags stand.
+        mesh: whose devices share the lines of a batch; None is the first device.
     """
 
     model: Network
     params: Any
     vocabulary: Vocabulary
     instruction: Instruction
+    mesh: jax.sharding.Mesh | None = None
 
     def converter(self, bucket: int) -> Converter:
         """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
@@ -165,7 +169,7 @@ def translate_lines(
         rows = [_cut(readings[i], room) for i in members]
         numbers = [lines[i].number for i in members]
         batch, request = _request(system, rows, numbers, bucket=bucket, decode=decode)
-        found = generate(system.model, system.params, batch, request, search=search)
+        found = _generate(system, batch, request, search)
         for row, i in enumerate(members):
             hypotheses = _hypotheses(system, found, row)
             if not hypotheses:
@@ -175,6 +179,15 @@ def translate_lines(
                 )
             limited = len(hypotheses[0].tokens) > int(request.max_length[row])
             yield i, Translation(hypotheses, len(readings[i][0][0].source) > room, limited)
+
+
+def _generate(system: System, batch: HostBatch, request: Request, search: Search) -> Hypotheses:
+    """Searches a batch on the devices of the system."""
+    if system.mesh is None:
+        return generate(system.model, system.params, batch, request, search=search)
+    with jax.set_mesh(system.mesh):
+        placed = place_batch(batch, system.mesh)
+        return generate(system.model, system.params, placed, request, search=search)
 
 
 def score_lines(
@@ -240,6 +253,12 @@ def _check(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
     if decode.batch < 1 or decode.max_length < 1:
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
+        )
+    parts = batch_shards(system.mesh) if system.mesh else 1
+    if decode.batch % parts:
+        raise UserError(
+            f"Decode.batch={decode.batch} must be a multiple of the {parts} parts (data x fsdp) "
+            "that the mesh splits a batch into"
         )
     least = 1 + system.instruction.source_extra
     if min(decode.buckets, default=0) < least:

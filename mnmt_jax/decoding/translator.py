@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, 
 from pathlib import Path
 from typing import Any
 
+import jax
 from tqdm import tqdm
 
 from mnmt_jax.config.method import as_facts
@@ -51,6 +52,7 @@ class Translator:
         *,
         run: str = "",
         step: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
     ) -> None:
         """Puts a model together.
 
@@ -60,13 +62,14 @@ class Translator:
             params: the model's parameters.
             run: where they come from; empty if from nowhere.
             step: of their checkpoint; None if unknown.
+            mesh: that the parameters are on, whose devices share each batch; None is one device.
         """
         self.config = config = config.fitted(vocabulary.languages)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         model = build_model(config.model, vocabulary.size)
         instruction = get_instruction(config.data.instruction)
-        self._system = System(model, params, vocabulary, instruction)
+        self._system = System(model, params, vocabulary, instruction, mesh)
 
     @classmethod
     def load(
@@ -76,6 +79,7 @@ class Translator:
         *,
         gin_files: Sequence[str] = (),
         bindings: Sequence[str] = (),
+        mesh: jax.sharding.Mesh | None = None,
     ) -> Translator:
         """Opens a run directory.
 
@@ -84,6 +88,7 @@ class Translator:
             step: a checkpoint's step, "best", "average", or None for the newest.
             gin_files: read after the run's configuration, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
+            mesh: of the devices that share each batch; None is the first device.
 
         Raises:
             UserError: if the folder is not a run or has no such checkpoint.
@@ -94,9 +99,9 @@ class Translator:
         folder = RunDirectory.open(run)
         config = folder.config(gin_files, bindings)
         vocabulary = Vocabulary.load(folder.vocabulary)
-        params, found = restore_params(folder, step)
+        params, found = restore_params(folder, step, mesh=mesh)
         check_parameters(folder, config.model, vocabulary.size, params)
-        return cls(config, vocabulary, params, run=str(folder.place), step=found)
+        return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
 
     def __repr__(self) -> str:
         """Says in one line which model this is."""

@@ -7,6 +7,7 @@ does.
 # Files of this folder, and the gin sections in them.
 SECTIONS = {
     "adaption": "Adaption",
+    "back_translation": "BackTranslation",
     "cut_residual": "CutResidual",
     "graft": "Graft",
     "instructcl": "InstruCL",

@@ -53,6 +53,10 @@ class LCS(Method, name="lcs"):
         fitted: LCS = fit_languages(self, languages)
         return fitted
 
+    def with_language(self, language: str) -> LCS:
+        """Returns it as of a model that has one language more."""
+        return dataclasses.replace(self, languages=(*self.languages, language))
+
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the bias.
 

@@ -121,6 +121,11 @@ class TranslationModel(models.BaseTransformerModel):
                 f"t5x's trainer has one optimizer and '{learner.before[0].name}' needs its own; "
                 "train with 'mnmt train'"
             )
+        if learner.derived:
+            raise UserError(
+                f"'{learner.derived[0].name}' makes batches with the model inside the update, "
+                "which t5x's trainer cannot; train with 'mnmt train'"
+            )
         converter = training_converter(config, pieces, learner.model.layout.embedded_roles())
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
         self._config, self._learner = config, learner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,14 @@ from jaxtyping import Array
 
 from mnmt_jax.config.method import all_objectives
 from mnmt_jax.config.sections import Config
+from mnmt_jax.design.derived import Derived
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import TARGET
 from mnmt_jax.design.objective import Batch, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.model.flops import Sentence, train_flops
+from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.trainable import EVERYTHING, Owned, Trainable
 from mnmt_jax.training.losses import LossSums, Sums, chunked_token_loss
@@ -69,6 +71,7 @@ class Learner:
         trainable: which parameters train.
         objectives: what is minimised besides the cross entropy.
         before: turns of players that move before the rest.
+        derived: what is made of each micro-batch and learnt beside it.
     """
 
     model: Network
@@ -80,6 +83,7 @@ class Learner:
     trainable: Trainable = EVERYTHING
     objectives: tuple[Objective, ...] = ()
     before: tuple[Turn, ...] = ()
+    derived: tuple[Derived, ...] = ()
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -92,7 +96,8 @@ class Learner:
         model = build_model(config.model, vocab_size)
         for method in config.methods:
             method.check(config, model.plan)
-        _check_objectives(all_objectives(config.methods), model.layout)
+        derived = tuple(each for method in config.methods for each in method.derived(config))
+        _check_names(all_objectives(config.methods), derived, model.layout)
         return cls(
             model,
             make_optimizer(config.optimizer, config.train.steps),
@@ -103,6 +108,7 @@ class Learner:
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
             tuple(Turn.of(each, config) for method in config.methods for each in method.players()),
+            derived,
         )
 
     @property
@@ -115,7 +121,8 @@ class Learner:
     def sums(self) -> tuple[str, ...]:
         """The names of what an update reports."""
         terms = [objective.name for turn in self.turns for objective in turn.objectives]
-        return (*LossSums._fields, *terms)
+        made = [name for each in self.derived for name in (each.name, f"{each.name}_tokens")]
+        return (*LossSums._fields, *terms, *made)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -144,42 +151,48 @@ class Learner:
 
         Args:
             pair: its lengths.
-            views: tokens of the source of each view that objectives read.
+            views: tokens of the source of each view that objectives read. A derived batch counts
+                as pairs whose source is as long as their target, decoded once and trained on.
         """
         model = self.model
         objectives = [objective for turn in self.turns for objective in turn.objectives]
         reads = [each for one in objectives for each in one.reads]
-        return train_flops(
-            model.config,
-            model.layout,
-            model.vocab_size,
+        sizes = model.config, model.layout, model.vocab_size
+        own = train_flops(
+            *sizes,
             pair,
             trainable=self.trainable,
             reads=[each for each in reads if isinstance(each, States)],
             views=views,
         )
+        like = Sentence(pair.target, pair.target)
+        made = forward_flops(*sizes, like) + train_flops(*sizes, like, trainable=self.trainable)
+        return own + len(self.derived) * made
 
     def plain(self) -> Learner:
         """Returns the learner of the cross entropy alone, which validation measures.
 
         A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
         """
-        return dataclasses.replace(self, objectives=(), before=())
+        return dataclasses.replace(self, objectives=(), before=(), derived=())
 
 
-def _check_objectives(objectives: tuple[Objective, ...], layout: Layout) -> None:
+def _check_names(
+    objectives: tuple[Objective, ...], derived: tuple[Derived, ...], layout: Layout
+) -> None:
     """Checks that the names differ and that there is what is read.
 
     Raises:
         UserError: otherwise.
     """
-    names = [*LossSums._fields, "loss", *(objective.name for objective in objectives)]
+    terms: tuple[Objective | Derived, ...] = (*objectives, *derived)
+    names = [*LossSums._fields, "loss", *(each.name for each in terms)]
+    names += [f"{each.name}_tokens" for each in derived]
+    for each in terms:
+        if names.count(each.name) > 1:
+            raise UserError(f"objective '{each.name}': the name is taken; choose another")
     for objective in objectives:
-        if names.count(objective.name) > 1:
-            raise UserError(f"objective '{objective.name}': the name is taken; choose another")
-        ends = {
-            sum(stage.layers for stage in layout.stages[: n + 1]) for n in range(len(layout.stages))
-        }
+        ends = tuple(itertools.accumulate(stage.layers for stage in layout.stages))
         for read in objective.reads:
             if isinstance(read, States) and read.ended and read.layer not in ends:
                 raise UserError(

@@ -32,8 +32,10 @@ class LossSums(NamedTuple):
     tokens: Float[Array, ""]
 
 
-# Float32 scalars by name: those of `LossSums`, and each further objective's term in nats.
+# Float32 scalars by name: those of `LossSums`, each further objective's term in nats, and of each
+# derived batch, which the former include, its smoothed loss and, as `{name}_tokens`, its tokens.
 Sums = Mapping[str, Any]
+_TOKENS = "tokens"
 Arrays = tuple[Array, ...]
 Part = tuple[Arrays, Array, Array]  # features of each head, labels, valid
 
@@ -43,16 +45,36 @@ def per_token(sums: Sums) -> dict[str, Array]:
 
     Returns:
         `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token;
-        what training minimises is `loss` + the terms.
+        what training minimises is `loss` + the terms. Of a derived batch, the loss per target token
+        of its own, a part of `loss`.
     """
-    tokens = jnp.maximum(sums["tokens"], 1.0)
-    return {name: total / tokens for name, total in reported(sums).items()}
+
+    def tokens(name: str) -> Array:
+        return jnp.maximum(sums.get(f"{name}_{_TOKENS}", sums[_TOKENS]), 1.0)
+
+    return {name: total / tokens(name) for name, total in reported(sums).items()}
 
 
 def reported(sums: Sums) -> dict[str, Any]:
     """Returns the sums that are divided by tokens, under the names they are reported by."""
     names = {"smoothed": "loss"}
-    return {names.get(name, name): sums[name] for name in sums if name != "tokens"}
+    counts = {_TOKENS, *(f"{name}_{_TOKENS}" for name in sums)}
+    return {names.get(name, name): sums[name] for name in sums if name not in counts}
+
+
+def with_derived(sums: Sums, name: str, derived: LossSums) -> Sums:
+    """Adds what a derived batch gave to the sums of its micro-batch.
+
+    Both count as target tokens do: a mean over the tokens of the two together.
+
+    Args:
+        sums: of the micro-batch.
+        name: of the derived batch.
+        derived: its sums.
+    """
+    whole = {field: sums[field] + total for field, total in derived._asdict().items()}
+    own = {name: derived.smoothed, f"{name}_{_TOKENS}": derived.tokens}
+    return {**sums, **whole, **own}
 
 
 def token_loss(

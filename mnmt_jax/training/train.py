@@ -38,8 +38,9 @@ from mnmt_jax.model.flops import Sentence
 from mnmt_jax.model.trainable import join
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
-from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
+from mnmt_jax.training.learner import Learner, Turn, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.reporter import Record, Reporter
@@ -112,35 +113,13 @@ def _move(
     params, opt_state = before
     trained, frozen = turn.trainable.split(params)
 
-    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
-        def loss(trained: Any) -> tuple[Array, Sums]:
-            micro_rng = jax.random.fold_in(rng, number)
-            return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
-
-        return jax.grad(loss, has_aux=True)(trained)
-
-    gradients, sums = _sum_parts(part, batch)
+    gradients, sums = sum_gradients(learner, turn, (trained, frozen), batch, rng)
     tokens = jnp.maximum(sums["tokens"], 1.0)
     gradients = turn.trainable.without_rows(jax.tree.map(lambda g: g / tokens, gradients))
     norm = optax.global_norm(gradients)
     updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
     moved = turn.trainable.with_rows(optax.apply_updates(trained, updates), trained)
     return join(moved, frozen), opt_state, sums, norm
-
-
-def _sum_parts(part: Any, batch: Batch) -> Any:
-    """Adds `part(number, micro_batch)` over the micro-batches, holding one of them at a time."""
-    count = next(iter(batch.values())).shape[0]
-    first = jnp.zeros((), jnp.int32)
-    if count == 1:
-        return part(first, {name: array[0] for name, array in batch.items()})
-    shapes = jax.eval_shape(part, first, {name: array[0] for name, array in batch.items()})
-    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-
-    def add(total: Any, one: tuple[Array, Batch]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, part(*one)), None
-
-    return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]
 
 
 def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:

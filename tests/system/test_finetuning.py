@@ -151,7 +151,7 @@ def test_loaded_or_merged_it_translates_alike(runs, corpus, tmp_path):
 
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes):
-    """As written, on a made MITRE and a made Flores."""
+    """As written, on a made MITRE and a made Flores, and a made run and its cache."""
     monkeypatch.delenv("MNMT_JAX_DATA", raising=False)
     root = make_root(tmp_path)
     made_foreign.mitre_directory(root / "mitre_466m")
@@ -159,9 +159,11 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     made_pages.write_lines(root / "text.de", ("one two", "", "three"))
     made_pages.gin_file(root, "MODEL", "models/prefix_ted19.gin")
     made_pages.gin_file(root, "RUN_FILE", "runs/mitre_finetune_5_lora.gin")
+    made_pages.run(root, "runs/quickstart/prefix")
+    (root / "runs/quickstart/cache").symlink_to(root / "made_cache")
     printed = run_page("docs/finetuning.md", root)
-    *_, described = printed
-    assert len(printed) == 10
+    [described] = (text for text in printed if "describe.py" in text)
+    assert len(printed) == 13
     assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
@@ -171,6 +173,9 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     assert_same(again, tuned)
     assert not RunDirectory(root / "runs" / "mitre_merged").config().model.lora_rank
     assert (root / "mitre_466m_merged" / "model.safetensors").is_file()
+    translated = RunDirectory(root / "runs/back_translated/round_1/run").config()
+    assert "back_translated_de_fr" in translated.data.tasks
+    assert "back_translation" in records(root / "runs" / "online")[-1]
     said = capsys.readouterr().err
     count = 2 * 2 * (16 * 8 + 8 * 16)
     assert f"trains {count:,} of" in said

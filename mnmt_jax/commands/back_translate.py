@@ -1,0 +1,102 @@
+"""Makes pseudo pairs: a run translates targets of its training data into languages drawn anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    add_step,
+    import_modules,
+    parse_command_line,
+    positive,
+)
+from mnmt_jax.commands.corpus_arguments import split_list
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.commands.rounds import Rounds
+
+_SIGNAL_STATUS = 128  # as of `mnmt train`
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__ + " With --output the real and the pseudo pairs become a token cache; "
+        "with --workdir each round of several makes one and trains on it, from the round before. "
+        "Stopped, the same command goes on."
+    )
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    add_step(parser)
+    parser.add_argument(
+        "--cache", required=True, metavar="CACHE", help="token cache of the real pairs"
+    )
+    parser.add_argument(
+        "--languages",
+        required=True,
+        metavar="CODES",
+        help="languages whose target sentences are translated, e.g. ar,de,fr",
+    )
+    parser.add_argument(
+        "--pool",
+        default="",
+        metavar="CODES",
+        help="languages they are translated into, one other than its own drawn for each; default: "
+        "--languages without en",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+    parser.add_argument(
+        "--beam_size", type=positive, default=1, help="hypotheses per sentence; default: 1, greedy"
+    )
+    made = parser.add_mutually_exclusive_group(required=True)
+    made.add_argument("--output", metavar="CACHE", help="token cache to write, one round's")
+    made.add_argument(
+        "--workdir", metavar="FOLDER", help="folder of rounds: round_1/cache, round_1/run, ..."
+    )
+    parser.add_argument(
+        "--round", type=positive, help="with --output: number of the round, for its draws; 1"
+    )
+    parser.add_argument("--rounds", type=positive, help="with --workdir: how many; 4")
+    add_configuration(parser)
+    return parser
+
+
+def main() -> int | None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.output and flags.rounds:
+        raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
+    if flags.workdir and flags.round:
+        raise UserError("--round is for --output; --workdir counts rounds itself")
+    import_modules(flags.module_import)
+    rounds = _rounds(flags, gin_files, bindings)
+    if flags.workdir:
+        stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
+        return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
+    cache = rounds.write_cache(rounds.origin, Path(flags.output), flags.round or 1)
+    trained = cache.tasks_with("train")
+    examples = {name: cache.split(name, "train").examples for name in trained}
+    print(json.dumps({"output": flags.output, "examples": examples}, indent=2))
+    return 0
+
+
+def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> Rounds:
+    from mnmt_jax.commands.rounds import Rounds
+    from mnmt_jax.data.cache import TokenCache
+    from mnmt_jax.data.pseudo_pairs import Draws
+    from mnmt_jax.training.origins import Origin
+
+    draws = Draws.of(split_list(flags.languages), split_list(flags.pool), seed=flags.seed)
+    return Rounds(
+        draws=draws,
+        cache=TokenCache.open(flags.cache),
+        origin=Origin(flags.run, flags.step),
+        beam_size=flags.beam_size,
+        configuration=(gin_files, bindings),
+    )

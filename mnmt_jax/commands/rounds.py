@@ -1,0 +1,207 @@
+"""Rounds of back-translation: a cache of real and pseudo pairs, a training on it, and again.
+
+FOLDER/back_translation.json   what the rounds are made by
+FOLDER/round_1/cache           real pairs, and what the first run makes of their targets
+FOLDER/round_1/run             trained on it, from that run
+FOLDER/round_2/cache           real pairs, and what round_1/run makes of their targets; and so on
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mnmt_jax.commands.unfinished import Unfinished
+from mnmt_jax.config.method import all_lasting
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
+from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
+from mnmt_jax.data.taken import TakenTask
+from mnmt_jax.decoding.lines import Line
+from mnmt_jax.decoding.translator import WINDOW, Translator
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.partial import write_text
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.train import train
+
+_STEPS = "Train.steps="
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rounds:
+    """What all rounds share.
+
+    Attributes:
+        draws: what is translated into what.
+        cache: of the real pairs.
+        origin: the run that the first round starts from.
+        beam_size: hypotheses per sentence.
+        configuration: gin files and bindings, read after that run's configuration.
+    """
+
+    draws: Draws
+    cache: TokenCache
+    origin: Origin
+    beam_size: int
+    configuration: tuple[list[str], list[str]]
+
+    def run(self, folder: Path, rounds: int) -> str | None:
+        """Translates and trains by turns; goes on where the same call was stopped.
+
+        Args:
+            folder: of the rounds.
+            rounds: how many.
+
+        Returns:
+            None when all are complete; the name of the signal that stopped a training otherwise.
+
+        Raises:
+            UserError: if the folder's rounds are made by something else, or one cannot be made.
+        """
+        self._claim(folder)
+        origin = self.origin
+        for number in range(1, rounds + 1):
+            _say(f"round {number} of {rounds}")
+            place = folder / f"round_{number}"
+            if (place / "cache").is_dir():
+                cache = TokenCache.open(place / "cache")
+            else:
+                cache = self.write_cache(origin, place / "cache", number)
+            config = self._config(cache, number)
+            if stopped := train(config, place / "run", (origin,)):
+                return stopped
+            origin = Origin(place / "run")
+        return None
+
+    def write_cache(self, origin: Origin, output: Path, number: int) -> TokenCache:
+        """Writes the real pairs, and pseudo pairs that a run makes.
+
+        Args:
+            origin: the run.
+            output: the cache to be; what is translated until then is kept beside it.
+            number: of the round.
+
+        Raises:
+            UserError: if something is there, or the run has another vocabulary.
+        """
+        check_absent(output, overwrite=False)
+        pairs = PseudoPairs(self.cache, dataclasses.replace(self.draws, round=number))
+        translator = self._translator(origin)
+        decode = translator.decoding(self.beam_size)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        left: list[int] = []
+        with Unfinished(str(output), translator.made_by(decode) | pairs.facts(), WINDOW) as kept:
+            with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
+                translate = functools.partial(translator.as_completed, decode=decode)
+                kept.finish(_lines(pairs), translate, bar.update)
+            cache = write_cache(
+                output,
+                self._tasks(pairs, _texts(kept.records(), left)),
+                vocabulary=self.cache.vocabulary,
+                report=_say,
+            )
+            kept.remove()
+        if left:
+            _say(
+                f"{counted(len(left), 'sentence')} blank or of more than {max(decode.buckets)} "
+                "tokens left out; for the latter add a larger bucket to --gin.Decode.buckets"
+            )
+        return cache
+
+    def _tasks(
+        self, pairs: PseudoPairs, translations: Iterator[str]
+    ) -> Iterator[TakenTask | TaskSource]:
+        """Yields the real tasks and the pseudo ones."""
+        yield from (TakenTask(self.cache, name) for name in self.cache.tasks)
+        yield from pairs.sources(translations)
+
+    def _translator(self, origin: Origin) -> Translator:
+        files, bindings = self.configuration
+        config = RunDirectory.open(origin.run).config(files, bindings)
+        translator = Translator.load(
+            origin.run,
+            origin.step,
+            gin_files=files,
+            bindings=bindings,
+            mesh=make_mesh(config.mesh),
+        )
+        if translator.vocabulary.fingerprint != self.cache.vocabulary.fingerprint:
+            raise UserError(
+                f"--cache={self.cache.directory}: has another vocabulary than {origin.run}; make "
+                f"the cache with --vocabulary={origin.run}/vocabulary"
+            )
+        return translator
+
+    def _config(self, cache: TokenCache, number: int) -> Config:
+        """Returns the configuration of a round's training: an epoch, unless a binding says more."""
+        files, bindings = self.configuration
+        config = RunDirectory.open(self.origin.run).config(files, bindings)
+        data = dataclasses.replace(config.data, cache=str(cache.directory), tasks=())
+        seed = (config.train.seed + number) % 2**32
+        model = config.model
+        steps = config.train.steps
+        if not any(binding.replace(" ", "").startswith(_STEPS) for binding in bindings):
+            pipeline = Pipeline(
+                cache,
+                get_layout(model.layout, model.stage_layers),
+                data,
+                register_factor=model.register_factor,
+                seed=seed,
+            )
+            steps = -(-pipeline.epoch_batches() // config.optimizer.accumulate)
+        methods = all_lasting(config.train.methods)
+        settings = dataclasses.replace(config.train, steps=steps, seed=seed, methods=methods)
+        return dataclasses.replace(config, data=data, train=settings)
+
+    def _claim(self, folder: Path) -> None:
+        """Notes what the rounds are made by, or checks that they are.
+
+        Raises:
+            UserError: if they are made by something else.
+        """
+        file = folder / "back_translation.json"
+        facts = PseudoPairs(self.cache, self.draws).facts()
+        facts = json.loads(json.dumps(facts | {"beam_size": self.beam_size}))
+        if not file.is_file():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise UserError(f"--workdir={folder}: is there already; choose another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(facts, indent=1) + "\n")
+            return
+        before = read_object(file, remedy="remove it to start these rounds anew")
+        if changed := [name for name in sorted(before | facts) if before.get(name) != facts[name]]:
+            raise UserError(
+                f"--workdir={folder}: its rounds are made with other settings ({listed(changed)}); "
+                "give the same ones, or choose another folder"
+            )
+
+
+def _lines(pairs: PseudoPairs) -> Iterator[Line]:
+    """Yields the sentences to translate."""
+    for number, (text, own, wanted) in enumerate(pairs.sentences()):
+        yield Line(number, text, own, wanted)
+
+
+def _texts(records: Iterator[Mapping[str, Any]], left: list[int]) -> Iterator[str]:
+    """Yields translations, blank where the sentence was cut; `left` takes the numbers of such."""
+    for record in records:
+        kept = "" if record["truncated"] else record["translation"]
+        if not kept.strip():
+            left.append(record["line"])
+        yield kept
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

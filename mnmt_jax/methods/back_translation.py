@@ -1,0 +1,245 @@
+"""Online back-translation: in every update the model translates its targets, and learns from that.
+
+Of a pair (x, y in t) a language r other than t is drawn, y is translated into r by greedy search
+with the parameters as they are, and the pair (that translation, y) is learnt beside the real one.
+
+Source: Zhang, Williams, Titov, Sennrich 2020 ("Improving Massively Multilingual Neural Machine
+Translation and Zero-Shot Translation"), random online back-translation; their code (`zero`,
+`main.py`: `backtranslate`; language-layers spec 5): r is uniform among the others, a translation is
+at most as long as y, and the gradients of both batches go into one update. Here the update is the
+mean over the target tokens of both, as it is over those of micro-batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from mnmt_jax.config.fields import Positive, Range
+from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.instruction import Instruction, get_instruction
+from mnmt_jax.design.derived import Derived, Making
+from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.design.objective import Batch
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.vocabulary.special_ids import EOS_ID
+
+_KINDS = ("tokens", "positions", "segment_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class BackTranslation(Method, name="back_translation"):
+    """What is translated, and into what.
+
+    Attributes:
+        languages: codes of the languages whose target sentences are translated; () is all.
+        pool: codes of the languages that they are translated into, of which one other than their
+            own is drawn for each; () is `languages`.
+        share: probability that a pair is translated.
+        max_length: pieces of a translation at most, as a multiple of those of the sentence.
+        vocabulary: codes of all languages, in the order of the vocabulary's tags; () takes the
+            vocabulary's.
+    """
+
+    languages: tuple[str, ...] = ()
+    pool: tuple[str, ...] = ()
+    share: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    max_length: Positive = 1.0
+    vocabulary: tuple[str, ...] = ()
+
+    def fitted(self, languages: Sequence[str]) -> BackTranslation:
+        """Returns it with the languages of a vocabulary.
+
+        Raises:
+            UserError: if it has others, or lacks one that is named.
+        """
+        if self.vocabulary not in ((), tuple(languages)):
+            raise UserError(
+                f"BackTranslation.vocabulary={self.vocabulary!r}, but the vocabulary has "
+                f"{tuple(languages)!r}; name these, or none"
+            )
+        return dataclasses.replace(self, vocabulary=tuple(languages))
+
+    def check(self, config: Config, plan: Plan) -> None:
+        """Checks that rows hold a pair each, and that there are languages to draw.
+
+        Raises:
+            UserError: otherwise.
+        """
+        del plan
+        if config.data.max_segments != 1:
+            raise UserError(
+                f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "
+                "rows, which cannot be translated inside the update; set Data.max_segments=1"
+            )
+        if not self.vocabulary:
+            raise UserError(
+                "BackTranslation.vocabulary=(): name the vocabulary's languages in the order of "
+                "their tags"
+            )
+        for field in ("languages", "pool"):
+            named = getattr(self, field)
+            if unknown := [code for code in named if code not in self.vocabulary]:
+                raise UserError(
+                    f"BackTranslation.{field} names {listed(unknown)}; the vocabulary has "
+                    f"{listed(self.vocabulary)}"
+                )
+            if len(set(named)) < len(named):
+                raise UserError(f"BackTranslation.{field}={named!r} names a language twice")
+        if not set(self._drawn) - {self._translated[0]}:
+            raise UserError(
+                f"BackTranslation.pool={self._drawn!r} has no language to translate "
+                f"{self._translated[0]} into; name another"
+            )
+
+    def derived(self, config: Config) -> tuple[Derived, ...]:
+        """Returns the batch of translated pairs."""
+        return (Derived(self.name, functools.partial(self._make, config)),)
+
+    @property
+    def _translated(self) -> tuple[str, ...]:
+        return self.languages or self.vocabulary
+
+    @property
+    def _drawn(self) -> tuple[str, ...]:
+        return self.pool or self._translated
+
+    def _make(self, config: Config, making: Making) -> Batch:
+        """Makes the pairs; a row whose pair is not translated is empty."""
+        rows = _Rows(
+            get_instruction(config.data.instruction),
+            making.layout.embedded_roles(),
+            making.vocab_size - len(self.vocabulary),
+            config.model.register_factor,
+        )
+        batch = making.batch
+        sentences, lengths = rows.sentences(batch)
+        own = batch["target_lang"][:, 0]
+        drawn, chosen = draw(making.rng, own, self._indices(self._drawn), self.share)
+        chosen &= (lengths > 1) & jnp.isin(own, self._indices(self._translated))
+        most = max(1, math.floor(self.max_length * (sentences.shape[1] - 1)))
+        limits = (lengths - 1).astype(jnp.float32) * jnp.float32(self.max_length)
+        found = making.greedy(
+            rows.static(sentences, jnp.where(chosen, lengths, 0), (own, drawn)),
+            rows.prefix(drawn),
+            jnp.where(chosen, jnp.clip(limits.astype(jnp.int32), 1, most), 0),
+            most + 1,
+        )
+        counts = 1 + (jnp.cumsum(found == EOS_ID, axis=1) == 0).sum(axis=1, dtype=jnp.int32)
+        made = rows.static(found, jnp.where(chosen, counts, 0), (drawn, own))
+        names = [f"{TARGET}_{kind}" for kind in (*_KINDS, "labels")]
+        return made | {name: jnp.where(chosen[:, None], batch[name], 0) for name in names}
+
+    def _indices(self, codes: Sequence[str]) -> np.ndarray:
+        return np.array([self.vocabulary.index(code) for code in codes], np.int32)
+
+
+def draw(
+    rng: Array, own: Int[Array, " rows"], pool: Int[np.ndarray, " languages"], share: float
+) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
+    """Draws for each row one of some languages, uniformly among those that are not its own.
+
+    Args:
+        rng: of the micro-batch; a row's draw depends on it and on the row's number.
+        own: language of each row.
+        pool: languages to draw from.
+        share: probability that a row is chosen.
+
+    Returns:
+        The languages, and which rows are chosen: with this probability, and if there is another.
+    """
+    count = len(pool)
+    is_own = own[:, None] == jnp.asarray(pool)[None, :]
+    place = jnp.where(is_own.any(axis=1), jnp.argmax(is_own, axis=1), count)
+    left = count - is_own.any(axis=1).astype(jnp.int32)
+
+    def one(row: Array, left: Array) -> tuple[Array, Array]:
+        language, chance = jax.random.split(jax.random.fold_in(rng, row))
+        number = jax.random.randint(language, (), 0, jnp.maximum(left, 1))
+        return number, jax.random.uniform(chance) < share
+
+    number, chosen = jax.vmap(one)(jnp.arange(len(own)), left)
+    number = jnp.minimum(jnp.where(number < place, number, number + 1), count - 1)
+    return jnp.asarray(pool)[number], chosen & (left > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Lays out rows of one pair on the device, as `mnmt_jax.data.converter.Converter` does.
+
+    Attributes:
+        instruction: where tags stand.
+        roles: of the layout.
+        first_tag: id of the first language's tag.
+        register_factor: source tokens per register.
+    """
+
+    instruction: Instruction
+    roles: tuple[str, ...]
+    first_tag: int
+    register_factor: float
+
+    def sentences(self, batch: Batch) -> tuple[Array, Array]:
+        """Returns the target sentences with eos, [rows, n], and their lengths with eos."""
+        skipped = int(self.instruction.target_tag)
+        lengths = (batch[f"{TARGET}_segment_ids"] != 0).sum(axis=1, dtype=jnp.int32)
+        return batch[f"{TARGET}_labels"][:, skipped:], jnp.maximum(lengths - skipped, 0)
+
+    def prefix(self, wanted: Int[Array, " rows"]) -> Int[Array, "rows prefix"]:
+        """Returns the first target input and forced tokens of languages."""
+        tags = wanted + self.first_tag
+        forced = (tags,) if self.instruction.target_tag else ()
+        return jnp.stack([self._triggers(tags), *forced], axis=1)
+
+    def static(
+        self,
+        sentences: Int[Array, "rows n"],
+        lengths: Int[Array, " rows"],
+        languages: tuple[Int[Array, " rows"], Int[Array, " rows"]],
+    ) -> dict[str, Array]:
+        """Lays sentences out as the static roles.
+
+        Args:
+            sentences: each with eos; what follows is ignored.
+            lengths: with eos; 0 leaves a row empty.
+            languages: of the sentences, and those that are wanted.
+        """
+        there = lengths > 0
+        source_tags, tags = (language + self.first_tag for language in languages)
+        if self.instruction.source_tag:
+            first = source_tags if self.instruction.source_tag == "source" else tags
+            sentences = jnp.concatenate([first[:, None], sentences], axis=1)
+            lengths = jnp.where(there, lengths + 1, 0)
+        made = _span(SOURCE, sentences, lengths)
+        if REGISTER in self.roles:
+            count = jnp.ceil(lengths.astype(jnp.float32) / jnp.float32(self.register_factor))
+            shape = len(tags), math.floor(sentences.shape[1] / self.register_factor) + 1
+            repeated = jnp.broadcast_to(tags[:, None], shape)
+            made |= _span(REGISTER, repeated, count.astype(jnp.int32))
+        if TRIGGER in self.roles:
+            made |= _span(TRIGGER, self._triggers(tags)[:, None], there.astype(jnp.int32))
+        named = zip(LANGUAGES, languages, strict=True)
+        return made | {name: jnp.where(there, each, -1)[:, None] for name, each in named}
+
+    def _triggers(self, tags: Array) -> Array:
+        return tags if self.instruction.trigger == "tag" else jnp.full_like(tags, EOS_ID)
+
+
+def _span(role: str, tokens: Array, lengths: Array) -> dict[str, Array]:
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+    valid = positions < lengths[:, None]
+    arrays = tokens, positions, jnp.ones_like(tokens)
+    return {
+        f"{role}_{kind}": jnp.where(valid, array, 0).astype(jnp.int32)
+        for kind, array in zip(_KINDS, arrays, strict=True)
+    }

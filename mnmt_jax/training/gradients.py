@@ -1,0 +1,78 @@
+"""The gradient of an update: of its micro-batches, and of the batches that are made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from mnmt_jax.design.objective import Batch
+from mnmt_jax.model.trainable import join
+from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
+from mnmt_jax.training.losses import LossSums, Sums, with_derived
+from mnmt_jax.training.making import derive
+
+Split = tuple[Any, Any]  # parameters that a player moves, and the others
+
+
+def sum_gradients(
+    learner: Learner, turn: Turn, split: Split, batch: Batch, rng: Array
+) -> tuple[Any, Sums]:
+    """Adds gradients and sums over micro-batches, and over what is made of each.
+
+    Args:
+        learner: the run's constants.
+        turn: the player's.
+        split: parameters that it moves, and the others.
+        batch: arrays [micro-batches, rows, length].
+        rng: of dropout and draws.
+    """
+    trained, frozen = split
+
+    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
+        micro_rng = jax.random.fold_in(rng, number)
+
+        def loss(trained: Any) -> tuple[Array, Sums]:
+            return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
+
+        found = jax.grad(loss, has_aux=True)(trained)
+        # The cross entropy is the last player's, and so is what is learnt beside it.
+        return found if turn.name else _add_derived(learner, split, found, micro_batch, micro_rng)
+
+    return _sum_parts(part, batch)
+
+
+def _add_derived(
+    learner: Learner, split: Split, found: tuple[Any, Sums], micro_batch: Batch, rng: Array
+) -> tuple[Any, Sums]:
+    """Adds what batches made of a micro-batch give; the activations of one are held at a time."""
+    trained, frozen = split
+    gradients, sums = found
+    for number, derived in enumerate(learner.derived):
+        network = learner.model, join(trained, frozen)
+        batch, own_rng = derive(derived, number, network, micro_batch, rng)
+
+        def loss(trained: Any, batch: Batch = batch, rng: Array = own_rng) -> tuple[Array, Sums]:
+            return batch_loss(learner.plain(), join(trained, frozen), batch, rng)
+
+        more, own = jax.grad(loss, has_aux=True)(trained)
+        gradients = jax.tree.map(jnp.add, gradients, more)
+        sums = with_derived(sums, derived.name, LossSums(**own))
+    return gradients, sums
+
+
+def _sum_parts(part: Any, batch: Batch) -> Any:
+    """Adds `part(number, micro_batch)` over the micro-batches, holding one of them at a time."""
+    count = next(iter(batch.values())).shape[0]
+    first = jnp.zeros((), jnp.int32)
+    if count == 1:
+        return part(first, {name: array[0] for name, array in batch.items()})
+    shapes = jax.eval_shape(part, first, {name: array[0] for name, array in batch.items()})
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+    def add(total: Any, one: tuple[Array, Batch]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, part(*one)), None
+
+    return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]

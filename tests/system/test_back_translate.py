@@ -1,0 +1,156 @@
+"""Rounds of back-translation, stopped anywhere, end as those that were not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands.back_translate import main
+from mnmt_jax.config.sections import Model
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
+from mnmt_jax.runs.parameters import write_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.checkpoints import Checkpoints
+from tests.made_params import random_params
+from tests.made_run import assert_same_training, make_cache, make_config
+from tests.unit import made_text
+from tests.unit.test_train import stop_after
+
+SIZES = {"layout": "prefix", "stage_layers": (1,), "embed": 16, "mlp": 24, "heads": 2}
+DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A cache, and a run of random parameters."""
+    folder = tmp_path_factory.mktemp("rounds")
+    vocabulary = made_text.vocabulary()
+    config = make_config(
+        make_cache(folder / "cache"),
+        model=SIZES,
+        decode=DECODE,
+        data={"chunk_examples": 16, "temperature": 1.0},
+        train={"log_every": 1, "eval_every": 1000, "save_every": 1000, "keep_best": 0},
+    )
+    RunDirectory(folder / "run").prepare(config, vocabulary, has_checkpoint=False)
+    write_params(folder / "run", random_params(Model(**SIZES), vocabulary.size))
+    return folder
+
+
+def call(monkeypatch, made: Path, *flags: object) -> int | None:
+    given = ["--run", made / "run", "--cache", made / "cache", "--languages=en,de,fr", *flags]
+    monkeypatch.setattr("sys.argv", ["back_translate", *map(str, given)])
+    return main()
+
+
+@pytest.fixture(scope="module")
+def straight(made, one_device) -> Path:
+    """Two rounds that nothing stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert not call(patch, made, "--workdir", made / "straight", "--rounds=2")
+    return made / "straight"
+
+
+def content(cache: Path) -> dict:
+    TokenCache.open(cache)
+    return json.loads((cache / "cache.json").read_text(encoding="utf-8"))
+
+
+def test_a_round_translates_with_the_run_before_and_trains_an_epoch_on_both(made, straight):
+    real, caches = content(made / "cache"), [straight / f"round_{n}" / "cache" for n in (1, 2)]
+    first, second = map(content, caches)
+    names = [task["name"] for task in first["tasks"]]
+    added = names[len(real["tasks"]) :]
+    assert first["tasks"][: len(real["tasks"])] == real["tasks"]
+    assert [name.removeprefix("back_translated_") for name in added] == [
+        "de_en",
+        "de_fr",
+        "fr_de",
+        "fr_en",
+    ]
+    assert first["tasks"] != second["tasks"]
+    run = RunDirectory(straight / "round_2" / "run")
+    origin = json.loads(run.origin_file.read_text(encoding="utf-8"))
+    assert origin["origin"] == str(straight / "round_1" / "run")
+    config = run.config()
+    assert set(config.data.tasks) == set(TokenCache.open(caches[1]).tasks_with("train"))
+    seeds = [RunDirectory(straight / f"round_{n}" / "run").config().train.seed for n in (1, 2)]
+    assert seeds == [2, 3]
+    translator = Translator.load(made / "run")
+    cache = TokenCache.open(caches[0])
+    source, target = cache.pair("back_translated_fr_de", "train", 0)
+    text = cache.vocabulary.decode(target)
+    (found,) = translator.translate([text], source="de", target="fr", beam_size=1)
+    assert cache.vocabulary.encode_lines([found], "fr") == [source.tolist()]
+
+
+def test_stopped_while_translating_and_while_training_it_ends_the_same(
+    made, straight, monkeypatch, one_device, capfd
+):
+    folder = made / "broken"
+    with monkeypatch.context() as patch:
+        translate = Translator.as_completed
+
+        def stopping(self, lines, **options):
+            for number, pair in enumerate(translate(self, lines, **options)):
+                if number == 40:
+                    raise KeyboardInterrupt
+                yield pair
+
+        patch.setattr(Translator, "as_completed", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            call(patch, made, "--workdir", folder, "--rounds=1")
+    assert not (folder / "round_1" / "cache").exists()
+    assert "40 translated lines kept" in capfd.readouterr().err
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+        assert call(patch, made, "--workdir", folder, "--rounds=1") == 128 + signal.SIGTERM
+    assert "goes on after 40 lines translated before" in capfd.readouterr().err
+    assert not call(monkeypatch, made, "--workdir", folder, "--rounds=1")
+    assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
+    (step,) = Checkpoints(folder / "round_1" / "run" / "checkpoints").steps()[-1:]
+    assert step > 3
+    assert_same_training(folder / "round_1" / "run", straight / "round_1" / "run", step)
+
+
+def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_device, capsys):
+    output = made / "alone"
+    assert not call(monkeypatch, made, "--output", output)
+    assert content(output) == content(straight / "round_1" / "cache")
+    assert not Path(f"{output}.unfinished").exists()
+    assert sum(json.loads(capsys.readouterr().out)["examples"].values()) == 2 * 160
+    with pytest.raises(UserError, match="alone: exists; choose another directory"):
+        call(monkeypatch, made, "--output", output)
+
+
+def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
+    monkeypatch.setattr("mnmt_jax.commands.rounds.make_mesh", make_mesh)  # of all devices
+    assert not call(monkeypatch, made, "--output", made / "devices")
+    assert content(made / "devices") == content(straight / "round_1" / "cache")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--output=x", "--rounds=2"), "--rounds trains, in a folder of its own: give --workdir"),
+        (("--workdir=x", "--round=2"), "--round is for --output"),
+        (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
+        (("--workdir={made}",), "--workdir=.*: is there already; choose another folder"),
+        (("--output=x", "--gin.Decode.batch=12"), "Decode.batch=12 must be a multiple of the 8 p"),
+    ],
+)
+def test_mistakes_are_one_line_and_make_nothing(
+    flags, message, made, straight, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mnmt_jax.commands.rounds.make_mesh", make_mesh)
+    given = [flag.format(made=made, straight=straight) for flag in flags]
+    with pytest.raises(UserError, match=message) as caught:
+        call(monkeypatch, made, *given)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

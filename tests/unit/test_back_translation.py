@@ -1,0 +1,287 @@
+"""Online back-translation: what is drawn, translated and learnt, in which proportions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.generate import generate
+from mnmt_jax.decoding.search import Greedy, Request
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.back_translation import BackTranslation, draw
+from mnmt_jax.training.gradients import sum_gradients
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.making import derive
+from mnmt_jax.training.train import train
+from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.random_params import STRONG, random_params
+from tests.unit import made_text
+
+VOCABULARY = made_text.vocabulary()
+CODES = VOCABULARY.languages
+LENGTHS = Lengths(source=12, target=10)
+ROWS = 8
+ATOL = 2e-6
+CASES = (("register", "register"), ("encoder_decoder", "5"), ("prefix_trigger", "4"))
+
+
+def configure(folder="", method: BackTranslation | None = BackTranslation(), **changes):  # noqa: B008
+    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.0}
+    data = {"max_segments": 1, "instruction": "register"} | changes.pop("data", {})
+    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
+    methods = (method,) if method else ()
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
+    return config.fitted(CODES)
+
+
+def learner_of(config, mesh: jax.sharding.Mesh | None = None) -> Learner:
+    mesh = mesh or make_mesh(Mesh(), jax.devices()[:1])
+    return Learner.from_config(config, VOCABULARY.size, mesh)
+
+
+def converter_of(config, learner: Learner, lengths: Lengths = LENGTHS) -> Converter:
+    instruction, roles = (
+        INSTRUCTIONS[config.data.instruction],
+        learner.model.layout.embedded_roles(),
+    )
+    return Converter(VOCABULARY, instruction, roles, lengths, config.model.register_factor)
+
+
+def arrays(batch):
+    return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
+
+
+def pairs(count: int) -> list[Example]:
+    """Pairs into every language, and a target of one piece."""
+    rng = np.random.default_rng(0)
+    sides = [[rng.integers(3, 57, rng.integers(1, 7)) for _ in range(2)] for _ in range(count)]
+    sides[0][1] = sides[0][1][:1]
+    return [Example(*both, n % 2, (n % 2 + 1 + n // 2 % 2) % 3) for n, both in enumerate(sides)]
+
+
+@functools.cache
+def setting(layout: str = "register", instruction: str = "register", **fields):
+    """Returns configuration, learner, parameters, pairs and their batch, and what is made of it.
+
+    The last row is empty.
+    """
+    layers = (1, 1) if layout == "encoder_decoder" else (1,)
+    model = {"layout": layout, "stage_layers": layers, "register_factor": 2.0}
+    config = configure(
+        method=BackTranslation(**fields), model=model, data={"instruction": instruction}
+    )
+    learner = learner_of(config)
+    given = pairs(ROWS - 1)
+    rows = segments_from_rows([*([pair] for pair in given), []])
+    batch = arrays(converter_of(config, learner).batch(rows, ROWS))
+    params = random_params(learner.model, batch, 3, STRONG)
+    params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
+    made = jax.jit(
+        lambda params, batch: derive(
+            learner.derived[0], 0, (learner.model, params), batch, jax.random.key(5)
+        )[0]
+    )(params, batch)
+    return config, learner, params, given, batch, jax.device_get(made)
+
+
+def padded(array: np.ndarray, width: int) -> np.ndarray:
+    return np.pad(array, ((0, 0), (0, max(0, width - array.shape[1]))))
+
+
+@pytest.mark.parametrize(("layout", "instruction"), CASES)
+def test_the_pairs_are_those_that_translating_outside_gives(layout, instruction):
+    """By the project's converter and search, after the languages that were drawn."""
+    config, learner, params, given, batch, made = setting(layout, instruction)
+    drawn = made["source_lang"][:-1, 0]
+    assert made["source_lang"][-1, 0] == -1 and len(set(drawn.tolist())) > 1
+    turned = [
+        Example(pair.target, np.zeros(0, np.int32), pair.target_lang, int(language))
+        for pair, language in zip(given, drawn, strict=True)
+    ]
+    converter = converter_of(config, learner)
+    static = arrays(converter.static_batch(segments_from_rows([[e] for e in turned]), ROWS - 1))
+    row = converter.instruction
+    codes = [CODES[e.target_lang] for e in turned]
+    prefix = [(row.trigger_id(VOCABULARY, c), *row.forced_ids(VOCABULARY, c)) for c in codes]
+    limits = np.array([len(pair.target) for pair in given], np.int32)
+    request = Request(np.array(prefix, np.int32), limits, np.ones(ROWS - 1, bool), max_steps=12)
+    found = generate(learner.model, params, static, request, search=Greedy())
+    expected = [
+        Example(tokens[0, : length[0] - 1], pair.target, e.target_lang, pair.target_lang)
+        for tokens, length, pair, e in zip(found.tokens, found.lengths, given, turned, strict=True)
+    ]
+    assert any(len(e.source) < limit for e, limit in zip(expected, limits, strict=True))
+    assert len({tuple(e.source) for e in expected}) > 4
+    rows = segments_from_rows([*([pair] for pair in expected), []])
+    laid = {n: a for n, a in converter.batch(rows, ROWS).items() if n != "task"}
+    assert laid.keys() == made.keys() and limits[0] == 1
+    for name, array in laid.items():
+        width = max(array.shape[1], made[name].shape[1])
+        np.testing.assert_array_equal(padded(made[name], width), padded(array, width), name)
+
+
+def test_the_longest_translation_is_a_multiple_of_the_sentence():
+    lengths = {}
+    for factor in (1.0, 0.5):
+        *_, given, _, made = setting(max_length=factor)
+        found = (made["source_segment_ids"] != 0).sum(axis=1)[:-1] - 2
+        limits = [max(1, int(factor * len(pair.target))) for pair in given]
+        assert (found <= limits).all() and (found == limits).any()
+        lengths[factor] = found.sum()
+    assert lengths[0.5] < lengths[1.0]
+
+
+def test_draws_are_uniform_and_never_a_sentences_own_language():
+    rows, pool = 6000, np.array([4, 0, 2], np.int32)
+    own = jnp.asarray(np.arange(rows) % 4)  # 1 and 3 are not in the pool
+    drawn, chosen = map(np.asarray, jax.jit(lambda r: draw(r, own, pool, 1.0))(jax.random.key(1)))
+    assert chosen.all()
+    for language in range(4):
+        others = [each for each in pool if each != language]
+        found = drawn[np.asarray(own) == language]
+        counts = np.array([(found == each).sum() for each in others])
+        assert counts.sum() == len(found) == rows // 4
+        mean = len(found) / len(others)
+        assert (np.abs(counts - mean) < 4 * mean**0.5).all(), counts
+    part, some = map(np.asarray, draw(jax.random.key(1), own[:50], pool, 0.25))
+    np.testing.assert_array_equal(part, drawn[:50])  # of the number of its row alone
+    assert 3 < some.sum() < 25
+    alone, none = draw(jax.random.key(1), jnp.array([4, 0]), pool[:1], 1.0)
+    assert none.tolist() == [False, True] and alone[1] == 4
+
+
+def test_only_the_languages_named_are_translated_and_only_into_the_pool():
+    *_, given, _, made = setting(languages=("de", "fr"), pool=("en", "fr"))
+    targets, drawn = made["target_lang"][:-1, 0], made["source_lang"][:-1, 0]
+    for pair, target, language in zip(given, targets, drawn, strict=True):
+        code = CODES[pair.target_lang]
+        if code == "en":
+            assert target == language == -1
+        else:
+            assert CODES[target] == code and CODES[language] in {"de": "en fr", "fr": "en"}[code]
+    empty = made["target_lang"][:, 0] < 0
+    assert 0 < empty[:-1].sum() < ROWS - 1
+    assert not made["target_segment_ids"][empty].any() and not made["target_labels"][empty].any()
+
+
+def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
+    """As one batch of twice the rows, without the method; and by the tokens of both."""
+    config, learner, params, _, batch, _ = setting()
+    turn, rng = learner.turns[-1], jax.random.key(7)
+    stacked = {name: array[None] for name, array in batch.items()}
+    gradients, sums = jax.jit(
+        lambda p, b: sum_gradients(learner, turn, turn.trainable.split(p), b, rng)
+    )(params, stacked)
+    micro_rng = jax.random.fold_in(rng, 0)
+    made, _ = jax.jit(lambda p, b: derive(learner.derived[0], 0, (learner.model, p), b, micro_rng))(
+        params, batch
+    )
+    wide = {name: max(array.shape[1], made[name].shape[1]) for name, array in batch.items()}
+    both = {
+        name: jnp.concatenate([padded(array, wide[name]), padded(made[name], wide[name])])
+        for name, array in batch.items()
+    }
+    plain = learner.plain()
+    (expected, total) = jax.jit(jax.grad(lambda p: batch_loss(plain, p, both), has_aux=True))(
+        params
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), gradients, expected
+    )
+    for name in ("smoothed", "nll", "tokens"):
+        assert float(sums[name]) == pytest.approx(float(total[name]), rel=1e-5)
+    real = float((batch["target_segment_ids"] != 0).sum())
+    assert sums["tokens"] == 2 * real and sums["back_translation_tokens"] == real
+    assert 0 < sums["back_translation"] < sums["smoothed"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("back_translation"))
+
+
+def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
+    config = configure(
+        cache,
+        BackTranslation(share=0.7),
+        model={"dropout": 0.1},
+        train={"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3},
+    )
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, whole) is None
+    lines = records(whole)
+    assert len({line["back_translation"] for line in lines}) == 6
+    assert all(line["back_translation"] != line["loss"] for line in lines)
+    assert not any("back_translation_tokens" in line for line in lines)
+    shutil.copytree(whole, broken)
+    shutil.rmtree(broken / "checkpoints" / "6")
+    assert train(config, broken) is None
+    assert_same_training(broken, whole, 6)
+
+
+def test_a_mesh_makes_and_learns_what_one_device_does():
+    config, learner, params, _, batch, _ = setting()
+    stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
+    turn, rng, found = learner.turns[-1], jax.random.key(7), []
+    for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
+        devices = make_mesh(mesh, jax.devices()[:count])
+
+        def update(params, batch):
+            made = {name: array[0] for name, array in batch.items()}
+            made, _ = derive(learner.derived[0], 0, (learner.model, params), made, rng)
+            split = turn.trainable.split(params)
+            return made, *sum_gradients(learner, turn, split, batch, rng)
+
+        placed = place_batch(stacked, devices, leading=1)
+        found.append(jax.device_get(compile_on(devices, update)(params, placed)))
+    (left, *expected), (right, *rest) = found
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), expected, rest
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ({}, {"max_segments": 8}, "Data.max_segments=8 packs pairs .* set Data.max_segments=1"),
+        ({"pool": ("nl",)}, {}, "BackTranslation.pool names nl; the vocabulary has en, de, fr"),
+        ({"languages": ("de", "de")}, {}, "BackTranslation.languages=.* names a language twice"),
+        ({"languages": ("de",)}, {}, "pool=.'de',. has no language to translate de into"),
+    ],
+)
+def test_mistakes_are_one_line(method, changes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        learner_of(configure(method=BackTranslation(**method), data=changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_it_needs_the_languages_of_its_vocabulary():
+    config = dataclasses.replace(configure(method=None))
+    bare = dataclasses.replace(config.train, methods=(BackTranslation(),))
+    with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
+        learner_of(dataclasses.replace(config, train=bare))
+    with pytest.raises(UserError, match=r"vocabulary=\('en',\), but the vocabulary has"):
+        BackTranslation(vocabulary=("en",)).fitted(CODES)
+
+
+def test_the_counted_operations_are_those_of_both_batches():
+    from mnmt_jax.model.flops import Sentence, forward_flops
+
+    _, learner, *_ = setting()
+    model, pair = learner.model, Sentence(7, 5)
+    sizes = model.config, model.layout, model.vocab_size
+    own = learner.plain().train_flops(pair, {})
+    assert own == 3 * forward_flops(*sizes, pair)
+    made = 4 * forward_flops(*sizes, Sentence(5, 5))
+    assert learner.train_flops(pair, {}) == own + made

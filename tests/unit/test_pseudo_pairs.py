@@ -1,0 +1,136 @@
+"""Which sentences are translated back into what, and what becomes of the pairs."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+
+from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
+from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
+from mnmt_jax.data.taken import TakenTask
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError
+from tests.made_run import make_cache, make_config
+from tests.unit import made_text
+
+VOCABULARY = made_text.vocabulary()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return TokenCache.open(make_cache(tmp_path_factory.mktemp("pseudo") / "cache"))
+
+
+def test_draws_are_uniform_and_never_the_sentences_own_language():
+    draws = Draws.of(("en", "de", "fr", "nl"), ())
+    assert draws.pool == ("de", "fr", "nl")
+    for target, others in (("de", ("fr", "nl")), ("en", draws.pool)):
+        counts = collections.Counter(draws.drawn("some_task", target, 3000))
+        mean = 3000 / len(others)
+        assert set(counts) == set(others)
+        assert all(abs(count - mean) < 4 * mean**0.5 for count in counts.values()), counts
+
+
+def test_a_draw_depends_on_seed_round_task_and_pair_alone():
+    languages, pool = ("de", "fr"), ("de", "fr", "nl", "ru", "zh")
+    first = Draws.of(languages, pool).drawn("task", "de", 200)
+    assert Draws.of(languages, pool).drawn("task", "de", 70) == first[:70]
+    others = (
+        Draws.of(languages, pool, seed=2).drawn("task", "de", 200),
+        Draws.of(languages, pool, round=2).drawn("task", "de", 200),
+        Draws.of(languages, pool).drawn("other", "de", 200),
+    )
+    for other in others:
+        assert 20 < sum(a == b for a, b in zip(first, other, strict=True)) < 90
+
+
+def read(cache: TokenCache, task: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    count = cache.split(task, "train").examples
+    return [
+        tuple(tuple(side.tolist()) for side in cache.pair(task, "train", i)) for i in range(count)
+    ]
+
+
+def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tmp_path):
+    pairs = PseudoPairs(cache, Draws.of(("en", "de"), ("de", "fr", "en")))
+    assert pairs.tasks == ("made_en_de", "made_de_en", "made_fr_en") and len(pairs) == 120
+    sentences = list(pairs.sentences())
+    translations = [f"{text} {wanted} {own}" for text, own, wanted in sentences]
+    translations[7] = translations[50] = " "
+    kept = [TakenTask(cache, name) for name in cache.tasks]
+    both = write_cache(
+        tmp_path / "both", [*kept, *pairs.sources(iter(translations))], vocabulary=VOCABULARY
+    )
+    real = [pair for name in pairs.tasks for pair in read(cache, name)]
+    expected = collections.defaultdict(list)
+    for (_, target), (text, own, wanted), made in zip(real, sentences, translations, strict=True):
+        assert text == VOCABULARY.decode(target) and own != wanted
+        if made.strip():
+            source = tuple(VOCABULARY.encode_lines([made], wanted)[0])
+            expected[f"back_translated_{wanted}_{own}"].append((source, target))
+    assert sum(map(len, expected.values())) == 118
+    new = [name for name in both.tasks if name not in cache.tasks]
+    assert set(new) == set(expected) and len(new) == 4
+    for name in new:
+        assert collections.Counter(read(both, name)) == collections.Counter(expected[name])
+        task = both.tasks[name]
+        assert name == f"back_translated_{task.source_lang}_{task.target_lang}"
+        assert set(task.splits) == {"train"}
+    for name in cache.tasks:
+        assert both.tasks[name] == cache.tasks[name]
+    assert read(both, "made_en_fr") == read(cache, "made_en_fr")
+
+
+def test_an_epoch_has_as_many_examples_as_there_are(cache):
+    """Counted in the batches that come; the last chunk is part of a longer one."""
+    config = make_config(cache.directory, data={"chunk_examples": 64, "temperature": 1.0})
+    pipeline = Pipeline(cache, get_layout("prefix", (1,)), config.data)
+    count = pipeline.epoch_batches()
+    batches = pipeline.train()
+    seen = sum(int((next(batches)["task"] >= 0).sum()) for _ in range(count))
+    examples = 4 * 40
+    per_batch = examples / count
+    assert abs(seen - examples) < per_batch, (seen, count)
+    whole = make_config(cache.directory, data={"chunk_examples": 80, "temperature": 1.0})
+    even = Pipeline(cache, get_layout("prefix", (1,)), whole.data)
+    batches = even.train()
+    shown = [next(batches)["task"] for _ in range(even.epoch_batches())]
+    np.testing.assert_array_equal(
+        np.bincount(np.concatenate([task[task >= 0] for task in shown])), [40] * 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("languages", "pool", "message"),
+    [
+        ("de,nl", "", "--languages: the vocabulary has no nl; it has en, de, fr"),
+        ("de", "fr,fr", "--pool=fr,fr names a language twice"),
+        ("de", "", "--pool=de has no language to translate 'de' into; name another"),
+        ("en", "", "--pool= has no language to translate 'en' into; name another"),
+    ],
+)
+def test_mistakes_are_one_line(languages, pool, message, cache):
+    draws = Draws.of(languages.split(","), pool.split(",") if pool else ())
+    with pytest.raises(UserError, match=message) as caught:
+        PseudoPairs(cache, draws)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_targets_of_real_pairs_are_translated(cache, tmp_path):
+    def some():
+        return [([5, 6], [7])]
+
+    tasks = [TaskSource("back_translated_de_en", "de", "en", {"train": some})]
+    made = write_cache(tmp_path / "made", tasks, vocabulary=VOCABULARY)
+    with pytest.raises(UserError, match="'back_translated_de_en' was back-translated already"):
+        PseudoPairs(made, Draws.of(("en",), ("de",)))
+    one = [TaskSource("real", "de", "en", {"train": some})]
+    one_way = write_cache(tmp_path / "one", one, vocabulary=VOCABULARY)
+    with pytest.raises(UserError, match="no training task of .* has the target 'de'; there are en"):
+        PseudoPairs(one_way, Draws.of(("de",), ("fr",)))
+    pairs = PseudoPairs(one_way, Draws.of(("en",), ("fr",)))
+    with pytest.raises(UserError, match="every translation is blank"):
+        list(pairs.sources(iter([""])))
