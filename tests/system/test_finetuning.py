@@ -161,7 +161,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     made_pages.gin_file(root, "RUN_FILE", "runs/mitre_finetune_5_lora.gin")
     printed = run_page("docs/finetuning.md", root)
     *_, described = printed
-    assert len(printed) == 10
+    assert len(printed) == 18
     assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
