@@ -72,6 +72,11 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train_vocabulary.py --mixture *", ("--sentences=8000", "--vocab_size=1000")),
     ("scripts/train_vocabulary.py --parallel *", ("--vocab_size=60",)),
     ("scripts/train_vocabulary.py --lavs *", ("--directions=en-cs",)),
+    # The text of five languages, where sixty pieces are fewer than characters.
+    ("scripts/make_corpus.py *--languages en,de,fr,cs,nl *", ("--train=300", "--validation=8")),
+    ("scripts/cache_tasks.py *--name old *", ("--vocab_size=300",)),
+    ("scripts/add_language.py *", ("--vocab_size=150",)),
+    ("scripts/evaluate.py *--task=phrases *", ("--limit=1", *_SEARCH)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
     ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
     ("benchmarks/saves.py *", ("--saves=1", "--updates=1", *_UPDATES, *_ROWS)),
