@@ -30,6 +30,7 @@ from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -70,6 +71,9 @@ class Rounds:
         Raises:
             UserError: if the folder's rounds are made by something else, or one cannot be made.
         """
+        refuse_bucket(folder)
+        files, bindings = self.configuration
+        RunDirectory.open(self.origin.run).config(files, bindings)  # refuses what is no run
         self._claim(folder)
         origin = self.origin
         for number in range(1, rounds + 1):

@@ -142,6 +142,8 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
         (("--workdir=x", "--round=2"), "--round is for --output"),
         (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
         (("--workdir={made}",), "--workdir=.*: is there already; choose another folder"),
+        (("--workdir=x", "--run=nowhere"), "nowhere/config.gin: no such file; name a run"),
+        (("--workdir=gs://bucket/x",), "gs://bucket/x"),
         (("--output=x", "--gin.Decode.batch=12"), "Decode.batch=12 must be a multiple of the 8 p"),
     ],
 )

@@ -183,9 +183,15 @@ def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
         lambda p, b: sum_gradients(learner, turn, turn.trainable.split(p), b, rng)
     )(params, stacked)
     micro_rng = jax.random.fold_in(rng, 0)
-    made, _ = jax.jit(lambda p, b: derive(learner.derived[0], 0, (learner.model, p), b, micro_rng))(
-        params, batch
-    )
+
+    @jax.jit
+    def make(params, batch, rng):
+        return derive(learner.derived[0], 0, (learner.model, params), batch, rng)[0]
+
+    made = make(params, batch, micro_rng)
+    others = [make(params, batch, jax.random.fold_in(rng, n))["source_lang"] for n in (1, 2)]
+    drawn = {tuple(np.asarray(each)[:, 0].tolist()) for each in (made["source_lang"], *others)}
+    assert len(drawn) == 3  # other draws in other steps and micro-batches
     wide = {name: max(array.shape[1], made[name].shape[1]) for name, array in batch.items()}
     both = {
         name: jnp.concatenate([padded(array, wide[name]), padded(made[name], wide[name])])
