@@ -23,7 +23,8 @@ def main() -> None:
     """Writes the cache and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.data.cache import TokenCache, cached_sources, check_absent, write_cache
+    from mnmt_jax.data.cache import TokenCache, check_absent, write_cache
+    from mnmt_jax.data.cache_copies import cached_sources
     from mnmt_jax.data.mixtures import MIXTURES
 
     check_absent(arguments.output, arguments.overwrite)

@@ -12,7 +12,8 @@ import pytest
 
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.cache import TokenCache, cached_sources
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_copies import cached_sources
 from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.lines import Line, score_lines
 from mnmt_jax.decoding.translator import Translator
