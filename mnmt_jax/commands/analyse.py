@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     parser.add_argument(
         "kind",
-        choices=_LIMITS,
+        choices=tuple(_LIMITS),
         help="attribution and ablation of language branches, their scales, or attention maps",
     )
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")

@@ -60,11 +60,14 @@ class PieceVocabulary(seqio.Vocabulary):
     def _decode(self, ids: Iterable[int]) -> str:
         return self.vocabulary.decode(ids)
 
+    # The vocabulary is plain Python, which AutoGraph would rewrite.
+    @tf.autograph.experimental.do_not_convert
     def _encode_tf(self, s: Any) -> Any:
         ids = self.vocabulary.spm_to_id_in(self._language)
         tokenizer = _tokenizer(self.vocabulary.model_of(self._language))
         return tf.gather(ids, tokenizer.tokenize(s))
 
+    @tf.autograph.experimental.do_not_convert
     def _decode_tf(self, ids: Any) -> Any:
         first = self.vocabulary.first_tag
         text = tf.logical_and(ids > self.eos_id, ids < first)

@@ -159,7 +159,9 @@ def test_the_branch_has_a_dropout_of_its_own_on_what_it_gives():
     ids = jnp.ones((1, 8), jnp.int32)
 
     def change(params, languages, deterministic):
-        context = Context({}, {"target": ids}, {"target_lang": languages}, None, deterministic)
+        context = Context(
+            {}, {"target": ids}, {"target_lang": languages}, deterministic=deterministic
+        )
         return kind.module(model.config).apply(
             {"params": params},
             states,

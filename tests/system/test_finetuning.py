@@ -163,7 +163,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     (root / "runs/quickstart/cache").symlink_to(root / "made_cache")
     printed = run_page("docs/finetuning.md", root)
     [described] = (text for text in printed if "describe.py" in text)
-    assert len(printed) == 20
+    assert len(printed) == 21
     assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
