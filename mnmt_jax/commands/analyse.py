@@ -18,8 +18,9 @@ from mnmt_jax.commands.arguments import (
     positive,
 )
 from mnmt_jax.commands.corpus_arguments import (
-    add_file_arguments,
+    add_own_files,
     benchmark_corpus,
+    check_limit,
     listed_directions,
     refuse_flags,
     split_list,
@@ -100,8 +101,7 @@ def make_parser() -> CommandParser:
     )
     add_beam_size(parser)
     add_step(parser)
-    files = parser.add_argument_group("files of your own")
-    add_file_arguments(files, files.add_mutually_exclusive_group())
+    add_own_files(parser)
     add_configuration(parser)
     return parser
 
@@ -151,8 +151,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
             raise UserError(f"analyse {flags.kind} needs --task{other}")
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
-    if flags.limit < 0:
-        raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
+    check_limit(flags.limit)
 
 
 def _of_sentences(

@@ -24,8 +24,8 @@ def main() -> None:
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.cache import TokenCache, check_absent, write_cache
-    from mnmt_jax.data.cache_copies import cached_sources
     from mnmt_jax.data.mixtures import MIXTURES
+    from mnmt_jax.data.taken import taken_tasks
 
     check_absent(arguments.output, arguments.overwrite)
     others = [TokenCache.open(folder) for folder in arguments.also]
@@ -33,7 +33,7 @@ def main() -> None:
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
         arguments.output,
-        itertools.chain(*(cached_sources(cache, vocabulary) for cache in others), sources),
+        itertools.chain(*(taken_tasks(cache, vocabulary) for cache in others), sources),
         vocabulary=vocabulary,
         overwrite=arguments.overwrite,
         report=lambda line: print(line, file=sys.stderr),

@@ -86,6 +86,22 @@ def add_file_arguments(
     )
 
 
+def add_own_files(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of files of the user's own as a group of theirs."""
+    files = parser.add_argument_group("files of your own")
+    add_file_arguments(files, files.add_mutually_exclusive_group())
+
+
+def check_limit(limit: int) -> None:
+    """Checks a number of sentences per direction.
+
+    Raises:
+        UserError: if it is below 0.
+    """
+    if limit < 0:
+        raise UserError(f"--limit={limit} must be positive, or 0 for all sentences")
+
+
 def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
     """Refuses flags that would be ignored; their default must be None.
 

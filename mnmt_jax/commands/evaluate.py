@@ -14,8 +14,7 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.commands.corpus_arguments import add_file_arguments, benchmark_corpus
-from mnmt_jax.errors import UserError
+from mnmt_jax.commands.corpus_arguments import add_own_files, benchmark_corpus, check_limit
 
 
 def make_parser() -> CommandParser:
@@ -59,8 +58,7 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
     )
-    files = parser.add_argument_group("files of your own")
-    add_file_arguments(files, files.add_mutually_exclusive_group())
+    add_own_files(parser)
     add_configuration(parser)
     return parser
 
@@ -68,8 +66,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    if flags.limit < 0:
-        raise UserError(f"--limit={flags.limit} must be positive, or 0 for all sentences")
+    check_limit(flags.limit)
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, load_subject

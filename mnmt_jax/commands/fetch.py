@@ -28,9 +28,7 @@ def make_parser() -> CommandParser:
         "and no rights of root are needed) and write their text as parallel files, with the "
         f"packages' versions and all digests in {RECORD}."
     )
-    parser.add_argument(
-        "corpus", choices=tuple(_CORPORA), metavar="CORPUS", help=" or ".join(_CORPORA)
-    )
+    parser.add_argument("corpus", choices=_CORPORA, metavar="CORPUS", help=" or ".join(_CORPORA))
     parser.add_argument(
         "--output", metavar="DIR", help="folder to write (default: where the corpus is looked for)"
     )

@@ -24,7 +24,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
-from mnmt_jax.data.taken import TakenTask
+from mnmt_jax.data.taken import TakenTask, taken_tasks
 from mnmt_jax.decoding.lines import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
@@ -128,7 +128,7 @@ class Rounds:
         self, pairs: PseudoPairs, translations: Iterator[str]
     ) -> Iterator[TakenTask | TaskSource]:
         """Yields the real tasks and the pseudo ones."""
-        yield from (TakenTask(self.cache, name) for name in self.cache.tasks)
+        yield from taken_tasks(self.cache, self.cache.vocabulary)
         yield from pairs.sources(translations)
 
     def _translator(self, origin: Origin) -> Translator:

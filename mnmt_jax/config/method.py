@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,9 +28,14 @@ class Method(Checked):
     `class Adaption(Method, name="adaption")` is chosen by `Model.methods = ('adaption',)`, or by
     `Train.methods` if it leaves the model as it is, and set by `Adaption.mlp = 512`. Whatever it
     does not say here stays as it is without it.
+
+    Attributes:
+        languages_field: of its fields, the one that holds the codes of the vocabulary's languages,
+            in the order of their tags, where it must know them.
     """
 
     name: ClassVar[str]
+    languages_field: ClassVar[str] = ""
     known: ClassVar[dict[str, type[Method]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:
@@ -58,8 +63,8 @@ class Method(Checked):
         """Returns whether it changes the model."""
         return cls.edit is not Method.edit
 
-    def fitted(self, languages: Sequence[str]) -> Method:
-        """Returns it with what it must know of a vocabulary.
+    def fitted(self, languages: Sequence[str]) -> Self:
+        """Returns it with the languages of a vocabulary, if it must know them.
 
         Args:
             languages: codes, in the order of their tags.
@@ -67,8 +72,37 @@ class Method(Checked):
         Raises:
             UserError: if it is of another vocabulary.
         """
-        del languages
-        return self
+        if not self.languages_field:
+            return self
+        if (own := getattr(self, self.languages_field)) not in ((), tuple(languages)):
+            raise UserError(
+                f"{self._languages_key}={own!r}, but the vocabulary has {tuple(languages)!r}; name "
+                "these, or none"
+            )
+        return self._with_languages(languages)
+
+    def known_languages(self) -> tuple[str, ...]:
+        """Returns the languages of the vocabulary.
+
+        Raises:
+            UserError: if it was not told.
+        """
+        known: tuple[str, ...] = getattr(self, self.languages_field)
+        if not known:
+            raise UserError(
+                f"{self._languages_key}=(): name the vocabulary's languages in the order of their "
+                "tags"
+            )
+        return known
+
+    @property
+    def _languages_key(self) -> str:
+        return f"{type(self).__name__}.{self.languages_field}"
+
+    def _with_languages(self, languages: Iterable[str]) -> Self:
+        method: Any = self  # a dataclass, as every method is
+        changed: Self = dataclasses.replace(method, **{self.languages_field: tuple(languages)})
+        return changed
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan of a model with the method.
@@ -103,14 +137,15 @@ class Method(Checked):
         """Returns who moves before the rest, in this order."""
         return ()
 
-    def with_language(self, language: str) -> Method:
+    def with_language(self, language: str) -> Self:
         """Returns it as of a model that has one language more, the last in the vocabulary's order.
 
         Args:
             language: its code.
         """
-        del language
-        return self
+        if not self.languages_field:
+            return self
+        return self._with_languages((*self.known_languages(), language))
 
     def grown(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Returns a parameter as of a model that has one language more.
@@ -151,24 +186,6 @@ class Method(Checked):
         A run may be continued with other values of that. None is a method that does nothing later.
         """
         return self
-
-
-def fit_languages(method: Any, languages: Sequence[str]) -> Any:
-    """Returns a method whose field `languages` are those of a vocabulary.
-
-    Args:
-        method: with such a field; empty takes any.
-        languages: codes, in the order of their tags.
-
-    Raises:
-        UserError: if it has others.
-    """
-    if method.languages not in ((), tuple(languages)):
-        raise UserError(
-            f"{type(method).__name__}.languages={method.languages!r}, but the vocabulary has "
-            f"{tuple(languages)!r}; name these, or none"
-        )
-    return dataclasses.replace(method, languages=tuple(languages))
 
 
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:

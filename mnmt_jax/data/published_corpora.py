@@ -250,6 +250,7 @@ def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
 _IWSLT17_LANGUAGES = ("en", "it", "ro", "nl")
 _IWSLT17_CENTRIC = english_centric(_IWSLT17_LANGUAGES)
 _IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
+_IWSLT17_ALL = (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE)
 _TRIANGLE: tuple[Direction, ...] = (("it", "nl"), ("nl", "de"), ("de", "it"))
 _SQUARE = tuple(
     direction
@@ -295,6 +296,55 @@ _FLORES_WANTED = (
     "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"
 )
 FINE_TUNING_COUNTS = (5, 25, 100)
+
+
+def _iwslt17_row(
+    name: str, supervised: tuple[Direction, ...], drawn: Mapping[Direction, int]
+) -> Published:
+    """Returns IWSLT 2017 with some of its directions, so many pairs of each that `drawn` names."""
+    return Published(
+        name,
+        _IWSLT17_LANGUAGES,
+        _mmcr(_IWSLT17_LANGUAGES, drawn),
+        _IWSLT17_WANTED,
+        supervised,
+        _IWSLT17_LANGUAGES,
+        temperature=1.0,
+        folder="iwslt17",
+        vocabulary="iwslt17",
+    )
+
+
+def _europarl_row(
+    name: str, languages: tuple[str, ...], supervised: tuple[Direction, ...], pairs: int
+) -> Published:
+    """Returns Europarl with some of its directions, so many pairs of each."""
+    return Published(
+        name,
+        languages,
+        _mmcr(languages, dict.fromkeys(supervised, pairs)),
+        _EUROPARL_WANTED,
+        supervised,
+        languages,
+        temperature=1.0,
+        folder="europarl",
+    )
+
+
+def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> Published:
+    """Returns LibreOffice's help in one of its forms."""
+    return Published(
+        name,
+        HELP_LANGUAGES,
+        make,
+        _HELP_WANTED,
+        english_centric(HELP_LANGUAGES),
+        HELP_LANGUAGES,
+        temperature=1.0,
+        folder="libreoffice_help",
+        vocabulary="libreoffice_help",
+    )
+
 
 _ROWS: Sequence[Published] = (
     Published(
@@ -380,80 +430,17 @@ _ROWS: Sequence[Published] = (
         temperature=1.0,
         folder="ted19",
     ),
-    Published(
-        "iwslt17",
-        _IWSLT17_LANGUAGES,
-        _mmcr(_IWSLT17_LANGUAGES, {}),
-        _IWSLT17_WANTED,
-        _IWSLT17_CENTRIC,
-        _IWSLT17_LANGUAGES,
-        temperature=1.0,
-    ),
-    Published(
-        "iwslt17_circle",
-        _IWSLT17_LANGUAGES,
-        _mmcr(_IWSLT17_LANGUAGES, dict.fromkeys(_IWSLT17_CIRCLE, 30_000)),
-        _IWSLT17_WANTED,
-        (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE),
-        _IWSLT17_LANGUAGES,
-        temperature=1.0,
-        folder="iwslt17",
-        vocabulary="iwslt17",
-    ),
-    Published(
+    _iwslt17_row("iwslt17", _IWSLT17_CENTRIC, {}),
+    _iwslt17_row("iwslt17_circle", _IWSLT17_ALL, dict.fromkeys(_IWSLT17_CIRCLE, 30_000)),
+    _iwslt17_row(
         "iwslt17_circle_90k",
-        _IWSLT17_LANGUAGES,
-        _mmcr(
-            _IWSLT17_LANGUAGES,
-            dict.fromkeys(_IWSLT17_CENTRIC, 90_000) | dict.fromkeys(_IWSLT17_CIRCLE, 30_000),
-        ),
-        _IWSLT17_WANTED,
-        (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE),
-        _IWSLT17_LANGUAGES,
-        temperature=1.0,
-        folder="iwslt17",
-        vocabulary="iwslt17",
+        _IWSLT17_ALL,
+        dict.fromkeys(_IWSLT17_CENTRIC, 90_000) | dict.fromkeys(_IWSLT17_CIRCLE, 30_000),
     ),
-    Published(
-        "europarl_triangle",
-        ("it", "nl", "de"),
-        _mmcr(("it", "nl", "de"), dict.fromkeys(_TRIANGLE, 200_000)),
-        _EUROPARL_WANTED,
-        _TRIANGLE,
-        ("it", "nl", "de"),
-        temperature=1.0,
-        folder="europarl",
-    ),
-    Published(
-        "europarl_square",
-        ("fr", "it", "de", "es"),
-        _mmcr(("fr", "it", "de", "es"), dict.fromkeys(_SQUARE, 1_000_000)),
-        _EUROPARL_WANTED,
-        _SQUARE,
-        ("fr", "it", "de", "es"),
-        temperature=1.0,
-        folder="europarl",
-    ),
-    Published(
-        "libreoffice_help",
-        HELP_LANGUAGES,
-        _help("train", "train"),
-        _HELP_WANTED,
-        english_centric(HELP_LANGUAGES),
-        HELP_LANGUAGES,
-        temperature=1.0,
-    ),
-    Published(
-        "libreoffice_help_disjoint",
-        HELP_LANGUAGES,
-        _help("train_disjoint"),
-        _HELP_WANTED,
-        english_centric(HELP_LANGUAGES),
-        HELP_LANGUAGES,
-        temperature=1.0,
-        folder="libreoffice_help",
-        vocabulary="libreoffice_help",
-    ),
+    _europarl_row("europarl_triangle", ("it", "nl", "de"), _TRIANGLE, 200_000),
+    _europarl_row("europarl_square", ("fr", "it", "de", "es"), _SQUARE, 1_000_000),
+    _help_row("libreoffice_help", _help("train", "train")),
+    _help_row("libreoffice_help_disjoint", _help("train_disjoint")),
 )
 
 PUBLISHED: Mapping[str, Published] = {row.name: row for row in _ROWS}

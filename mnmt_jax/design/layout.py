@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from collections.abc import Collection
 
 from mnmt_jax.errors import UserError
@@ -132,6 +133,29 @@ class Layout:
     def layers(self) -> int:
         """Number of layers of all stages."""
         return sum(stage.layers for stage in self.stages)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The last layer of each stage, counted from 1 through all stages."""
+        return tuple(itertools.accumulate(stage.layers for stage in self.stages))
+
+    def check_passed(self, field: str, layer: int, role: str) -> None:
+        """Checks that a role passes a layer.
+
+        Args:
+            field: of the configuration, which names the layer.
+            layer: counted from 1 through all stages.
+            role: whose states are wanted.
+
+        Raises:
+            UserError: otherwise.
+        """
+        legal = self.layers_with(role)
+        if layer not in legal:
+            raise UserError(
+                f"{field}={layer}: layout '{self.name}' has {role} states after the layers "
+                f"{legal[0]} to {legal[-1]}; choose one of them"
+            )
 
     def layers_with(self, role: str) -> tuple[int, ...]:
         """Returns the layers that a role passes, counted from 1 through all stages."""

@@ -74,7 +74,7 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
 # Published vocabularies have odd sizes, and there are as many slots as languages: such a parameter
 # is stored whole in this axis and split in another. `on_own_rows` splits vocabularies where it
 # counts.
-MAY_STAY_WHOLE = ("vocab", "slot")
+_MAY_STAY_WHOLE = ("vocab", "slot")
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
@@ -180,7 +180,7 @@ def _fitting_spec(
         if size % parts == 0 and taken.isdisjoint(RULES[axis]):
             taken.update(RULES[axis])
             continue
-        if size % parts and axis not in MAY_STAY_WHOLE:
+        if size % parts and axis not in _MAY_STAY_WHOLE:
             raise UserError(
                 f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
                 f"change Mesh.{RULES[axis][0]} to a divisor"
@@ -302,14 +302,8 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
         return tuple(map(add_up, split(tables, *rows), kinds))
 
     def call(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
-        return jax.shard_map(
-            local,
-            mesh=jax.sharding.get_abstract_mesh(),
-            in_specs=(PartitionSpec(), *[specs["rows"]] * len(rows)),
-            out_specs=tuple(specs[kind] for kind in kinds),
-            axis_names=set(axes),
-            check_vma=False,
-        )(tables, *rows)
+        found = tuple(specs[kind] for kind in kinds)
+        return _per_device(local, PartitionSpec(), rows, found)(tables, *rows)
 
     return call
 
@@ -329,10 +323,9 @@ def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]
     """
     if row_shards(rows[0]) == 1:
         return function(slots, *rows)
-    mesh, axes = jax.sharding.get_abstract_mesh(), RULES["batch"]
     (split,) = RULES["slot"]
     count = jax.tree.leaves(slots)[0].shape[0]
-    parts = mesh.shape[split]
+    parts = jax.sharding.get_abstract_mesh().shape[split]
     is_split = parts > 1 and count % parts == 0
 
     def collected(own: Any, *rows: Array) -> Array:
@@ -342,14 +335,31 @@ def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]
         found = function(own, *others, taken)
         return jax.lax.psum_scatter(found, split, tiled=True)
 
+    spec = PartitionSpec(split if is_split else None)
+    compute = collected if is_split else function
+    return _per_device(compute, spec, rows, PartitionSpec(RULES["batch"]))(slots, *rows)
+
+
+def _per_device(
+    function: Callable, parameters: PartitionSpec, rows: Sequence[Any], found: Any
+) -> Callable:
+    """Returns a function of parameters and rows that each device runs on its own rows.
+
+    Args:
+        function: of one device's parameters and rows.
+        parameters: how these are split among devices that hold rows.
+        rows: arrays [rows, ...], or tuples of such.
+        found: how its result is split.
+    """
+    axes = RULES["batch"]
     return jax.shard_map(
-        collected if is_split else function,
-        mesh=mesh,
-        in_specs=(PartitionSpec(split if is_split else None), *[PartitionSpec(axes)] * len(rows)),
-        out_specs=PartitionSpec(axes),
+        function,
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=(parameters, *[PartitionSpec(axes)] * len(rows)),
+        out_specs=found,
         axis_names=set(axes),
         check_vma=False,
-    )(slots, *rows)
+    )
 
 
 def platform() -> str:

@@ -88,12 +88,12 @@ def branch_settings(model: Model) -> dict[str, Any] | None:
     (branch,), norm = branches, None
     encoder, decoder = model.stage_layers
     middle = encoder // 2 + 1
-    wanted = tuple(range(encoder + 1, encoder + decoder + 1))
+    wanted = decoding = tuple(range(encoder + 1, encoder + decoder + 1))
     if cuts:
         norm, wanted = cuts[0].norm or model.norm, (encoder + middle,)
         if cuts[0].sublayer != "mlp" or cuts[0].layer not in (0, middle) or model.norm != "post":
             return None
-    chosen = branch.layers or tuple(range(encoder + 1, encoder + decoder + 1))
+    chosen = branch.layers or decoding
     is_centre = branch.without in ((), branch.languages[:1])
     if tuple(sorted(chosen)) != wanted or branch.off or not is_centre:
         return None

@@ -57,18 +57,7 @@ class BackTranslation(Method, name="back_translation"):
     max_length: Positive = 1.0
     vocabulary: tuple[str, ...] = ()
 
-    def fitted(self, languages: Sequence[str]) -> BackTranslation:
-        """Returns it with the languages of a vocabulary.
-
-        Raises:
-            UserError: if it has others, or lacks one that is named.
-        """
-        if self.vocabulary not in ((), tuple(languages)):
-            raise UserError(
-                f"BackTranslation.vocabulary={self.vocabulary!r}, but the vocabulary has "
-                f"{tuple(languages)!r}; name these, or none"
-            )
-        return dataclasses.replace(self, vocabulary=tuple(languages))
+    languages_field = "vocabulary"
 
     def check(self, config: Config, plan: Plan) -> None:
         """Checks that rows hold a pair each, and that there are languages to draw.
@@ -82,17 +71,13 @@ class BackTranslation(Method, name="back_translation"):
                 f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "
                 "rows, which cannot be translated inside the update; set Data.max_segments=1"
             )
-        if not self.vocabulary:
-            raise UserError(
-                "BackTranslation.vocabulary=(): name the vocabulary's languages in the order of "
-                "their tags"
-            )
+        known = self.known_languages()
         for field in ("languages", "pool"):
             named = getattr(self, field)
-            if unknown := [code for code in named if code not in self.vocabulary]:
+            if unknown := [code for code in named if code not in known]:
                 raise UserError(
                     f"BackTranslation.{field} names {listed(unknown)}; the vocabulary has "
-                    f"{listed(self.vocabulary)}"
+                    f"{listed(known)}"
                 )
             if len(set(named)) < len(named):
                 raise UserError(f"BackTranslation.{field}={named!r} names a language twice")

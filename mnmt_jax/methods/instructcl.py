@@ -29,9 +29,9 @@ from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.vectors import unit_vectors
 
 _IDENTITY = View("identity")  # each target as a source of its own language
-_EPS = 1e-8  # a shorter state counts as this long, as in PyTorch's cosine_similarity
 
 # Form -> whether languages are weighted, whether the sum is scaled to the source tokens.
 _FORMS = {"code": (True, True), "unweighted": (False, True), "paper": (False, False)}
@@ -57,13 +57,7 @@ class InstruCL(Method, name="instructcl"):
         Raises:
             UserError: otherwise; it names the layers or instructions to choose from.
         """
-        layout = plan.layout
-        legal = layout.layers_with(SOURCE)
-        if self.layer not in legal:
-            raise UserError(
-                f"InstruCL.layer={self.layer}: layout '{layout.name}' has source states after the "
-                f"layers {legal[0]} to {legal[-1]}; choose one of them"
-            )
+        plan.layout.check_passed("InstruCL.layer", self.layer, SOURCE)
         if get_instruction(config.data.instruction).source_tag != "target":
             fitting = [key for key, row in INSTRUCTIONS.items() if row.source_tag == "target"]
             raise UserError(
@@ -129,7 +123,7 @@ def contrastive_loss(
     Source: two-stage paper, equations 8 and 9; weights and scale are in the code alone (two-stage
     spec 5.5, 5.6).
     """
-    anchors, positives = _unit(anchors), _unit(positives)
+    anchors, positives = unit_vectors(anchors), unit_vectors(positives)
     likeness = (anchors * positives).sum(axis=-1)
     unlike = jnp.einsum("im,jm->ij", anchors, anchors, precision="highest")
     # An anchor is no negative of itself: the positive takes its place on the diagonal.
@@ -165,9 +159,3 @@ def tag_states(
     first = jnp.argmax(segment_ids[:, None, :] == numbers[None, :, None], axis=-1)
     picked = jnp.take_along_axis(states, first[:, :, None], axis=1)
     return picked.reshape(-1, states.shape[-1])
-
-
-def _unit(states: Float[Array, "instances embed"]) -> Float[Array, "instances embed"]:
-    states = states.astype(jnp.float32)
-    squares = (states * states).sum(axis=-1, keepdims=True)
-    return states * jax.lax.rsqrt(jnp.maximum(squares, _EPS**2))

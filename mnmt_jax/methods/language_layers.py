@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,14 +19,15 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from mnmt_jax.config.fields import Count, Rate
-from mnmt_jax.config.method import Method, Rows, fit_languages
+from mnmt_jax.config.method import Method, Rows
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.model import modules
 from mnmt_jax.model.context import Place
-from mnmt_jax.model.modules import ACTIVATIONS, linear, uniform_fan_in
+from mnmt_jax.model.modules import ACTIVATIONS, uniform_fan_in
 from mnmt_jax.model.patterns import matches
 from mnmt_jax.model.routing import Branches, choose_routing, route
 from mnmt_jax.model.sublayers import FeedForward
@@ -66,14 +67,7 @@ class LanguageLayers(Method, name="language_layers"):
     frozen: tuple[str, ...] = ()
     frozen_scales: bool = True
 
-    def fitted(self, languages: Sequence[str]) -> LanguageLayers:
-        """Returns it with the languages of a vocabulary.
-
-        Raises:
-            UserError: if it has others.
-        """
-        fitted: LanguageLayers = fit_languages(self, languages)
-        return fitted
+    languages_field = "languages"
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the branches.
@@ -81,11 +75,7 @@ class LanguageLayers(Method, name="language_layers"):
         Raises:
             UserError: if there are no languages or no such layers.
         """
-        if not self.languages:
-            raise UserError(
-                "LanguageLayers.languages=(): name the vocabulary's languages in the order of "
-                "their tags"
-            )
+        self.known_languages()  # raises if there are none
         for field in ("without", "frozen"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
                 raise UserError(
@@ -108,13 +98,13 @@ class LanguageLayers(Method, name="language_layers"):
             lambda number, layer: _exchanged(layer, kind) if number in chosen else layer
         )
 
-    def with_language(self, language: str) -> LanguageLayers:
+    def with_language(self, language: str) -> Self:
         """Returns it with a branch for the language, and the branches before it frozen.
 
         Source: third paper, section 4.4.
         """
         before = tuple(code for code in self.languages if code not in self.without)
-        return dataclasses.replace(self, languages=(*self.languages, language), frozen=before)
+        return dataclasses.replace(super().with_language(language), frozen=before)
 
     def grown(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Returns a parameter of the branches with one more: the mean of those that are there.
@@ -171,14 +161,17 @@ class LanguageMLP(FeedForward):
         "branch/scale": ("slot",),
     }
 
-    def module(self, config: Model) -> Any:
+    def module(self, config: Model) -> LanguageFeedForward:
         """Returns the shared layers and the branches."""
-        return LanguageFeedForward(config, self)
+        activation = self.activation or config.activation
+        return LanguageFeedForward(config, self.hidden, config.dropout, activation, self)
 
     def change(self, module: Any, states: Array, place: Place) -> Array:
         """Returns the change of states, the dropout of both in it."""
         hand_out(module, place, ENTERED, states)
-        return module(states, place)
+        shared = super().change(module, states, place)
+        own = module.branched(states, place)
+        return shared if self.settings.off else shared + own
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yields how the parameters are stored in AdapNonCenter's fairseq.
@@ -221,32 +214,23 @@ class LanguageMLP(FeedForward):
         yield "branch/second", positions, (self.settings.mlp, config.embed)
 
 
-class LanguageFeedForward(nn.Module):
+class LanguageFeedForward(modules.FeedForward):
     """A feed-forward with branches beside it; see `LanguageMLP` for the parameters."""
 
-    config: Model
-    kind: LanguageMLP
+    kind: Any = None  # a `LanguageMLP`
 
     def setup(self) -> None:
         """Creates the shared layers, which are named as without branches, and the branches."""
-        config, kind = self.config, self.kind
-        self.activation = kind.activate(config)
-        self.wi = linear(config, kind.hidden, config.embed)
-        self.wo = linear(config, config.embed, kind.hidden)
-        self.branch = Branch(config, kind)
-        self.drop = nn.Dropout(config.dropout)
-        self.drop_branch = nn.Dropout(kind.settings.dropout)
+        super().setup()
+        self.branch = Branch(self.config, self.kind)
+        self.drop_branch = nn.Dropout(self.kind.settings.dropout)
 
-    def __call__(
+    def branched(
         self, states: Float[Array, "batch length embed"], place: Place
     ) -> Float[Array, "batch length embed"]:
-        """Returns what the shared layers and the branches change, each with its dropout."""
-        shared = self.wo(self.activation(self.wi(states)))
-        shared = self.drop(shared, deterministic=place.deterministic)
+        """Returns what the branches change, with the dropout of theirs."""
         own = self.branch(states, place)
-        if self.kind.settings.off:
-            return shared
-        return shared + self.drop_branch(own, deterministic=place.deterministic)
+        return self.drop_branch(own, deterministic=place.deterministic)
 
 
 class Branch(nn.Module):

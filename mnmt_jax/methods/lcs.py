@@ -12,14 +12,13 @@ spec 2.5).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from flax import linen as nn
 from jaxtyping import Array
 
 from mnmt_jax.config.fields import Amount
-from mnmt_jax.config.method import Method, fit_languages
+from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.design.plan import Kind, Layer, Plan, Sublayer
@@ -44,18 +43,7 @@ class LCS(Method, name="lcs"):
     inject: Literal["each", "once"] = "each"
     scaled: bool = True
 
-    def fitted(self, languages: Sequence[str]) -> LCS:
-        """Returns it with the languages of a vocabulary.
-
-        Raises:
-            UserError: if it has others.
-        """
-        fitted: LCS = fit_languages(self, languages)
-        return fitted
-
-    def with_language(self, language: str) -> LCS:
-        """Returns it as of a model that has one language more."""
-        return dataclasses.replace(self, languages=(*self.languages, language))
+    languages_field = "languages"
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the bias.
@@ -63,10 +51,7 @@ class LCS(Method, name="lcs"):
         Raises:
             UserError: if there are no languages or no such layer.
         """
-        if not self.languages:
-            raise UserError(
-                "LCS.languages=(): name the vocabulary's languages in the order of their tags"
-            )
+        languages = self.known_languages()
         count = plan.layout.stages[0].layers
         first = self.first or max(count - 1, 1)
         if first > count:
@@ -75,7 +60,7 @@ class LCS(Method, name="lcs"):
                 "layers; choose one of them"
             )
         scale = 1.0 if self.scaled or not config.embedding_scale else config.embed**-0.5
-        kind = TagBias(tags=len(self.languages), scale=scale)
+        kind = TagBias(tags=len(languages), scale=scale)
         bias = Sublayer("tag_bias", kind, roles=(SOURCE,))
         last = first if self.inject == "once" else count
 

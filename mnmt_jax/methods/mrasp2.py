@@ -27,10 +27,10 @@ from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.vectors import unit_vectors
 
 _ANCHOR = View("anchor", SOURCE, as_it_stands=True)
 _POSITIVE = View("positive", TARGET, as_it_stands=True)
-_EPS = 1e-8  # a shorter representation counts as this long, as in PyTorch's cosine_similarity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +63,7 @@ class MRASP2(Method, name="mrasp2"):
         Raises:
             UserError: otherwise.
         """
-        legal = plan.layout.layers_with(SOURCE)
-        if self.layer not in legal:
-            raise UserError(
-                f"MRASP2.layer={self.layer}: layout '{plan.layout.name}' has source states after "
-                f"the layers {legal[0]} to {legal[-1]}; choose one of them"
-            )
+        plan.layout.check_passed("MRASP2.layer", self.layer, SOURCE)
         if config.data.rows % self.groups:
             raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
 
@@ -139,13 +134,10 @@ def sentence_contrast(
 
     Source: mRASP2, section 3.1, equation 3; only anchors are normalised over, not the other way.
     """
-    cosines = jnp.einsum("ae,pe->ap", _unit(anchors), _unit(positives), precision="highest")
+    cosines = jnp.einsum(
+        "ae,pe->ap", unit_vectors(anchors), unit_vectors(positives), precision="highest"
+    )
     logits = jnp.where(valid[None, :], cosines / temperature, -jnp.inf)
     logits = jnp.where(valid[:, None], logits, 0.0)  # rows that do not count stay finite
     losses = jax.nn.logsumexp(logits, axis=-1) - jnp.diagonal(logits)
     return jnp.where(valid, losses, 0.0).sum()
-
-
-def _unit(states: Float[Array, "sentences embed"]) -> Float[Array, "sentences embed"]:
-    squares = (states * states).sum(axis=-1, keepdims=True)
-    return states * jax.lax.rsqrt(jnp.maximum(squares, _EPS**2))

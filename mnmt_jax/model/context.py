@@ -189,8 +189,7 @@ class Place:
             raise ValueError(
                 f"a layer asks for '{name}': name it in the kind's `languages` and in the batch"
             )
-        segments = jnp.maximum(self.segment_ids - 1, 0)
-        return jnp.take_along_axis(self.context.languages[name], segments, axis=1)
+        return self._of_pairs(self.context.languages[name][..., None])[..., 0]
 
     def tag(self, name: str) -> Float[Array, "batch length embed"]:
         """Returns the vector of that language's tag, scaled as embedded tokens are.
@@ -198,8 +197,12 @@ class Place:
         Args:
             name: as in `language`; the kind names it in `languages` and has `tags`.
         """
+        return self._of_pairs(self.context.tags[name])
+
+    def _of_pairs(self, values: Array) -> Array:
+        """Returns of [batch, segments, width] what belongs to each position's pair."""
         segments = jnp.maximum(self.segment_ids - 1, 0)[..., None]
-        return jnp.take_along_axis(self.context.tags[name], segments, axis=1)
+        return jnp.take_along_axis(values, segments, axis=1)
 
 
 def map_spans(

@@ -112,8 +112,7 @@ def _projection(config: Model, features: int | tuple[int, ...], **options: Any) 
     return Projection(features, config=config, dtype=jnp.dtype(config.dtype), **options)
 
 
-def linear(config: Model, features: int, fan_in: int) -> Projection:
-    """Returns a linear map [fan_in, features] as PyTorch initialises it."""
+def _linear(config: Model, features: int, fan_in: int) -> Projection:
     init = uniform_fan_in(fan_in)
     return _projection(config, features, kernel_init=init, bias_init=init)
 
@@ -204,8 +203,8 @@ class FeedForward(nn.Module):
     def setup(self) -> None:
         """Creates wi [embed, hidden] and wo [hidden, embed]."""
         config = self.config
-        self.wi = linear(config, self.hidden, config.embed)
-        self.wo = linear(config, config.embed, self.hidden)
+        self.wi = _linear(config, self.hidden, config.embed)
+        self.wo = _linear(config, config.embed, self.hidden)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(

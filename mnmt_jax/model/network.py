@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -388,8 +387,7 @@ class Network(nn.Module, Passing):
     def _picked(
         self, layers: Sequence[_Passed], reads: Sequence[States], context: Context
     ) -> tuple[Array, ...]:
-        counts = itertools.accumulate(len(part.layers) for part in self.plan.stages)
-        ends = dict(zip(counts, self.plan.stages, strict=True))
+        ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
 
         def picked(each: States) -> Array:
             states = layers[each.layer - 1].spans[each.role]

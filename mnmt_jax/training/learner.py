@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -192,12 +191,11 @@ def _check_names(
         if names.count(each.name) > 1:
             raise UserError(f"objective '{each.name}': the name is taken; choose another")
     for objective in objectives:
-        ends = tuple(itertools.accumulate(stage.layers for stage in layout.stages))
         for read in objective.reads:
-            if isinstance(read, States) and read.ended and read.layer not in ends:
+            if isinstance(read, States) and read.ended and read.layer not in layout.ends:
                 raise UserError(
                     f"objective '{objective.name}' reads what a stage ends with after layer "
-                    f"{read.layer}; stages end with layers {listed(list(map(str, ends)))}"
+                    f"{read.layer}; stages end with layers {listed(list(map(str, layout.ends)))}"
                 )
             if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
                 raise UserError(

@@ -1,6 +1,7 @@
 """Links in the documentation lead where they say."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def test_local_links_exist(page):
 
 
 def test_the_walk_names_what_stands_on_its_lines():
+    defining_lines = runpy.run_path(str(ROOT / "scripts" / "update_walk.py"))["defining_lines"]
     page = ROOT / "docs" / "walk.md"
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if link[2]]
     assert len(links) > 15
@@ -25,9 +27,8 @@ def test_the_walk_names_what_stands_on_its_lines():
     assert f"the {len(files)} files" in page.read_text(encoding="utf-8")
     for label, target, number in links:
         name = label.strip("`")
-        lines = (page.parent / target).resolve().read_text(encoding="utf-8").splitlines()
-        defines = re.compile(rf"\s*(?:def|class) {name}\b|{name}\b.* = ")
-        places = [place for place, line in enumerate(lines, 1) if defines.match(line)]
+        text = (page.parent / target).resolve().read_text(encoding="utf-8")
+        places = defining_lines(name, text)
         assert int(number) in places, (
             f"`{name}` stands on line {places} of {target}, not {number}: "
             "run scripts/update_walk.py"

@@ -13,7 +13,7 @@ import pytest
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_copies import cached_sources
+from mnmt_jax.data.taken import taken_tasks
 from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.lines import Line, score_lines
 from mnmt_jax.decoding.translator import Translator
@@ -287,7 +287,7 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
     assert english.tolist() == made_text.vocabulary().encode(made_text.sentence(6, "en"))
     assert own.tolist() == vocabulary.encode(TEXT[5], "nl")
     with pytest.raises(UserError, match="both: its vocabulary is another"):
-        next(cached_sources(both, old.vocabulary))
+        next(taken_tasks(both, old.vocabulary))
     with pytest.raises(UserError, match="'corpus_en_de' is given twice"):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
 
