@@ -89,6 +89,8 @@ class Corpus:
         threshold: of LAVS.
         steps: updates.
         limit: sentences scored per direction; 0 is all.
+        smaller: bindings that make models and batches smaller than their files do, so that the
+            whole table takes hours of two cores.
     """
 
     size: str
@@ -98,6 +100,7 @@ class Corpus:
     threshold: int
     steps: int
     limit: int
+    smaller: tuple[str, ...] = ()
 
     def bindings(self, system: System) -> list[str]:
         """Returns a system's flags, filled in."""
@@ -110,12 +113,15 @@ class Corpus:
         own = [each.format(**names) for each in system.bindings]
         if any(each.startswith("Model.methods=('language_layers'") for each in own):
             own.append(f"LanguageLayers.mlp={self.mlp // 2}")
-        return [f"--gin.{each}" for each in own]
+        return [f"--gin.{each}" for each in (*self.smaller, *own)]
 
 
 CORPORA = {
     "cldr_quickstart": Corpus("tiny", 2, 512, 1500, 20, 2000, 200),
-    "libreoffice_help": Corpus("small", 3, 1024, 8000, 200, 6000, 0),
+    "libreoffice_help": Corpus(
+        *("small", 3, 512, 8000, 200, 6000, 200),
+        smaller=("Model.embed=128", "Model.mlp=512", "Data.rows=8"),
+    ),
 }
 
 

@@ -185,8 +185,10 @@ class Train(Checked):
         eval_every: updates between validations.
         save_every: updates between checkpoints.
         keep_last: newest checkpoints kept.
-        keep_best: checkpoints kept besides, the best by supervised validation loss among those
-            validated at their step; 0 keeps none.
+        keep_best: checkpoints kept besides, the best by validation loss among those validated at
+            their step; 0 keeps none.
+        best_by: the tasks whose mean loss that is: those trained on, or all that have validation
+            text, which chooses by directions that count as zero-shot.
         loss_chunk: tokens whose logits exist at one time, per shard of the batch.
         methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
             changes the model stands in `Model.methods`.
@@ -199,6 +201,7 @@ class Train(Checked):
     save_every: Count = 1000
     keep_last: Count = 5
     keep_best: Amount = 1
+    best_by: Literal["supervised", "all"] = "supervised"
     loss_chunk: Count = 4096
     methods: tuple[Method, ...] = ()
 

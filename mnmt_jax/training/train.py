@@ -55,7 +55,7 @@ from mnmt_jax.training.state import (
     roles_of,
     shardings_of,
 )
-from mnmt_jax.training.validation import SUPERVISED, validate, validation_tasks
+from mnmt_jax.training.validation import chosen_by, validate, validation_tasks
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
 
@@ -393,7 +393,7 @@ class Session:
 
         with self.reporter.paused():
             result = validate(self._pipeline.validation(names), loss, self._tasks)
-        self._validated = (self.step, result.get(SUPERVISED, {}).get("loss"))
+        self._validated = (self.step, chosen_by(result, self.config.train.best_by))
         return {"validation": result}
 
     def save(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -63,6 +63,23 @@ def validate(
                 part: float(np.mean([values[part] for values in measured])) for part in measured[0]
             }
     return {**result, "tasks": per_task}
+
+
+def chosen_by(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
+    """Returns the loss that says how good a checkpoint is.
+
+    Args:
+        result: of `validate`.
+        tasks: `Train.best_by`.
+
+    Returns:
+        The unweighted mean over the tasks; None if none of them was measured.
+    """
+    if tasks == "supervised":
+        loss: float | None = result.get(SUPERVISED, {}).get("loss")
+        return loss
+    losses = [values["loss"] for values in result["tasks"].values()]
+    return float(np.mean(losses)) if losses else None
 
 
 def _per_token(sums: Sums) -> dict[str, float]:

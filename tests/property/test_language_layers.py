@@ -167,6 +167,7 @@ def test_the_branch_has_a_dropout_of_its_own_on_what_it_gives():
             states,
             Place(context, ("target",)),
             rngs={"dropout": jax.random.key(1)},
+            method=kind.change,
         )
 
     centre, german = (jnp.full((1, 1), number) for number in (0, 1))

@@ -388,13 +388,22 @@ def test_no_run_no_parameters(tmp_path):
         restore_params(tmp_path)
 
 
-def test_kept_checkpoints_are_the_last_and_the_best(cache, tmp_path, monkeypatch):
-    losses = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
-    monkeypatch.setattr(
-        train_module,
-        "validate",
-        lambda *_: {"supervised": {"loss": losses[sessions[0].step]}, "tasks": {}},
-    )
+@pytest.mark.parametrize(
+    ("best_by", "kept", "best"),
+    [("supervised", [2, 4, 5, 6], [2, 4]), ("all", [1, 3, 5, 6], [3, 1])],
+)
+def test_kept_checkpoints_are_the_last_and_the_best(
+    best_by, kept, best, cache, tmp_path, monkeypatch
+):
+    trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
+    unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
+
+    def measured(*_):
+        step = sessions[0].step
+        tasks = {"trained": {"loss": trained[step]}, "unseen": {"loss": unseen[step]}}
+        return {"supervised": tasks["trained"], "tasks": tasks}
+
+    monkeypatch.setattr(train_module, "validate", measured)
     sessions = []
     advance = Session.advance
 
@@ -405,9 +414,9 @@ def test_kept_checkpoints_are_the_last_and_the_best(cache, tmp_path, monkeypatch
     monkeypatch.setattr(Session, "advance", advance_and_remember)
     every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
     run = tmp_path / "run"
-    assert train(make_config(cache, train=every), run) is None
-    assert steps_of(run) == [2, 4, 5, 6]
-    assert best_steps(run, 2) == [2, 4]
+    assert train(make_config(cache, train={**every, "best_by": best_by}), run) is None
+    assert steps_of(run) == kept
+    assert best_steps(run, 2) == best
 
 
 def test_config_file_round_trip(cache, tmp_path):
