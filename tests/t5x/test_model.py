@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.language_layers import LanguageLayers
@@ -50,6 +53,7 @@ _BRANCHES = LanguageLayers(_LANGUAGES, without=("en",), mlp=12, dropout=0.0)
 METHODS = {
     "language layers and a cut residual": {"methods": (_BRANCHES, CutResidual(sublayer="mlp"))},
     "lcs": {"methods": (LCS(_LANGUAGES),)},
+    "frozen branches": {"methods": (dataclasses.replace(_BRANCHES, frozen=("de",)),)},
 }
 
 
@@ -137,6 +141,9 @@ def assert_same_step(config):
         if not trainable.trains(name):
             np.testing.assert_array_equal(found[name], old[name])
     assert moved > 5
+    moved_on, old_ones = (trainable.split(tree)[0] for tree in (theirs[0], before))
+    kept = trainable.with_rows(moved_on, old_ones)  # where rows are frozen, those of before
+    jax.tree.map(np.testing.assert_array_equal, moved_on, kept)
     return names
 
 
@@ -273,6 +280,13 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
         keys, values, _ = layer.static
         assert keys.shape == values.shape == (len(LINES), 17, 2, 8)
         assert layer.growing_kv.keys.shape == (len(LINES), 3, 14, 2, 8)
+
+
+def test_batches_made_inside_the_update_are_refused():
+    methods = {"methods": (BackTranslation(),)}
+    config = make_config("register", train=methods, data={"max_segments": 1})
+    with pytest.raises(UserError, match="'back_translation' makes batches with the model inside"):
+        make_model(config)
 
 
 def test_contrast_is_refused():
