@@ -130,6 +130,19 @@ class Layout:
         return tuple(stages)
 
     @property
+    def grows(self) -> bool:
+        """Whether the generated role predicts what follows; otherwise it predicts what it holds.
+
+        That is so where it sees its own future: there is nothing left to say but what is masked.
+        """
+        role = self.generated
+        return all(
+            stage.visibility(role, role) is Sees.CAUSAL
+            for stage in self.stages
+            if role in stage.roles
+        )
+
+    @property
     def layers(self) -> int:
         """Number of layers of all stages."""
         return sum(stage.layers for stage in self.stages)

@@ -56,21 +56,39 @@ _ROWS = (
             Stage((TARGET,), ("c",), memory=((TARGET, REGISTER),)),
         ),
     ),
+    # Grafting: the target's first layers know no source, as a language model (Graformer, section
+    # 3.3).
+    Layout(
+        "grafted",
+        (
+            Stage((SOURCE,), ("f",)),
+            Stage((TARGET,), ("c",)),
+            Stage((TARGET,), ("c",), memory=((TARGET, SOURCE),)),
+        ),
+    ),
+)
+_LANGUAGE_MODELS = (
+    # Text continued from its language's tag (Graformer, section 3.2: mGPT).
+    Layout("causal_lm", (Stage((TARGET,), ("c",)),)),
+    # Masked tokens told from all others (Graformer, section 3.1: mBERT).
+    Layout("masked_lm", (Stage((SOURCE,), ("f",)),), generated=SOURCE),
 )
 
 LAYOUTS = {row.name: row for row in _ROWS}
+LANGUAGE_MODELS = {row.name: row for row in _LANGUAGE_MODELS}
 
 
 def get_layout(name: str, stage_layers: tuple[int, ...]) -> Layout:
     """Returns a row of the table with its layer counts set.
 
     Args:
-        name: a key of `LAYOUTS`.
+        name: a key of `LAYOUTS` or `LANGUAGE_MODELS`.
         stage_layers: number of layers of each stage.
 
     Raises:
         UserError: if the name is unknown or `stage_layers` does not fit the row.
     """
-    if name not in LAYOUTS:
-        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(LAYOUTS)}")
-    return LAYOUTS[name].with_layers(stage_layers)
+    known = LAYOUTS | LANGUAGE_MODELS
+    if name not in known:
+        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(known)}")
+    return known[name].with_layers(stage_layers)

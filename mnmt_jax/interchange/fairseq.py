@@ -37,7 +37,7 @@ from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 State = Mapping[str, np.ndarray]
-_EMBEDDING = FAIRSEQ.embedding[0]
+_EMBEDDING = ".embed_tokens.weight"
 
 
 def permute_rows(table: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ def read_parameters(state: State, config: Model, layout: Layout) -> dict:
     Raises:
         UserError: if tensors are missing, unexpected or of another shape, with the whole list.
     """
-    size = len(state[_EMBEDDING]) if _EMBEDDING in state else 0
+    size = next((len(array) for name, array in state.items() if name.endswith(_EMBEDDING)), 0)
     tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
     params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
     return _read_all(params)
@@ -135,8 +135,7 @@ def export_fairseq(
     table = entries(config.model, layout, FAIRSEQ, rows)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):
-        storage = "embedding" if name in FAIRSEQ.written else name
-        state[name] = LazyArray(tensor.shape, tensor.dtype, tensor.read, storage)
+        state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
     arguments["langs"] = ",".join(vocabulary.languages)
     data = {"args": argparse.Namespace(**arguments), "model": state}
     write_torch(directory / "checkpoint.pt", data)

@@ -7,6 +7,7 @@ An entry holds both changes of form (PyTorch's Linear is [out, in]) so that a ro
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import operator
@@ -18,11 +19,12 @@ import numpy as np
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.plan import Head, Sublayer, Table
+from mnmt_jax.design.plan import Head, Plan, Sublayer, Table
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.sublayers import make_plan
 
+_FIRST_POSITION = 2  # the row of a segment's first token in fairseq: those before it are padding's
 Path = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]
 Tensors = Mapping[str, LazyArray]
@@ -34,23 +36,23 @@ class Dialect:
 
     Attributes:
         prefix: put before every name that is written.
-        embedding: names the one embedding may be stored under.
+        embedding: names the one embedding may be stored under; empty where each side's table and
+            each head's matrix has a name, and learned positions have.
         written: those it is written under.
-        encoder: name of all stages but the last.
-        decoder: name of the last stage; empty where there is only one.
+        encoder: name of the stages that the generated role does not pass.
+        decoder: name of the others; empty where there are no others.
     """
 
     prefix: str
-    embedding: tuple[str, ...]
-    written: tuple[str, ...]
+    embedding: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     encoder: str = "encoder"
     decoder: str = "decoder"
 
 
 _SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-_FAIRSEQ_EMBEDDING = (*_SIDES, "decoder.output_projection.weight")
 
-FAIRSEQ = Dialect("", _FAIRSEQ_EMBEDDING, _FAIRSEQ_EMBEDDING)
+FAIRSEQ = Dialect("")
 M2M100 = Dialect("model.", ("shared.weight", *_SIDES, "lm_head.weight"), ("shared.weight",))
 # MITRE's modelling file derives from M2M-100's decoder; its prefixes were not seen, so names are
 # matched without them.
@@ -61,8 +63,7 @@ MITRE = Dialect(
     decoder="",
 )
 
-# Position tables are computed, versions are bookkeeping. `embed_positions.weight` is not among
-# them: that one is learned, and no model of ours.
+# Computed position tables and versions are bookkeeping; `embed_positions.weight` is learned.
 _NO_PARAMETER = re.compile(
     r"(^|\.)(version|embed_positions\.(weights|_float_tensor)|final_logits_bias)$"
 )
@@ -160,8 +161,10 @@ def written_tensors(
             lazy = LazyArray.of(np.zeros(entry.shape, np.float32))
         if entry.slot is not None:
             lazy = lazy.then(operator.itemgetter(entry.slot), entry.shape, lazy.dtype)
+        storage = "/".join(entry.path) if len(entry.written) > 1 else None
         for name in entry.written:
-            yield name, lazy.then(entry.write, entry.other_shape, lazy.dtype)
+            found = lazy.then(entry.write, entry.other_shape, lazy.dtype)
+            yield name, dataclasses.replace(found, storage=storage)
 
 
 def put(tree: dict[str, Any], path: Path, leaf: Any) -> None:
@@ -242,41 +245,89 @@ class Names:
         Raises:
             UserError: if a parameter has no name there.
         """
-        plan = make_plan(self.config, self.layout)
+        plan, layout = make_plan(self.config, self.layout), self.layout
+        yield from self._tables(plan, rows)
+        number, layers = 0, collections.Counter[str]()  # those of each side
+        for part in plan.stages:
+            side = self._side(layout.grows and layout.generated in part.stage.roles)
+            for sublayers in part.layers:
+                ours, theirs = (f"layer_{number}",), f"{side}layers.{layers[side]}."
+                for each in sublayers:
+                    yield from self._sublayer(each, ours, theirs)
+                number += 1
+                layers[side] += 1
+            for each in (*part.enter, *part.leave):
+                yield from self._sublayer(each, (), side)
+        for head in plan.heads:
+            for each in head.leave:
+                yield from self._sublayer(each, (), f"{side}lm_")
+
+    def _side(self, decodes: bool) -> str:
+        name = self.dialect.decoder if decodes else self.dialect.encoder
+        return f"{name}." if name else ""
+
+    def _tables(self, plan: Plan, rows: np.ndarray) -> Iterator[Entry]:
+        """Yields the entries of tables and learned positions."""
+        if not self.dialect.embedding:
+            for table in plan.tables:
+                yield from self._table(plan, table, rows)
+            return
         if "learned" in self.config.positions:
             raise UserError(
-                f"Model.positions={self.config.positions!r}: learned positions are neither read "
-                "from other toolkits nor written for them"
+                f"Model.positions={self.config.positions!r}: learned positions are read from "
+                "fairseq and written for it, not for other toolkits"
             )
         if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
             names = listed([table.name for table in plan.tables])
             raise UserError(
-                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known "
-                "have one table, which is the only head's too"
+                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known, "
+                "fairseq apart, have one table, which is the only head's too"
             )
-        yield self._embedding(rows)
-        number, parts = 0, plan.stages
-        for part in parts:
-            side = self.dialect.decoder if part is parts[-1] else self.dialect.encoder
-            side = f"{side}." if side else ""
-            for layer, sublayers in enumerate(part.layers):
-                ours, theirs = (f"layer_{number}",), f"{side}layers.{layer}."
-                for each in sublayers:
-                    yield from self._sublayer(each, ours, theirs)
-                number += 1
-            for each in (*part.enter, *part.leave):
-                yield from self._sublayer(each, (), side)
+        yield self._matrix("embedding", self.dialect.embedding, self.dialect.written, rows)
 
-    def _embedding(self, rows: np.ndarray) -> Entry:
+    def _table(self, plan: Plan, table: Table, rows: np.ndarray) -> Iterator[Entry]:
+        """Yields the entries of a table and of its roles' learned positions, as in fairseq."""
+        grows, generated = self.layout.grows, self.layout.generated
+        roles = [role for role in self.layout.embedded_roles() if plan.table_of(role) == table]
+        sides = list(dict.fromkeys(self._side(grows and role == generated) for role in roles))
+        last = self._side(grows)
+        names = [f"{side}embed_tokens.weight" for side in sides] + [
+            f"{last}{'lm_' if head.layer else ''}output_projection.weight"
+            for head in plan.heads
+            if head.table == table.name
+        ]
+        yield self._matrix(table.name, tuple(names), tuple(names), rows)
+        if "learned" not in self.config.positions or not sides:
+            return
+        if len(sides) > 1:
+            raise UserError(
+                f"Model.positions={self.config.positions!r}: '{table.name}' has positions for both "
+                "sides, which fairseq has for each; add 'tables' to Model.methods"
+            )
+        count, embed = self.config.positions[1], self.config.embed
+        unused = np.zeros((_FIRST_POSITION, embed), np.float32)
+        yield self._entry(
+            (f"{table.name}_positions",),
+            (count, embed),
+            f"{sides[0]}embed_positions.weight",
+            (count + _FIRST_POSITION, embed),
+            lambda theirs: theirs[_FIRST_POSITION:],
+            lambda ours: np.concatenate([unused.astype(ours.dtype), ours]),
+        )
+
+    def _matrix(
+        self, ours: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
+    ) -> Entry:
+        """Returns the entry of a table, whose rows they have in another order."""
+
         def write(table: np.ndarray) -> np.ndarray:
             theirs = np.empty_like(table)
             theirs[rows] = table
             return theirs
 
         shape = (len(rows), self.config.embed)
-        written = tuple(self.dialect.prefix + name for name in self.dialect.written)
-        names = self.dialect.embedding
-        return Entry(("embedding",), shape, names, written, shape, lambda table: table[rows], write)
+        written = tuple(self.dialect.prefix + name for name in written)
+        return Entry((ours,), shape, names, written, shape, lambda table: table[rows], write)
 
     def _sublayer(self, each: Sublayer, ours: Path, theirs: str) -> Iterator[Entry]:
         """Yields the entries of a sublayer and its norm; `ours` and `theirs` come before them."""

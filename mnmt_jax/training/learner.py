@@ -15,7 +15,6 @@ from mnmt_jax.config.method import all_objectives
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.derived import Derived
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.layouts import TARGET
 from mnmt_jax.design.objective import Batch, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
@@ -23,7 +22,7 @@ from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.trainable import EVERYTHING, Owned, Trainable
-from mnmt_jax.training.losses import LossSums, Sums, chunked_token_loss
+from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.training.passes import Passes
 
@@ -121,7 +120,8 @@ class Learner:
         """The names of what an update reports."""
         terms = [objective.name for turn in self.turns for objective in turn.objectives]
         made = [name for each in self.derived for name in (each.name, f"{each.name}_tokens")]
-        return (*LossSums._fields, *terms, *made)
+        chosen = () if self.model.layout.grows else (NLL_TOKENS,)
+        return (*LossSums._fields, *chosen, *terms, *made)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -209,6 +209,10 @@ def batch_loss(
 ) -> tuple[Array, Sums]:
     """Computes what one micro-batch adds to the loss.
 
+    Where a layout fills masks, labels below 0 are of positions that are not asked for. The loss is
+    then divided by all tokens, as Graformer's authors do, and `nll` by those asked for (graft spec
+    3).
+
     Args:
         learner: the run's constants.
         params: of the model.
@@ -219,16 +223,24 @@ def batch_loss(
         The sum to differentiate, and the sums to report.
     """
     forward = _passes(learner, learner.objectives, params, batch, rng)
-    tables = [params[head.table] for head in learner.model.plan.heads]
+    tables, layout = (
+        [params[head.table] for head in learner.model.plan.heads],
+        learner.model.layout,
+    )
+    present = batch[f"{layout.generated}_segment_ids"] != 0
+    labels = batch[f"{layout.generated}_labels"]
     sums = chunked_token_loss(
         list(zip(forward.features, tables, strict=True)),
-        batch[f"{TARGET}_labels"],
-        batch[f"{TARGET}_segment_ids"] != 0,
+        labels,
+        present & (labels >= 0),
         label_smoothing=learner.label_smoothing,
         chunk=learner.chunk,
     )
+    found = sums._asdict()
+    if not layout.grows:
+        found |= {"tokens": present.sum(dtype=jnp.float32), NLL_TOKENS: sums.tokens}
     terms = {each.name: each.value(forward) for each in learner.objectives}
-    return sum(terms.values(), sums.smoothed), sums._asdict() | terms
+    return sum(terms.values(), sums.smoothed), found | terms
 
 
 def turn_loss(
@@ -239,7 +251,8 @@ def turn_loss(
         return batch_loss(learner, params, batch, rng)
     forward = _passes(learner, turn.objectives, params, batch, rng)
     terms = {each.name: each.value(forward) for each in turn.objectives}
-    tokens = (batch[f"{TARGET}_segment_ids"] != 0).sum(dtype=jnp.float32)
+    present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0
+    tokens = present.sum(dtype=jnp.float32)
     return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}
 
 

@@ -36,6 +36,8 @@ class LossSums(NamedTuple):
 # derived batch, which the former include, its smoothed loss and, as `{name}_tokens`, its tokens.
 Sums = Mapping[str, Any]
 _TOKENS = "tokens"
+NLL_TOKENS = f"nll_{_TOKENS}"
+"""Of a model that fills masks: the tokens that `nll` is of. Otherwise it is of all."""
 Arrays = tuple[Array, ...]
 Part = tuple[Arrays, Array, Array]  # features of each head, labels, valid
 

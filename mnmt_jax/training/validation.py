@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
-from mnmt_jax.training.losses import Sums
+from mnmt_jax.training.losses import NLL_TOKENS, Sums
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
 
@@ -84,4 +84,5 @@ def chosen_by(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) ->
 
 def _per_token(sums: Sums) -> dict[str, float]:
     tokens = max(float(sums["tokens"]), 1.0)
-    return {"loss": float(sums["smoothed"]) / tokens, "nll": float(sums["nll"]) / tokens}
+    asked = max(float(sums.get(NLL_TOKENS, tokens)), 1.0)
+    return {"loss": float(sums["smoothed"]) / tokens, "nll": float(sums["nll"]) / asked}

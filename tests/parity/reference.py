@@ -13,8 +13,11 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.mrasp2 import MRASP2
+from mnmt_jax.methods.tables import Tables
+from mnmt_jax.methods.tuning_layers import TuningLayers
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
@@ -36,6 +39,11 @@ class Reference:
     @property
     def vocab_size(self) -> int:
         return len(self.params["embedding"])
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Where a label counts."""
+        return (self.batch[f"{self.layout.generated}_segment_ids"] != 0) & (self.labels >= 0)
 
     @property
     def contrastive_layer(self) -> int:
@@ -65,8 +73,11 @@ class Reference:
     @property
     def train_batch(self) -> dict:
         """What training reads: labels, tags and the identity pairs beside the spans."""
-        tags = np.array([[source[0]] for source in self.sources], np.int32)
-        batch = {"target_lang": tags} | self.batch | {"target_labels": self.labels}
+        tags = np.array([[[*source, 0][0]] for source in self.sources], np.int32)
+        labels = f"{self.layout.generated}_labels"
+        batch = {"target_lang": tags} | self.batch | {labels: self.labels}
+        if len(self.layout.embedded_roles()) == 1:
+            return batch
         pairs = []
         if self.sentence_contrast:
             width = self.labels.shape[1]
@@ -133,8 +144,49 @@ def _language_layers(values) -> Model:
     )
 
 
+def _ends(values) -> dict:
+    """What Graformer's models have alike."""
+    assert str(values["activation"]).startswith("gelu") and values["pre_norm"]
+    shared = {
+        "activation": "gelu",
+        "norm": "pre",
+        "positions": ("learned", int(values["max_positions"])),
+        "embedding_scale": float(values["embed_scale"]) != 1.0,
+    }
+    return shared | _sizes(values)
+
+
+def _language_model(values) -> Model:
+    name = {"mbert": "masked_lm", "mgpt": "causal_lm"}[str(values["family"])]
+    return Model(layout=name, stage_layers=(int(values["layers"]),), **_ends(values))
+
+
+def _graft(values) -> Model:
+    """The source's layers, the target's own, and those above them."""
+    own = int(values["decoder_pretrained_layers"])
+    return Model(
+        layout="grafted",
+        stage_layers=(int(values["encoder_layers"]), own, int(values["decoder_layers"]) - own),
+        methods=(Graformer(fusion=bool(values["lm_fusion"])),),
+        **_ends(values),
+    )
+
+
+def _adapter(values) -> Model:
+    return Model(
+        layout="encoder_decoder",
+        stage_layers=(int(values["encoder_layers"]), int(values["decoder_layers"])),
+        methods=(TuningLayers(), Tables(output=True)),
+        **_ends(values),
+    )
+
+
 # Files of methods say their family; those of registers and two stages have none.
 FAMILIES = {
+    "mbert": _language_model,
+    "mgpt": _language_model,
+    "graft": _graft,
+    "adapter": _adapter,
     "residual": _cut_residual,
     "fcll": _language_layers,
     "sd": _language_layers,
@@ -160,14 +212,20 @@ def load_reference(path: Path) -> Reference:
     state = {
         name.removeprefix("param/"): v for name, v in values.items() if name.startswith("param/")
     }
-    sources = _rows(values["source_right_padded"], values["source_lengths"])
-    labels = _rows(values["target_labels"], values["target_lengths"])
+    given = "source_lengths" if "source_lengths" in values else "target_lengths"
+    sources = [[]] * len(values[given])
+    if "source_lengths" in values:
+        sources = _rows(values["source_right_padded"], values["source_lengths"])
+    lengths = values["target_lengths" if layout.grows else "source_lengths"]
+    labels = _rows(values["target_labels"], lengths)
     batch = _spans(values, config, layout, list(zip(sources, labels, strict=True)))
     if "target_language" in values:  # theirs count from 1
         batch["target_lang"] = values["target_language"].astype(np.int32)[:, None] - 1
-    padded = np.zeros_like(batch["target_tokens"])
+    padded = np.zeros_like(batch[f"{layout.generated}_tokens"])
     for row, label in enumerate(labels):
         padded[row, : len(label)] = label
+    if not layout.grows:  # theirs have padding where nothing is asked for
+        padded = np.where(padded == 0, -1, padded)
     return Reference(
         values, config, layout, read_parameters(state, config, layout), batch, padded, sources
     )
@@ -207,12 +265,15 @@ def _rows(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 def _spans(values, config, layout, pairs):
     """Lays out rows by the specs: registers copy the tag, MITRE starts from it, others from eos."""
     uses_tag = "register_factor" in values
+    triggers = [1] * len(pairs)
+    if "target_input" in values:
+        triggers = permute_ids(values["target_input"][:, 0]).tolist()
     examples = []
-    for source, label in pairs:
-        first = source[0] if uses_tag else 1
+    for (source, label), trigger in zip(pairs, triggers, strict=True):
+        first = source[0] if uses_tag else trigger
         spans = {
             "source": source,
-            "register": [source[0]] * math.ceil(len(source) / config.register_factor),
+            "register": source[:1] * math.ceil(len(source) / config.register_factor),
             "trigger": [first],
             "target": [first, *label[:-1]],
         }

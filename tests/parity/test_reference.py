@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.interchange.fairseq import permute_ids, unpermute_rows, write_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
@@ -48,7 +49,7 @@ def computed(reference, model):
     @jax.jit
     def compute(params):
         logits = model.apply({"params": params}, reference.batch)
-        valid = jnp.asarray(reference.batch["target_segment_ids"] != 0)
+        valid = jnp.asarray(reference.asked)
         smoothing = reference.label_smoothing
         plain = token_loss(logits, jnp.asarray(reference.labels), valid, smoothing)
         (total, sums), gradients = jax.value_and_grad(minimised, has_aux=True)(params)
@@ -60,7 +61,7 @@ def computed(reference, model):
 def test_logits(reference, computed):
     logits = np.asarray(computed["logits"])
     expected = np.asarray([unpermute(row) for row in reference.values["logits"]])
-    valid = reference.batch["target_segment_ids"] != 0
+    valid = reference.batch[f"{reference.layout.generated}_segment_ids"] != 0
     assert valid.sum() > 10
     np.testing.assert_allclose(logits[valid], expected[valid], atol=LOGITS_ATOL, rtol=0)
 
@@ -144,9 +145,13 @@ def test_some_gradients_are_of_adaption_modules_and_of_the_contrastive_term():
 
 def test_beam_search(reference, model):
     names = [name for name in reference.values if name.startswith("beam/")]
+    if not names:
+        assert reference.layout.name in LANGUAGE_MODELS
+        return
     expected = [name.removesuffix("/tokens") for name in names if name.endswith("/tokens")]
     beam = 5 if "register_factor" in reference.values else 4
-    search = make_search(Decode(beam_size=beam))
+    penalty = float(reference.values.get("length_penalty", 1.0))
+    search = make_search(Decode(beam_size=beam, length_penalty=penalty))
     static = {
         name: array
         for name, array in reference.batch.items()
@@ -175,6 +180,8 @@ def test_round_trip_is_exact(reference):
         expected = reference.values[f"param/{name}"]
         if re.search(r"language_specific[12]\.0\.", name):  # the centre's, which nothing computes
             expected = np.zeros_like(expected)
+        if name.endswith("embed_positions.weight"):  # nothing reads the rows of padding
+            expected = expected * (np.arange(len(expected)) >= 2)[:, None]
         np.testing.assert_array_equal(array, expected)
     assert len(written) > 20
     assert not np.array_equal(
