@@ -176,8 +176,22 @@ class Method(Checked):
         del config
         return ()
 
-    def moves(self) -> tuple[Move, ...]:
-        """Returns what a new run takes from other runs; asked for only when one is made."""
+    def frozen_patterns(self, config: Model) -> tuple[str, ...]:
+        """Returns patterns (`mnmt_jax.model.patterns`) of parameters that do not train.
+
+        Args:
+            config: sizes.
+        """
+        del config
+        return ()
+
+    def moves(self, config: Model) -> tuple[Move, ...]:
+        """Returns what a new run takes from other runs; asked for only when one is made.
+
+        Args:
+            config: sizes of the new run's model.
+        """
+        del config
         return ()
 
     def lasting(self) -> Method | None:
@@ -197,9 +211,9 @@ def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def all_moves(methods: Iterable[Method]) -> tuple[Move, ...]:
-    """Returns the moves of methods, in their order."""
-    return tuple(move for method in methods for move in method.moves())
+def all_moves(config: Config) -> tuple[Move, ...]:
+    """Returns the moves of a run's methods, in their order."""
+    return tuple(move for method in config.methods for move in method.moves(config.model))
 
 
 def all_lasting(methods: Iterable[Method]) -> tuple[Method, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.design.plan import Plan
+from mnmt_jax.interchange.names import FIRST_POSITION
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.network import build_model
@@ -76,8 +77,7 @@ def describe(
     trainable = Trainable.from_config(config, optimizer)
     shapes = parameter_shapes(config, vocab_size)
     counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
-    sublayers = (each for _, layer in plan.layers() for each in layer)
-    if unused := sum(each.kind.unused_elsewhere(config) for each in sublayers):
+    if unused := _unused_elsewhere(config, plan):
         counts["unused_elsewhere"] = unused  # the authors' code has them besides
     return {
         "layout": layout.name,
@@ -94,3 +94,12 @@ def describe(
         },
         "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
     }
+
+
+def _unused_elsewhere(config: Model, plan: Plan) -> int:
+    """Counts what the authors' models hold and do not use: of layers, and positions of padding."""
+    sublayers = (each for _, layer in plan.layers() for each in layer)
+    of_layers = sum(each.kind.unused_elsewhere(config) for each in sublayers)
+    if "learned" not in config.positions:
+        return of_layers
+    return of_layers + FIRST_POSITION * config.embed * sum(table.embeds for table in plan.tables)

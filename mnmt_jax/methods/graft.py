@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from mnmt_jax.config.method import Method
+from mnmt_jax.config.sections import Model
 from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
 
@@ -46,12 +47,13 @@ class Graft(Method, name="graft"):
             except UserError as error:
                 raise UserError(f"Graft.parts={error}") from error
 
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self, config: Model) -> tuple[Move, ...]:
         """Returns the parts.
 
         Raises:
             UserError: if there are none.
         """
+        del config
         if not self.parts:
             raise UserError(
                 "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "

@@ -29,8 +29,9 @@ class Trainable:
     """The rule of a run.
 
     Attributes:
-        frozen: patterns of parameters that do not train (`mnmt_jax.model.patterns`). LoRA's own are
-            never frozen; where there is LoRA and no pattern, everything else is.
+        frozen: patterns of parameters that do not train (`mnmt_jax.model.patterns`), the user's and
+            those of methods. LoRA's own are never frozen; where there is LoRA and no pattern,
+            everything else is.
         lora: patterns of projections that carry LoRA; empty for a model without.
         others: patterns of parameters that other players move (`mnmt_jax.design.objective.Player`).
         rows: of parameters that train, rows that do not.
@@ -47,7 +48,10 @@ class Trainable:
         players = [player for method in model.methods for player in method.players()]
         others = tuple(pattern for player in players for pattern in player.owns)
         rows = tuple(rows for method in model.methods for rows in method.frozen_rows())
-        return cls(optimizer.frozen, model.lora if model.lora_rank else (), others, rows)
+        lora, frozen = model.lora if model.lora_rank else (), optimizer.frozen
+        if frozen or not lora:  # LoRA without patterns freezes all else
+            frozen += tuple(p for method in model.methods for p in method.frozen_patterns(model))
+        return cls(frozen, lora, others, rows)
 
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains.

@@ -84,7 +84,7 @@ def seed() -> int:
         UserError: if a method takes parameters of other runs, and t5x would draw them.
     """
     config = parsed_config()
-    if not _is_bound("%INITIAL_CHECKPOINT_PATH") and (moves := all_moves(config.methods)):
+    if not _is_bound("%INITIAL_CHECKPOINT_PATH") and (moves := all_moves(config)):
         raise UserError(
             f"{moves[0]}: t5x starts from one checkpoint; make the run with 'mnmt train "
             "--gin.Train.steps=0', then 'mnmt export --format t5x', and add "

@@ -77,7 +77,7 @@ def read_start(
             size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
             place.
     """
-    moves = all_moves(config.methods)
+    moves = all_moves(config)
     check_names(origins, moves)
     if not origins:
         return None

@@ -90,7 +90,7 @@ class Reference:
         for source, label in zip(self.sources, self.labels, strict=True):
             target = label[: np.flatnonzero(label)[-1] + 1].tolist()  # with eos
             pairs.append(([source[0], *target], target))
-        spans = _spans(self.values, self.config, self.layout, pairs)
+        spans = spans_of(self.values, self.config, self.layout, pairs)
         return batch | {
             f"identity_{name}": array
             for name, array in spans.items()
@@ -161,13 +161,17 @@ def _language_model(values) -> Model:
     return Model(layout=name, stage_layers=(int(values["layers"]),), **_ends(values))
 
 
-def _graft(values) -> Model:
+def graft_model(values) -> Model:
     """The source's layers, the target's own, and those above them."""
     own = int(values["decoder_pretrained_layers"])
+    method = Graformer(
+        fusion=bool(values.get("lm_fusion", True)),
+        encoder_layers=int(values["encoder_pretrained_layers"]),
+    )
     return Model(
         layout="grafted",
         stage_layers=(int(values["encoder_layers"]), own, int(values["decoder_layers"]) - own),
-        methods=(Graformer(fusion=bool(values["lm_fusion"])),),
+        methods=(method,),
         **_ends(values),
     )
 
@@ -185,7 +189,7 @@ def _adapter(values) -> Model:
 FAMILIES = {
     "mbert": _language_model,
     "mgpt": _language_model,
-    "graft": _graft,
+    "graft": graft_model,
     "adapter": _adapter,
     "residual": _cut_residual,
     "fcll": _language_layers,
@@ -215,10 +219,10 @@ def load_reference(path: Path) -> Reference:
     given = "source_lengths" if "source_lengths" in values else "target_lengths"
     sources = [[]] * len(values[given])
     if "source_lengths" in values:
-        sources = _rows(values["source_right_padded"], values["source_lengths"])
+        sources = rows_of(values["source_right_padded"], values["source_lengths"])
     lengths = values["target_lengths" if layout.grows else "source_lengths"]
-    labels = _rows(values["target_labels"], lengths)
-    batch = _spans(values, config, layout, list(zip(sources, labels, strict=True)))
+    labels = rows_of(values["target_labels"], lengths)
+    batch = spans_of(values, config, layout, list(zip(sources, labels, strict=True)))
     if "target_language" in values:  # theirs count from 1
         batch["target_lang"] = values["target_language"].astype(np.int32)[:, None] - 1
     padded = np.zeros_like(batch[f"{layout.generated}_tokens"])
@@ -258,11 +262,11 @@ def _config(values) -> Model:
     )
 
 
-def _rows(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
+def rows_of(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     return [permute_ids(row[:n]).tolist() for row, n in zip(padded, lengths, strict=True)]
 
 
-def _spans(values, config, layout, pairs):
+def spans_of(values, config, layout, pairs):
     """Lays out rows by the specs: registers copy the tag, MITRE starts from it, others from eos."""
     uses_tag = "register_factor" in values
     triggers = [1] * len(pairs)

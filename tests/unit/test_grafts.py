@@ -130,7 +130,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
     page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
-    moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].moves()
+    moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].moves(Model())
     assert {move.origin for move in moves} == {"enc", "lm"}
     shapes = parameter_shapes(dataclasses.replace(NEW, stage_layers=(12, 12)), 80)
     for move in moves:
