@@ -9,9 +9,12 @@ SECTIONS = {
     "adaption": "Adaption",
     "back_translation": "BackTranslation",
     "cut_residual": "CutResidual",
+    "graformer": "Graformer",
     "graft": "Graft",
     "instructcl": "InstruCL",
     "language_layers": "LanguageLayers",
     "lcs": "LCS",
     "mrasp2": "MRASP2",
+    "tables": "Tables",
+    "tuning_layers": "TuningLayers",
 }

@@ -57,11 +57,11 @@ def started(values):
     """What our moves make of their two models and of the grafted one before."""
     model = graft_model(values)
     givers = {}
-    for origin, prefix, layout, stage in (
-        ("mlm", "mbert/", "masked_lm", 0),
-        ("lm", "mgpt/", "causal_lm", 1),
-    ):
-        layers = (model.methods[0].encoder_layers, model.stage_layers[1])[stage]
+    given = {
+        "mlm": ("mbert/", "masked_lm", model.methods[0].encoder_layers),
+        "lm": ("mgpt/", "causal_lm", model.stage_layers[1]),
+    }
+    for origin, (prefix, layout, layers) in given.items():
         alone = dataclasses.replace(model, layout=layout, stage_layers=(layers,), methods=())
         givers[origin] = types.SimpleNamespace(arrays=flat(params_of(values, prefix, alone)))
     before = params_of(values, "before/", model)
