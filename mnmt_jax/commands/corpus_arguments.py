@@ -35,6 +35,17 @@ def add_corpus_arguments(
     which = group.add_mutually_exclusive_group(required=True)
     which.add_argument("--mixture", metavar="NAME", help="a mixture, e.g. cldr_quickstart")
     add_file_arguments(group, which)
+    which.add_argument(
+        "--text",
+        metavar="PATTERN",
+        help="files of one language each, for language models, e.g. 'data/{split}.{language}' or "
+        "'news/news.*.{language}.shuffled.deduped.gz'; without '{split}' all is training text",
+    )
+    group.add_argument(
+        "--monolingual",
+        action="store_true",
+        help="take the text of each language by itself, for language models",
+    )
     group.add_argument("--name", help="name of your corpus, in task names (default: corpus)")
     group.add_argument(
         "--directions",
@@ -132,18 +143,37 @@ def corpus_and_directions(
         mixture = get_mixture(arguments.mixture)
         refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
         corpus = mixture_corpus(mixture)
-        return corpus, _directions(arguments.directions, corpus) or mixture.directions
+        directions = _directions(arguments.directions, corpus) or mixture.directions
+        return _by_language(arguments, corpus, directions)
+    if arguments.text:
+        refuse_flags(arguments, ["directions"], "text of single languages (--text)")
     corpus = file_corpus(arguments, arguments.name or "corpus")
     directions = _directions(arguments.directions, corpus) or corpus.directions("train")
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
-    return corpus, directions
+    return _by_language(arguments, corpus, directions)
+
+
+def _by_language(
+    arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
+) -> tuple[Corpus, tuple[Direction, ...]]:
+    """Returns the corpus and directions, language by language with `--monolingual`."""
+    from mnmt_jax.data.monolingual import OneSide
+
+    if not arguments.monolingual:
+        return corpus, directions
+    if arguments.text:
+        raise UserError(
+            "--monolingual: --text names text of single languages already; leave it out"
+        )
+    corpus = OneSide(corpus, directions)
+    return corpus, corpus.directions("train")
 
 
 def file_corpus(
     arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
 ) -> Corpus:
-    """Makes the corpus that `--parallel`, `--tsv` or `--bitext` names.
+    """Makes the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
 
     Args:
         arguments: as parsed.
@@ -155,17 +185,21 @@ def file_corpus(
     """
     from mnmt_jax.data.bitext_corpus import BitextFiles
     from mnmt_jax.data.corpora import NoFilesError, ParallelFiles, TsvFile
+    from mnmt_jax.data.monolingual import TextFiles
     from mnmt_jax.data.text_lines import Cleaning
 
     languages = split_list(arguments.languages)
-    if arguments.parallel and not languages:
-        raise UserError("--parallel needs --languages, e.g. --languages en,de,fr")
+    for flag in ("parallel", "text"):
+        if getattr(arguments, flag, None) and not languages:
+            raise UserError(f"--{flag} needs --languages, e.g. --languages en,de,fr")
     cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
     pattern, splits = _pattern(arguments), _wanted_splits(arguments, only)
     options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
     try:
         if arguments.bitext:
             corpus: Corpus = BitextFiles(name, arguments.bitext, languages, **options)
+        elif getattr(arguments, "text", None):
+            corpus = TextFiles(name, pattern, languages, **options)
         elif arguments.tsv:
             corpus = TsvFile(name, pattern, languages or None, **options)
         else:
@@ -224,7 +258,9 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
 
 
 def _pattern(arguments: argparse.Namespace) -> str:
-    """Returns the pattern that `--parallel` or `--tsv` gives, or the first of `--bitext`."""
+    """Returns the pattern that a flag of files gives, the first one of `--bitext`."""
+    if text := getattr(arguments, "text", None):
+        return str(text)
     if arguments.bitext:
         with_split = ["{split}" in pattern for pattern in arguments.bitext]
         if any(with_split) and not all(with_split):
@@ -256,10 +292,9 @@ def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:
     directions = (pair for split in corpus.splits() for pair in corpus.directions(split))
     found = set(itertools.chain.from_iterable(directions))
     if missing := [code for code in corpus.languages if code not in found]:
-        other = next(code for code in corpus.languages if code != missing[0])
-        files = [
-            file for s in corpus.splits() for file in corpus.missing_files(s, (other, missing[0]))
-        ]
+        others = (code for code in corpus.languages if code != missing[0])
+        pair = (next(others, missing[0]), missing[0])
+        files = [file for s in corpus.splits() for file in corpus.missing_files(s, pair)]
         raise UserError(
             f"--languages: {pattern} has no text in '{missing[0]}'"
             f"{f', no file {listed(files)}' if files else ''}; add its files, or leave it out"

@@ -22,6 +22,7 @@ from mnmt_jax.commands.unfinished import Unfinished
 from mnmt_jax.config.method import all_lasting
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
+from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
 from mnmt_jax.data.taken import TakenTask, taken_tasks
@@ -161,7 +162,7 @@ class Rounds:
                 cache,
                 get_layout(model.layout, model.stage_layers),
                 data,
-                register_factor=model.register_factor,
+                extras=Extras.of(config),
                 seed=seed,
             )
             steps = -(-pipeline.epoch_batches() // config.optimizer.accumulate)

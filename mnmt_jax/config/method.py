@@ -10,6 +10,7 @@ import numpy as np
 
 from mnmt_jax.config.fields import Checked
 from mnmt_jax.design.derived import Derived
+from mnmt_jax.design.masking import Masking
 from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
@@ -136,6 +137,10 @@ class Method(Checked):
     def players(self) -> tuple[Player, ...]:
         """Returns who moves before the rest, in this order."""
         return ()
+
+    def masking(self) -> Masking | None:
+        """Returns how tokens are hidden from a model that fills masks; None is as it is without."""
+        return None
 
     def with_language(self, language: str) -> Self:
         """Returns it as of a model that has one language more, the last in the vocabulary's order.

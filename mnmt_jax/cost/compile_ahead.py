@@ -26,9 +26,10 @@ from mnmt_jax.cost.estimates import estimates
 from mnmt_jax.data.converter import (
     TASK,
     Converter,
+    Extras,
     Lengths,
+    make_converter,
     segments_from_rows,
-    training_converter,
     views_of,
 )
 from mnmt_jax.decoding.lines import length_limit
@@ -239,8 +240,8 @@ class Ahead:
 
     @functools.cached_property
     def _converter(self) -> Converter:
-        roles = self.learner.model.layout.embedded_roles()
-        return training_converter(self.config, _NO_VOCABULARY, roles)
+        layout, config = self.learner.model.layout, self.config
+        return make_converter(_NO_VOCABULARY, layout, config.data, Extras.of(config))
 
 
 def remedies(config: Config) -> Iterator[tuple[str, Config]]:

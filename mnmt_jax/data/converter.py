@@ -21,9 +21,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.config.method import all_objectives
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Data
 from mnmt_jax.data.instruction import Instruction, get_instruction
+from mnmt_jax.data.masking import mask
+from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.design.masking import Masking
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
@@ -74,6 +77,7 @@ class Example:
         source_lang: index into the vocabulary's languages.
         target_lang: index into the vocabulary's languages.
         task: index into the run's task names; -1 is none.
+        key: 64 bits that its masks follow from, if the model fills masks.
     """
 
     source: np.ndarray
@@ -81,6 +85,7 @@ class Example:
     source_lang: int
     target_lang: int
     task: int = -1
+    key: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +99,7 @@ class Segments:
         target: all target pieces, one pair after the other.
         target_counts: target pieces of each pair, int `[n]`.
         per_segment: `source_lang`, `target_lang` and `task` of each pair, int `[3, n]`.
+        keys: of each pair's masks, uint64 `[n]`.
     """
 
     row: np.ndarray
@@ -102,6 +108,7 @@ class Segments:
     target: np.ndarray
     target_counts: np.ndarray
     per_segment: np.ndarray
+    keys: np.ndarray
 
 
 def segments_from_rows(rows: Sequence[Sequence[Example]]) -> Segments:
@@ -116,6 +123,7 @@ def segments_from_rows(rows: Sequence[Sequence[Example]]) -> Segments:
         per_segment=np.array([[e.source_lang, e.target_lang, e.task] for e in examples], np.int32)
         .reshape(-1, 3)
         .T,
+        keys=np.array([example.key for example in examples], np.uint64),
     )
 
 
@@ -130,6 +138,7 @@ class Converter:
         lengths: sizes of a row.
         register_factor: source tokens per register, if the layout has registers.
         views: that `batch` lays out too.
+        masking: of a layout that fills masks; None for one that grows.
     """
 
     vocabulary: Vocabulary
@@ -138,6 +147,28 @@ class Converter:
     lengths: Lengths
     register_factor: float = 1.0
     views: tuple[View, ...] = ()
+    masking: Masking | None = None
+
+    def __post_init__(self) -> None:
+        """Gives a language model's rows one length: there is one span."""
+        if not {SOURCE, TARGET}.issubset(self.roles):
+            own = self.lengths.target if TARGET in self.roles else self.lengths.source
+            lengths = dataclasses.replace(self.lengths, source=own, target=own)
+            object.__setattr__(self, "lengths", lengths)
+
+    def spans(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lengths of the source and target spans of pairs.
+
+        A language model reads the target of a pair, so for it both are that of its one span.
+
+        Args:
+            pieces: of source and target, int `[n, 2]`.
+        """
+        if SOURCE not in self.roles:
+            return (self.target_tokens(pieces[:, 1]),) * 2
+        if TARGET not in self.roles:
+            return (self.source_tokens(pieces[:, 1]),) * 2
+        return self.source_tokens(pieces[:, 0]), self.target_tokens(pieces[:, 1])
 
     def source_tokens(self, pieces: np.ndarray) -> np.ndarray:
         """Returns the length of the source span for numbers of pieces."""
@@ -164,13 +195,16 @@ class Converter:
 
         Returns:
             int32 arrays: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids` per role of the
-            layout and `target_labels`, all `[rows, span length]`; `source_lang`, `target_lang`,
-            `task` `[rows, max_segments]`, -1 where no segment is. The static roles of each view as
-            `{view}_{role}_tokens` and so on.
+            layout and the labels of the one that is generated (`target_labels`), all `[rows, span
+            length]`; `source_lang`, `target_lang`, `task` `[rows, max_segments]`, -1 where no
+            segment is. The static roles of each view as `{view}_{role}_tokens` and so on. With
+            masks, labels are -1 where nothing is asked for.
 
         Raises:
             ValueError: if a row does not fit its spans.
         """
+        if self.masking is not None:
+            return self._masked_batch(segments, rows, self.masking)
         batch = self.static_batch(segments, rows)
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.target_tokens(segments.target_counts)
@@ -199,7 +233,7 @@ class Converter:
         """
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.source_tokens(segments.source_counts)
-        batch = self._source(segments, counts, rows)
+        batch = self._source(segments, counts, rows) if SOURCE in self.roles else {}
         if REGISTER in self.roles:
             registers, shape = self.registers(counts), self._shape(REGISTER, rows)
             place = _place(segments.row, registers, shape, REGISTER)
@@ -251,6 +285,25 @@ class Converter:
         batch = converter.static_batch(pairs, rows)
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
+    def _masked_batch(self, segments: Segments, rows: int, masking: Masking) -> HostBatch:
+        """Lays out the targets as what a model reads that fills masks."""
+        segments = dataclasses.replace(
+            segments, source=segments.target, source_counts=segments.target_counts
+        )
+        batch, vocabulary = self.static_batch(segments, rows), self.vocabulary
+        counts, shape = self.source_tokens(segments.source_counts), self._shape(SOURCE, rows)
+        place = _place(segments.row, counts, shape, SOURCE)
+        tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[place.cells]
+        hidden, chosen = mask(
+            *(tokens, counts, segments.keys),
+            masking=masking,
+            symbol=vocabulary.mask_id,
+            drawn=range(max(vocabulary.mask_id, vocabulary.unk_id) + 1, vocabulary.size),
+        )
+        batch[f"{SOURCE}_tokens"] = place.scatter(hidden, shape)
+        batch[f"{SOURCE}_labels"] = place.scatter(np.where(chosen, tokens, -1), shape, fill=-1)
+        return batch
+
     def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> HostBatch:
         shape = self._shape(SOURCE, rows)
         place = _place(segments.row, counts, shape, SOURCE)
@@ -291,22 +344,47 @@ def views_of(config: Config) -> tuple[View, ...]:
     return tuple(view for view in views if not view.is_batch)
 
 
-def training_converter(config: Config, vocabulary: Vocabulary, roles: tuple[str, ...]) -> Converter:
-    """Returns the converter of a run's training rows.
+@dataclasses.dataclass(frozen=True)
+class Extras:
+    """What a run's rows hold besides what every layout's do.
+
+    Attributes:
+        register_factor: source tokens per register.
+        views: that training batches hold too.
+        masking: if the layout fills masks.
+    """
+
+    register_factor: float = 1.0
+    views: tuple[View, ...] = ()
+    masking: Masking = Masking()
+
+    @classmethod
+    def of(cls, config: Config) -> Extras:
+        """Returns those of a run."""
+        named = (method.masking() for method in config.methods)
+        masking = next((each for each in named if each is not None), Masking())
+        return cls(config.model.register_factor, views_of(config), masking)
+
+
+def make_converter(
+    vocabulary: Vocabulary, layout: Layout, data: Data, extras: Extras = Extras()
+) -> Converter:
+    """Returns the converter of rows.
 
     Args:
-        config: of the run.
-        vocabulary: the run's.
-        roles: as in `Converter`.
+        vocabulary: of the cache.
+        layout: tells which roles a batch needs.
+        data: how rows are packed.
+        extras: what they hold besides.
     """
-    data = config.data
     return Converter(
         vocabulary,
         get_instruction(data.instruction),
-        roles,
+        layout.embedded_roles(),
         Lengths(data.source_length, data.target_length, data.max_segments),
-        config.model.register_factor,
-        views_of(config),
+        extras.register_factor,
+        extras.views,
+        None if layout.grows else extras.masking,
     )
 
 

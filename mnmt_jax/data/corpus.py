@@ -53,15 +53,19 @@ class Corpus(abc.ABC):
         name: short name; tasks are called NAME_SOURCE_TARGET.
         languages: codes of the languages it has.
         reports: what the latest full pass over a (split, direction) left out.
+        least_languages: that it must have.
     """
+
+    least_languages = 2
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = name
         self.languages = tuple(language(code).code for code in languages)
-        if len(self.languages) < 2 or len(set(self.languages)) < len(self.languages):
+        least, count = self.least_languages, len(self.languages)
+        if count < least or len(set(self.languages)) < count:
             raise UserError(
-                f"corpus {name!r}, languages {' '.join(self.languages)!r}: name two or more, "
-                "each once"
+                f"corpus {name!r}, languages {' '.join(self.languages)!r}: name "
+                f"{'two' if least == 2 else 'one'} or more, each once"
             )
         self.reports: dict[tuple[str, Direction], DropReport] = {}
         self._sizes: dict[tuple[str, Direction], int] = {}
@@ -203,7 +207,7 @@ class FileCorpus(Corpus):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair = line.sentences()
-                if known is None or _is_new(pair, known):
+                if known is None or is_new(pair, known):
                     yield pair
                     continue
                 flaw = REPEATED
@@ -233,15 +237,15 @@ def _draw(count: int, drawn: int) -> np.ndarray:
     return chosen
 
 
-def _is_new(pair: tuple[str, str], known: set[bytes]) -> bool:
-    """Tells whether a pair has not been met, and remembers it."""
+def is_new(sentences: tuple[str, ...], known: set[bytes]) -> bool:
+    """Tells whether sentences have not been met together, and remembers them."""
     before = len(known)
-    known.add(_digest(pair))
+    known.add(_digest(sentences))
     return len(known) > before
 
 
-def _digest(pair: tuple[str, str]) -> bytes:
-    return hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest()
+def _digest(sentences: tuple[str, ...]) -> bytes:
+    return hashlib.blake2b("\t".join(sentences).encode(), digest_size=8).digest()
 
 
 @dataclass

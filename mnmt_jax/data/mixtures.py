@@ -46,7 +46,9 @@ class Mixture:
 
 
 def task_name(corpus: str, direction: Direction) -> str:
-    """Returns the name of a direction's task."""
+    """Returns the name of a direction's task; of text of one language, of the language's."""
+    if direction[0] == direction[1]:
+        return f"{corpus}_{direction[0]}"
     return f"{corpus}_{direction[0]}_{direction[1]}"
 
 
@@ -150,7 +152,7 @@ def language_lines(corpus: Corpus, directions: Iterable[Direction]) -> dict[str,
     for direction in supervised:
         if direction[::-1] in supervised and direction > direction[::-1]:
             continue
-        for side, code in enumerate(direction):
+        for side, code in list(enumerate(direction))[direction[0] == direction[1] :]:
             streams[code].append(_side(corpus, direction, side))
     return {code: _in_turn(texts) for code, texts in streams.items() if texts}
 

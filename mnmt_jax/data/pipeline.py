@@ -17,14 +17,12 @@ import numpy as np
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache, split_records
-from mnmt_jax.data.converter import Converter, HostBatch, Lengths, Segments
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.converter import Extras, HostBatch, Segments, make_converter
 from mnmt_jax.data.packing import first_fit
 from mnmt_jax.data.schedule import Schedule
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.order import mix64
+from mnmt_jax.vocabulary.order import mix64, text_key
 
 TRAIN, VALIDATION = "train", "validation"
 _log = logging.getLogger(__name__)
@@ -71,6 +69,7 @@ class Plan:
     Attributes:
         task: place of each pair's task in the list planned for, int `[n]`.
         index: the pair's index in its task, int `[n]`.
+        epoch: how often all of its task came before, int `[n]`; -1 while validating.
         batch: batch of each pair in the chunk, int `[n]`.
         row: row of each pair in the global batch, int `[n]`.
         lengths: source and target pieces of each pair, int `[n, 2]`.
@@ -80,6 +79,7 @@ class Plan:
 
     task: np.ndarray
     index: np.ndarray
+    epoch: np.ndarray
     batch: np.ndarray
     row: np.ndarray
     lengths: np.ndarray
@@ -88,7 +88,7 @@ class Plan:
 
     def select(self, kept: np.ndarray) -> Plan:
         """Returns the plan of some pairs."""
-        names = ("task", "index", "batch", "row", "lengths")
+        names = ("task", "index", "epoch", "batch", "row", "lengths")
         return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
@@ -107,8 +107,7 @@ class Pipeline:
         layout: Layout,
         data: Data,
         *,
-        register_factor: float = 1.0,
-        views: tuple[View, ...] = (),
+        extras: Extras = Extras(),  # noqa: B008 - frozen
         seed: int = 1,
         share: RowShare = ALL_ROWS,
     ) -> None:
@@ -118,8 +117,7 @@ class Pipeline:
             cache: the token cache.
             layout: tells which roles a batch needs.
             data: what to read and how to pack it.
-            register_factor: source tokens per register.
-            views: that training batches hold besides.
+            extras: what batches hold besides.
             seed: of order and mixing.
             share: which rows of the global batch this process reads.
         """
@@ -128,14 +126,7 @@ class Pipeline:
         self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not self.task_names:
             raise UserError(f"{cache.directory}: no task has a '{TRAIN}' split to train on")
-        self.converter = Converter(
-            cache.vocabulary,
-            get_instruction(data.instruction),
-            layout.embedded_roles(),
-            Lengths(data.source_length, data.target_length, data.max_segments),
-            register_factor,
-            views,
-        )
+        self.converter = make_converter(cache.vocabulary, layout, data, extras)
         self._data, self._seed = data, seed
         self._rows = int((self._local_row >= 0).sum())
         self._schedule = Schedule(
@@ -180,11 +171,10 @@ class Pipeline:
 
     def plan(self, chunk: int) -> Plan:
         """Plans a training chunk: the same on every host."""
-        task, index = self._schedule.chunk(chunk)
-        keys = mix64(self._seed, chunk, 1, np.arange(len(task)))
+        scheduled = self._schedule.chunk(chunk)
+        keys = mix64(self._seed, chunk, 1, np.arange(len(scheduled[0])))
         shuffled = np.argsort(keys, kind="stable")
-        task, index = task[shuffled], index[shuffled]
-        plan, rows = self._pack(task, index, self.task_names, TRAIN)
+        plan, rows = self._pack([each[shuffled] for each in scheduled], self.task_names, TRAIN)
         count = int(rows.max(initial=-1)) + 1
         place = np.argsort(np.argsort(mix64(self._seed, chunk, 2, np.arange(count))))
         return _deal(plan, place[rows] if count else rows, (count, self._data.rows))
@@ -234,36 +224,36 @@ class Pipeline:
             self.converter.instruction,
             self.converter.lengths,
             data.rows,
+            *filter(None, [self.converter.masking]),
         )
         return zlib.crc32(repr(settings).encode())
 
     def _validation_plan(self, names: Sequence[str], number: int, split: str) -> Plan:
         size = min(self._data.validation_examples, self.cache.split(names[number], split).examples)
-        plan, rows = self._pack(np.full(size, number), np.arange(size), names, split)
+        pairs = np.full(size, number), np.arange(size), np.full(size, -1)
+        plan, rows = self._pack(pairs, names, split)
         return _deal(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
 
     def _pack(
-        self, task: np.ndarray, index: np.ndarray, names: Sequence[str], split: str
+        self, pairs: Sequence[np.ndarray], names: Sequence[str], split: str
     ) -> tuple[Plan, np.ndarray]:
         """Looks up lengths, leaves out what is too long, and packs the rest into rows."""
+        task, index, epoch = pairs
         lengths = np.zeros((len(task), 2), np.int64)
         for number in np.unique(task).tolist():
             of_task = np.flatnonzero(task == number)
             lengths[of_task] = self.cache.lengths(names[number], split)[index[of_task]]
         fits = self._fits(lengths)
-        source = self.converter.source_tokens(lengths[fits, 0])
-        target = self.converter.target_tokens(lengths[fits, 1])
+        source, target = self.converter.spans(lengths[fits])
         rows = first_fit(source, target, self.converter.lengths)
         dropped = np.bincount(task[~fits], minlength=len(names))
         empty = np.zeros(len(rows), np.int64)
-        plan = Plan(task[fits], index[fits], empty, empty, lengths[fits], 0, dropped)
+        plan = Plan(task[fits], index[fits], epoch[fits], empty, empty, lengths[fits], 0, dropped)
         return plan, rows
 
     def _fits(self, lengths: np.ndarray) -> np.ndarray:
-        source = self.converter.source_tokens(lengths[:, 0]) <= self.converter.lengths.source
-        return source & (
-            self.converter.target_tokens(lengths[:, 1]) <= self.converter.lengths.target
-        )
+        (source, target), most = self.converter.spans(lengths), self.converter.lengths
+        return (source <= most.source) & (target <= most.target)
 
     def _load(
         self, plan: Plan, names: Sequence[str], split: str, first_batch: int
@@ -284,6 +274,7 @@ class Pipeline:
                 target=segments.target[target_ends[start] : target_ends[stop]],
                 target_counts=segments.target_counts[start:stop],
                 per_segment=segments.per_segment[:, start:stop],
+                keys=segments.keys[start:stop],
             )
 
     def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
@@ -307,7 +298,15 @@ class Pipeline:
             target=target,
             target_counts=plan.lengths[:, 1],
             per_segment=np.concatenate([languages[plan.task].T, plan.task[None].astype(np.int32)]),
+            keys=self._keys(plan, names),
         )
+
+    def _keys(self, plan: Plan, names: Sequence[str]) -> np.ndarray:
+        """Returns what each pair's masks follow from: other ones whenever it comes again."""
+        if self.converter.masking is None:
+            return np.zeros(len(plan.task), np.uint64)
+        of_names = np.array([text_key(name) for name in names], np.uint64)
+        return mix64(self._seed, of_names[plan.task], plan.epoch, plan.index)
 
 
 class BatchIterator:
@@ -391,14 +390,12 @@ def batches(
     layout: Layout,
     data: Data,
     *,
-    register_factor: float = 1.0,
+    extras: Extras = Extras(),  # noqa: B008 - frozen
     seed: int = 1,
     share: RowShare = ALL_ROWS,
 ) -> BatchIterator:
     """Returns the endless training batches of one process; arguments as of `Pipeline`."""
-    return Pipeline(
-        cache, layout, data, register_factor=register_factor, seed=seed, share=share
-    ).train()
+    return Pipeline(cache, layout, data, extras=extras, seed=seed, share=share).train()
 
 
 def padding_share(batch: HostBatch) -> dict[str, float]:

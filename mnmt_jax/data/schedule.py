@@ -54,14 +54,15 @@ class Schedule:
     seed: int
     chunk_examples: int
 
-    def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the examples of a chunk, task by task.
 
         Args:
             number: chunk, from 0.
 
         Returns:
-            The task's place in `names` and the example's index in the task, int64 `[n]` each.
+            The task's place in `names`, the example's index in the task, and how often all of the
+            task came before, int64 `[n]` each.
         """
         start, stop = self._shown(number), self._shown(number + 1)
         counts = np.array(stop) - np.array(start)
@@ -71,7 +72,7 @@ class Schedule:
         sizes = np.array(self.sizes)[task]
         keys = np.array([text_key(name) for name in self.names], np.uint64)[task]
         keys = mix64(self.seed, keys, shown // sizes) if len(task) else keys
-        return task, permute(shown % sizes, sizes, keys)
+        return task, permute(shown % sizes, sizes, keys), shown // sizes
 
     def _shown(self, chunks: int) -> list[int]:
         """Returns how many examples each task has shown when so many chunks are over."""

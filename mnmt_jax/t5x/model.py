@@ -22,7 +22,7 @@ from t5x import metrics as t5x_metrics
 from t5x import models, optimizers, trainer
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.data.converter import training_converter
+from mnmt_jax.data.converter import Extras, make_converter
 from mnmt_jax.decoding.lines import length_limit
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.design.layouts import LANGUAGES
@@ -126,7 +126,7 @@ class TranslationModel(models.BaseTransformerModel):
                 f"'{learner.derived[0].name}' makes batches with the model inside the update, "
                 "which t5x's trainer cannot; train with 'mnmt train'"
             )
-        converter = training_converter(config, pieces, learner.model.layout.embedded_roles())
+        converter = make_converter(pieces, learner.model.layout, config.data, Extras.of(config))
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
         self._config, self._learner = config, learner
         self._prefix = converter.instruction.target_extra

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.converter import segments_from_rows, views_of
+from mnmt_jax.data.converter import Extras, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
 from mnmt_jax.design.layouts import SOURCE, TARGET
 from mnmt_jax.design.objective import Batch
@@ -131,11 +131,11 @@ def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Arr
         role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
         for role, count in window.present.items()
     }
-    starts = (batch[f"{TARGET}_segment_ids"] != 0) & (batch[f"{TARGET}_positions"] == 0)
+    examples = batch["target_lang"] >= 0
     return Window(
         updates=window.updates + 1,
         losses={name: window.losses[name] + total for name, total in sums.items()},
-        examples=window.examples + starts.sum(dtype=jnp.float32),
+        examples=window.examples + examples.sum(dtype=jnp.float32),
         present=present,
         first_bad=first_bad,
     )
@@ -376,7 +376,7 @@ class Session:
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
         """Counts the operations an update needs: those of its mean sentence pair, so many times."""
         many = max(examples, 1.0)
-        mean = Sentence(tokens[SOURCE] / many, tokens[TARGET] / many)
+        mean = Sentence(*(tokens.get(role, 0.0) / many for role in (SOURCE, TARGET)))
         views = self._learner.views
         read = {view: tokens[view.prefix + SOURCE] / many for view in views}
         return many * self._learner.train_flops(mean, read)
@@ -455,8 +455,7 @@ def _make_pipeline(
         cache,
         learner.model.layout,
         config.data,
-        register_factor=config.model.register_factor,
-        views=views_of(config),
+        extras=Extras.of(config),
         seed=config.train.seed,
         share=RowShare(own_shards(mesh), batch_shards(mesh)),
     )

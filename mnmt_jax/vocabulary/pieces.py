@@ -285,6 +285,11 @@ class Vocabulary:
             pieces = tuple(self.model_pieces[i] for i in self._shared_to_spm[3:].tolist())
         return (*pieces, *(piece for piece, _ in self.copies), *self.added_pieces)
 
+    @property
+    def mask_id(self) -> int:
+        """Id of what stands for a hidden token: `<s>` if there is one, as in fairseq, else unk."""
+        return self.unk_id + (self.named_pieces[:1] == ("<s>",))
+
     @functools.cached_property
     def tag_ids(self) -> np.ndarray:
         """Tag id of each language, int32 `[languages]`."""

@@ -122,12 +122,14 @@ def test_every_example_once_per_epoch(sizes, temperature, chunk, seed):
     schedule = Schedule(names, tuple(sizes), temperature, seed, chunk)
     chunks = [schedule.chunk(number) for number in range(12)]
     for number, size in enumerate(sizes):
-        shown = np.concatenate([index[task == number] for task, index in chunks])
+        shown = np.concatenate([index[task == number] for task, index, _ in chunks])
+        epochs = np.concatenate([epoch[task == number] for task, _, epoch in chunks])
         for start in range(0, len(shown), size):
             epoch = shown[start : start + size]
             assert len(set(epoch.tolist())) == len(epoch)
             assert epoch.min() >= 0 and epoch.max() < size
-    total = sum(len(task) for task, _ in chunks)
+            assert set(epochs[start : start + size].tolist()) == {start // size}
+    total = sum(len(task) for task, _, _ in chunks)
     assert abs(total - 12 * chunk) <= len(sizes)
 
 

@@ -1,0 +1,142 @@
+"""Text of single languages, as corpora whose directions lead from a language to itself.
+
+A line is a pair whose source is empty: what a language model reads is the target. So vocabularies,
+caches and batches are made of it as of pairs.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, is_new
+from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import Direction
+
+
+class OneSide(Corpus):
+    """Serves the text of a corpus of pairs language by language, each sentence once.
+
+    Of two opposite directions, which have the same text, one is read. Keeps 8 bytes (of a hash) per
+    sentence of a language in memory.
+
+    Args:
+        corpus: of pairs.
+        directions: whose training text is taken; of other splits, each language's is that of the
+            first direction that has it.
+    """
+
+    least_languages = 1
+
+    def __init__(self, corpus: Corpus, directions: Iterable[Direction]) -> None:
+        self._corpus = corpus
+        self._directions = tuple(dict.fromkeys(directions))
+        codes = dict.fromkeys(itertools.chain(*self._directions))
+        super().__init__(corpus.name, [code for code in corpus.languages if code in codes])
+
+    def splits(self) -> tuple[str, ...]:
+        """Lists the splits of the corpus."""
+        return self._corpus.splits()
+
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists each language that the split has, from itself to itself."""
+        known = {code for direction in self._sources(split) for code in direction}
+        return tuple((code, code) for code in self.languages if code in known)
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields an empty source and a sentence of the language; see the base class."""
+        check_own(self, split, direction)
+        sides = [
+            (pair, pair.index(direction[0]))
+            for pair in self._sources(split)
+            if direction[0] in pair
+        ]
+        known: set[bytes] = set()
+        for pair, side in sides if split == "train" else sides[:1]:
+            for sentences in self._corpus.pairs(split, pair):
+                if is_new((sentences[side],), known):
+                    yield "", sentences[side]
+
+    def _sources(self, split: str) -> Sequence[Direction]:
+        """Returns the directions that are read, one of two opposite ones."""
+        wanted = [pair for pair in self._corpus.directions(split) if pair in self._directions]
+        return [pair for pair in wanted if not (pair[::-1] in wanted and pair > pair[::-1])]
+
+
+class TextFiles(FileCorpus):
+    """Reads files of one sentence a line, of one language each.
+
+    Args:
+        name: name of the corpus.
+        pattern: path with `{language}`, with `{split}` unless all is training text, and with `*`
+            where a language has several files, which are read in the order of their names, such as
+            "news/news.*.{language}.shuffled.deduped.gz". A file may be gzip.
+        languages: codes.
+        splits: the files' word for each split.
+        cleaning: what makes a line bad and what becomes of it.
+    """
+
+    least_languages = 1
+
+    def __init__(
+        self,
+        name: str,
+        pattern: str,
+        languages: Sequence[str],
+        *,
+        splits: Mapping[str, str],
+        cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
+    ) -> None:
+        if "{language}" not in pattern:
+            raise UserError(f"pattern {pattern!r}: must have {{language}}")
+        words = splits if "{split}" in pattern else {"train": ""}
+        super().__init__(name, languages, words, cleaning)
+        self._found = {
+            (split, code): self._paths(pattern.replace("{split}", word).replace("{language}", code))
+            for split, word in words.items()
+            for code in self.languages
+        }
+        if not any(self._found.values()):
+            raise NoFilesError(
+                f"corpus {name!r}: no files match {pattern} for languages "
+                f"{' '.join(self.languages)}"
+            )
+
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Lists each language that has a file, from itself to itself."""
+        return tuple((code, code) for code in self.languages if self._found.get((split, code)))
+
+    def files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Lists the language's files."""
+        return self._found[split, direction[0]]
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yields an empty source and a sentence of the language; see the base class."""
+        check_own(self, split, direction)
+        for _, sentence in self._clean(split, direction):
+            yield "", sentence
+
+    def _read(self, split: str, direction: Direction) -> Iterator[Line]:
+        for path in self.files(split, direction):
+            for number, line in enumerate(read_lines(path, self._max_bytes), start=1):
+                yield Line((line, line), (f"{path}:{number}",) * 2)
+
+    @staticmethod
+    def _paths(pattern: str) -> tuple[str, ...]:
+        return tuple(sorted({*glob.glob(pattern), *glob.glob(f"{pattern}.gz")}))
+
+
+def check_own(corpus: Corpus, split: str, direction: Direction) -> None:
+    """Checks that a corpus of single languages has text of a language.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if direction not in corpus.directions(split):
+        known = " ".join(code for code, _ in corpus.directions(split)) or "none"
+        raise UserError(
+            f"corpus {corpus.name!r}: {split} has no text of {'-'.join(dict.fromkeys(direction))} "
+            f"alone; it has {known}"
+        )
