@@ -33,6 +33,7 @@ from mnmt_jax.data.converter import (
     views_of,
 )
 from mnmt_jax.decoding.lines import length_limit
+from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
 from mnmt_jax.distributed.sharding import batch_sharding, make_mesh, replicated
@@ -41,7 +42,7 @@ from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, abstract_state, make_init, shardings_of
 from mnmt_jax.training.train import train_step
-from mnmt_jax.vocabulary.special_ids import EOS_ID
+from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
 
 PROGRAMS = ("train_step", "prefill", "decode_step")
 
@@ -52,7 +53,9 @@ _TOO_LARGE = re.compile(
 _TOKENS = 32  # a side of a sentence pair, where FLOPs are counted
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
-_NO_VOCABULARY: Any = types.SimpleNamespace(tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID)
+_NO_VOCABULARY: Any = types.SimpleNamespace(
+    tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID, unk_id=UNK_ID, mask_id=UNK_ID, size=UNK_ID + 2
+)
 # libtpu must not ask for the facts of a machine it is not on, nor complain of them.
 _LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -132,6 +135,8 @@ class Ahead:
         """
         if unknown := [name for name in programs if name not in PROGRAMS]:
             raise UserError(f"--programs: {unknown[0]!r} must be one of {', '.join(PROGRAMS)}")
+        if self.config.model.layout in LANGUAGE_MODELS and [*programs] != ["train_step"]:
+            raise UserError("--programs: a language model has one program; pass train_step alone")
         chip = chip_of(self.devices[0].device_kind)
         return {
             "chip": self.devices[0].device_kind,

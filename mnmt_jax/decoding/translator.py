@@ -26,6 +26,7 @@ from mnmt_jax.decoding.lines import (
     translate_lines,
     with_others,
 )
+from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import UserError, counted
 from mnmt_jax.languages import LANGUAGES
 from mnmt_jax.model.network import build_model
@@ -68,6 +69,7 @@ class Translator:
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         model = build_model(config.model, vocabulary.size)
+        check_translates(model.layout)
         instruction = get_instruction(config.data.instruction)
         self._system = System(model, params, vocabulary, instruction, mesh)
 

@@ -164,6 +164,8 @@ class Layout:
             UserError: otherwise.
         """
         legal = self.layers_with(role)
+        if not legal:
+            raise UserError(f"{field}={layer}: layout '{self.name}' has no {role}; choose another")
         if layer not in legal:
             raise UserError(
                 f"{field}={layer}: layout '{self.name}' has {role} states after the layers "

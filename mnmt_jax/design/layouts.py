@@ -78,6 +78,19 @@ LAYOUTS = {row.name: row for row in _ROWS}
 LANGUAGE_MODELS = {row.name: row for row in _LANGUAGE_MODELS}
 
 
+def check_translates(layout: Layout) -> None:
+    """Checks that a model turns sources into targets.
+
+    Raises:
+        UserError: if it is a language model.
+    """
+    if layout.name in LANGUAGE_MODELS:
+        raise UserError(
+            f"Model.layout='{layout.name}' is a language model: it has no source and target to "
+            f"translate; graft it (method 'graformer'), or choose one of {', '.join(LAYOUTS)}"
+        )
+
+
 def get_layout(name: str, stage_layers: tuple[int, ...]) -> Layout:
     """Returns a row of the table with its layer counts set.
 

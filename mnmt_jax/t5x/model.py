@@ -25,7 +25,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.converter import Extras, make_converter
 from mnmt_jax.decoding.lines import length_limit
 from mnmt_jax.decoding.score import score_labels
-from mnmt_jax.design.layouts import LANGUAGES
+from mnmt_jax.design.layouts import LANGUAGES, check_translates
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.sharding import make_mesh, parameter_axes
 from mnmt_jax.errors import UserError
@@ -116,6 +116,12 @@ class TranslationModel(models.BaseTransformerModel):
         pieces = vocabulary.vocabulary
         config = config.fitted(pieces.languages)
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
+        if not learner.model.layout.grows:
+            raise UserError(
+                f"Model.layout='{config.model.layout}': t5x's pipeline makes no masks; train with "
+                "'mnmt train'"
+            )
+        check_translates(learner.model.layout)
         if learner.before:
             raise UserError(
                 f"t5x's trainer has one optimizer and '{learner.before[0].name}' needs its own; "
