@@ -24,6 +24,10 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import Foreign, check_supported
 from mnmt_jax.interchange.golden import two_stage_layout
 from mnmt_jax.interchange.language_branches import branch_settings, branches_of, with_languages
+from mnmt_jax.interchange.language_models import (
+    language_model_arguments,
+    language_model_settings,
+)
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params, written_tensors
 from mnmt_jax.interchange.token_table import (
     SPECIALS,
@@ -95,7 +99,8 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
         raise UserError(f"{path}: no fairseq checkpoint: it has no 'model'")
     arguments = _arguments(path, data)
     tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
-    model = _model(path, arguments)
+    found = language_model_settings(path, arguments, tensors)
+    model = found or _model(path, arguments)
     branches = branches_of(arguments, tensors, model.stage_layers[0])
     fit = None
     if branches:
@@ -104,9 +109,10 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     names = arguments.get("langs")
     languages = names.split(",") if isinstance(names, str) else names
     table = None if vocabulary is None else read_fairseq_table(vocabulary, languages or None)
-    beam = 5 if "register_factor" in arguments else 4
-    decode = Decode(beam_size=beam)
-    instruction = _instruction(path, arguments)
+    decode = Decode(beam_size=5 if "register_factor" in arguments else 4)
+    instruction = "3" if found else _instruction(path, arguments)
+    if found:  # Graformer, section 4.2
+        decode = Decode(beam_size=5, length_penalty=0.6)
     return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
 
 
@@ -161,7 +167,7 @@ def _arguments(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
             found |= vars(part)
         elif isinstance(part, Mapping):
             found |= part
-    if "decoder_layers" not in found:
+    if not {"decoder_layers", "encoder_layers"} & found.keys():
         raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
     return found
 
@@ -252,6 +258,8 @@ _LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def _export_arguments(config: Config) -> dict[str, Any]:
     model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
+    if own := language_model_arguments(model):
+        return _language_model_arguments(config, own)
     if model.layout not in _LAYOUT_ARGUMENTS:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
@@ -290,6 +298,47 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     if is_register:
         found["register_factor"] = model.register_factor
     return found | _method_arguments(model, "attention_position_bias" in found)
+
+
+def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what Graformer's fairseq is told of a model; `own` is what the architecture is.
+
+    Raises:
+        UserError: if tags stand elsewhere than there.
+    """
+    model, name = config.model, config.data.instruction
+    if INSTRUCTIONS[name] != INSTRUCTIONS["3"]:
+        raise UserError(
+            f"Data.instruction='{name}' with '{model.layout}' has no counterpart in fairseq: "
+            "there the target starts from its tag and the source has none ('3')"
+        )
+    stages = {"masked_lm": ("encoder",), "causal_lm": ("decoder",)}
+    sides = stages.get(model.layout, ("encoder", "decoder"))
+    first, *rest = model.stage_layers
+    layers = dict(zip(sides, (first, sum(rest)), strict=False))
+    found = {
+        f"{side}_{setting}": value
+        for side in sides
+        for setting, value in {
+            "layers": layers[side],
+            "embed_dim": model.embed,
+            "ffn_embed_dim": model.mlp,
+            "attention_heads": model.heads,
+            "normalize_before": model.norm == "pre",
+            "learned_pos": "learned" in model.positions,
+        }.items()
+    }
+    return {
+        **own,
+        **found,
+        "activation_fn": model.activation,
+        "no_scale_embedding": not model.embedding_scale,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "share_all_embeddings": False,
+        "decoder_langtok": True,
+        "lang_tok_replacing_bos_eos": True,
+    }
 
 
 def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
