@@ -1,0 +1,120 @@
+"""Masks: how many, which, what stands for them, and that they follow from a sentence's key."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Data
+from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
+from mnmt_jax.data.masking import mask, mask_counts
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.masking import Masking
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods import masking as method
+from mnmt_jax.vocabulary.order import mix64
+from tests.parity.reference import FOLDER
+from tests.unit import made_text
+
+SYMBOL, DRAWN = 2, range(3, 60)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted([*FOLDER.glob("mask_counts*.npz"), *FOLDER.glob("methods/mask_counts*.npz")]),
+    ids=lambda path: path.stem,
+)
+def test_as_many_as_the_authors_ask_for(path):
+    with np.load(path) as golden:
+        lengths, uniform = golden["sentence_length"], golden["u"]
+        found = mask_counts(lengths[:, None], uniform[None], float(golden["mask_prob"]))
+        np.testing.assert_array_equal(found, golden["selected_count"])
+        assert found.min() == 0 and found.max() > 5
+
+
+def masked(counts, keys, masking=Masking()):  # noqa: B008
+    tokens = np.arange(sum(counts), dtype=np.int32) % 50 + 100  # none of those drawn
+    return tokens, *mask(
+        tokens, np.array(counts), keys, masking=masking, symbol=SYMBOL, drawn=DRAWN
+    )
+
+
+def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
+    counts = [20] * 20_000
+    tokens, hidden, chosen = masked(counts, mix64(7, np.arange(len(counts))))
+    by_place = chosen.reshape(-1, 20)
+    assert set(by_place.sum(axis=1).tolist()) == {3}  # floor(0.15 x 20 + u)
+    np.testing.assert_allclose(by_place.mean(axis=0), 0.15, atol=0.01)
+    assert (hidden[~chosen] == tokens[~chosen]).all()
+    of_chosen = hidden[chosen]
+    assert np.mean(of_chosen == SYMBOL) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(of_chosen == tokens[chosen]) == pytest.approx(0.1, abs=0.01)
+    drawn = of_chosen[(of_chosen != SYMBOL) & (of_chosen != tokens[chosen])]
+    shares = np.bincount(drawn, minlength=60)[3:] / len(drawn)
+    np.testing.assert_allclose(shares, 1 / len(DRAWN), atol=0.008)
+
+
+def test_masks_follow_from_the_key_of_the_sentence_alone():
+    keys = mix64(1, np.arange(5))
+    counts = [9, 1, 30, 14, 9]
+    _, hidden, chosen = masked(counts, keys)
+    ends = np.cumsum(counts)[:-1]
+    for number, key in enumerate(keys):
+        alone = mask(
+            np.split(masked(counts, keys)[0], ends)[number],
+            np.array(counts[number : number + 1]),
+            key[None],
+            masking=Masking(),
+            symbol=SYMBOL,
+            drawn=DRAWN,
+        )
+        np.testing.assert_array_equal(alone[0], np.split(hidden, ends)[number])
+        np.testing.assert_array_equal(alone[1], np.split(chosen, ends)[number])
+    _, other, _ = masked(counts, mix64(2, np.arange(5)))
+    assert (other != hidden).any()
+
+
+def batch_of(layout, key=3, instruction="3"):
+    data = Data(instruction=instruction, rows=2, source_length=16, target_length=24, max_segments=3)
+    converter = make_converter(
+        made_text.vocabulary(), get_layout(layout, (1,)), data, Extras(masking=Masking(share=0.5))
+    )
+    rng = np.random.default_rng(0)
+    sentences = [rng.integers(3, 40, size) for size in (4, 6, 9)]
+    examples = [
+        Example(np.zeros(0, np.int32), s, 1, 1, 0, key + n) for n, s in enumerate(sentences)
+    ]
+    rows = [examples[:2], examples[2:]]
+    return converter, sentences, converter.batch(segments_from_rows(rows), 2)
+
+
+def test_a_masked_row_holds_the_sentence_with_eos_and_asks_for_what_is_hidden():
+    converter, sentences, batch = batch_of("masked_lm")
+    assert not [name for name in batch if name.startswith("target_") and name != "target_lang"]
+    whole = np.concatenate([np.append(sentence, 1) for sentence in sentences])  # eos is 1
+    ids, labels, tokens = (batch[f"source_{n}"] for n in ("segment_ids", "labels", "tokens"))
+    present = ids != 0
+    asked = labels >= 0
+    assert (labels[~present] == -1).all() and 6 <= asked.sum() <= 14
+    np.testing.assert_array_equal(np.where(asked, labels, tokens)[present], whole)
+    assert converter.lengths.target == converter.lengths.source == 16
+
+
+def test_a_causal_model_reads_the_tag_and_then_the_sentence():
+    converter, sentences, batch = batch_of("causal_lm")
+    assert not [name for name in batch if name.startswith("source_") and name != "source_lang"]
+    tag = made_text.vocabulary().tag_ids[1]
+    np.testing.assert_array_equal(batch["target_tokens"][1, :10], [tag, *sentences[2]])
+    np.testing.assert_array_equal(batch["target_labels"][1, :10], [*sentences[2], 1])
+    assert converter.lengths.source == converter.lengths.target == 24
+
+
+@pytest.mark.parametrize("settings", [{"share": 0.0}, {"random": 0.6, "kept": 0.5}, {"share": 1.0}])
+def test_shares_that_cannot_be_are_refused(settings):
+    with pytest.raises(UserError, match="Masking"):
+        method.Masking(**settings)
+
+
+def test_settings_reach_the_masks():
+    found = dataclasses.asdict(method.Masking(share=0.3, random=0.0, kept=0.2).masking())
+    assert found == {"share": 0.3, "random": 0.0, "kept": 0.2}
