@@ -135,8 +135,8 @@ def _po_units(path: str) -> Iterator[Unit]:
         encoding = check_po_lines(path, polib.detect_encoding(path))
         entries = polib.pofile(path, encoding=encoding)
     except (OSError, UnicodeError) as error:
-        if line := re.search(r"\(line (\d+)\)", str(error)):
-            said = f"{path}:{line[1]}: nothing that belongs behind the lines before it"
+        if line := re.match(r".*\(line (\d+)\)", str(error), re.DOTALL):
+            said = f"{path}:{line[1]}: a line that does not belong behind those before it"
         else:
             said = f"{path}: not a PO file ({one_line(error)})"
         raise UserError(f"{said}; mend the file, or export it again") from None

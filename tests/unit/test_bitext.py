@@ -285,7 +285,7 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
         ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, \.xliff, \.po, XLIFF"),
         ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; mend the file"),
         ("a.po", 'msgid "a "b" c"\n', r'a\.po:1: text behind the closing quote; .* \\"; mend'),
-        ("a.po", 'msgid "a"\nmsgid "b"\n', r"a\.po:2: nothing that belongs behind .*; mend"),
+        ("a.po", 'msgid "a"\nmsgid "b"\n', r"a\.po:2: a line that does not belong behind .*; mend"),
         ("a.po", "x\0", r"a\.po:1: neither a comment"),
         (
             "a.xlf",
