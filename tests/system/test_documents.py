@@ -173,8 +173,9 @@ def test_evaluation(root):
     made_pages.flores(root, made_text.LANGUAGES)
     made_pages.ted19(root)
     run_page("docs/evaluation.md", root)
-    result = read_result(root / "OUT")
+    result = read_result(root / "TED")
     assert result.task == "ted19" and len(result.directions) == 2
+    assert read_result(root / "OUT").task == "flores"
 
 
 def test_methods(root, monkeypatch):
