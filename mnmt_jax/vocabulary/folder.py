@@ -47,8 +47,8 @@ def check_vocabulary_folder(
     if not path.is_file():
         check_output(Path(directory))
     elif path.stat().st_size and not overwrite:
-        found = read_object(path, remedy="replace the vocabulary with --overwrite")
-        if fingerprint is None or found.get("fingerprint") != fingerprint:
+        remedy = "replace the vocabulary with --overwrite"
+        if read_object(path, "fingerprint", remedy=remedy)["fingerprint"] != fingerprint:
             raise UserError(
                 f"--output={directory}: holds a vocabulary; choose another folder, or replace it "
                 "with --overwrite"
