@@ -370,11 +370,7 @@ def test_what_polib_writes_is_read(tmp_path, charset, end):
     texts = [text for text in texts if charset != "iso-8859-1" or "\u2028" not in text]
     made += [polib.POEntry(msgid=f"{n} {t}", msgstr=t, comment=t) for n, t in enumerate(texts)]
     path = tmp_path / "a.po"
-<<<<<<< HEAD
-    encoding = "utf-8" if charset in ("CHARSET", "hex") else charset
-=======
     encoding = {"CHARSET": "utf-8-sig", "hex": "utf-8"}.get(charset, charset)
->>>>>>> na
     path.write_bytes(str(made).replace("\n", end).encode(encoding))
     read = [unit.texts["de"] for unit in read_units(str(path))]
     assert read == [" ".join(text.split()) for text in texts]
