@@ -31,21 +31,15 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.json_objects import differing, read_object
 from mnmt_jax.files.partial import write_text
-from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 
 _STEPS = "Train.steps="
 # Settings that change nothing of what a round makes.
-_FREE = {
-    "Data.cache",
-    "Data.tasks",
-    "Data.validation_examples",
-    *(f"Train.{name}" for name in ("log_every", "eval_every", "save_every", "loss_chunk")),
-    *(f"Train.{name}" for name in ("keep_last", "keep_best", "best_by")),
-}
+_FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,6 +77,7 @@ class Rounds:
         origin, first = self.origin, self._translator(self.origin)
         self._claim(folder, first)
         translator: Translator | None = first
+        del first  # of two names one would keep it in memory
         for number in range(1, rounds + 1):
             _say(f"round {number} of {rounds}")
             place = folder / f"round_{number}"
@@ -202,7 +197,7 @@ class Rounds:
             for name, value in as_facts(section).items()
         }
         steps = {"Train.steps": config.train.steps if self._steps_given else "an epoch"}
-        return {name: value for name, value in found.items() if name not in _FREE} | steps
+        return {name: value for name, value in found.items() if name.lower() not in _FREE} | steps
 
     def _claim(self, folder: Path, translator: Translator) -> None:
         """Notes what the rounds are made by, or checks that they are.
@@ -213,7 +208,6 @@ class Rounds:
         file = folder / "back_translation.json"
         facts = translator.made_by(translator.decoding(self.beam_size)) | self._training_facts()
         facts |= PseudoPairs(self.cache, self.draws).facts()
-        facts = json.loads(json.dumps(facts))
         if not file.is_file():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UserError(f"--workdir={folder}: is there already; choose another folder")
@@ -221,7 +215,7 @@ class Rounds:
             write_text(file, json.dumps(facts, indent=1) + "\n")
             return
         before = read_object(file, remedy="remove it to start these rounds anew")
-        if changed := [name for name in sorted(before | facts) if before.get(name) != facts[name]]:
+        if changed := differing(before, facts):
             raise UserError(
                 f"--workdir={folder}: its rounds are made with other settings ({listed(changed)}); "
                 "give the same ones, or choose another folder"

@@ -33,7 +33,7 @@ from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
-_MAY_CHANGE = (
+MAY_CHANGE = (
     "data.cache",
     "model.attention",
     "model.remat",
@@ -300,7 +300,7 @@ def changed_fields(before: Config, after: Config) -> list[str]:
                 if values[0] == values[1]:
                     changed += itertools.chain(*map(_changed_settings, *methods))
             name = f"{section.name}.{field.name}"
-            free = section.name in _MAY_CHANGE or name in _MAY_CHANGE
+            free = section.name in MAY_CHANGE or name in MAY_CHANGE
             if name == "train.steps" and after.optimizer.schedule == "cosine":
                 free = False  # the schedule ends at the last step, so every rate would change
             if values[0] != values[1] and not free:
