@@ -19,7 +19,7 @@ for seed in 1 2 3; do
             --gin.Data.cache="'$directory/cache'" \
             --gin.Train.steps=3000 --gin.Train.seed="$seed"
         "$python" scripts/evaluate.py --run "$run" --task cldr_quickstart --limit 200 \
-            --output "$run/report" > /dev/null
+            --output "$run/report" --overwrite > /dev/null
     done
 done
 "$python" benchmarks/seeds.py "$directory"/{prefix,register}_*

@@ -27,7 +27,7 @@ for model in "${models[@]}"; do
         --gin.Data.cache="'$cache'"
     echo "== $model: translating and scoring" >&2
     "$python" scripts/evaluate.py --run "$directory/$model" --task cldr_quickstart --limit 200 \
-        --output "$directory/$model/report" > /dev/null
+        --output "$directory/$model/report" --overwrite > /dev/null
 done
 
 "$python" scripts/compare.py "$directory/prefix/report" "$directory/register/report" \

@@ -55,6 +55,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *gin_configs/models/*", _WIDTH),
     ("scripts/train.py *_tiny.gin*", ("--gin.Model.stage_layers=(1,)",)),
     ("scripts/train.py *gin_configs/models/two_stage*", ("--gin.Model.stage_layers=(1, 1)",)),
+    ("scripts/train.py *encoder_decoder_tiny.gin*", ("--gin.Model.stage_layers=(2, 2)",)),
     # A published model's vocabulary is its own; a made cache has another.
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
     ("scripts/train.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
@@ -115,6 +116,8 @@ LISTED: Mapping[str, str] = {
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
     "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",
+    "mnmt train --gin.Model.methods=\"('lcs',)\"": "tests/system/test_learning.py trains one",
+    "mnmt train --gin.Train.methods=\"('mrasp2',)\"": "tests/system/test_learning.py trains one",
     "pip install ": "installs packages",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",

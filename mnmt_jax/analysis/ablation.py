@@ -78,6 +78,7 @@ def ablate(
     *,
     directions: Sequence[Direction],
     targets: Mapping[str, Sequence[str]],
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Translates and scores with and without branches.
 
@@ -87,13 +88,14 @@ def ablate(
         output: gets an evaluation in `on` and one in `off`, continued if they are there.
         directions: to evaluate, of the benchmark's.
         targets: of source languages, those into which they were trained.
+        overwrite: whether finished evaluations that are not of these may be replaced.
 
     Returns:
         Facts: `rows` of the table and `directions`.
     """
     own = benchmark.only(directions)
-    on = evaluate(ablated.on, own, output / "on")
-    off = evaluate(ablated.off, own, output / "off")
+    on = evaluate(ablated.on, own, output / "on", overwrite=overwrite)
+    off = evaluate(ablated.off, own, output / "off", overwrite=overwrite)
     folders = {"on": output / "on", "off": output / "off"}
     rolled = {
         (direction, against): {

@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.evaluation.markup import Child
 from mnmt_jax.evaluation.page import generator_mark, html_page
+from mnmt_jax.files.json_objects import differing, read_object
 from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 
 FORMAT = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
 _JSON, _PAGE = "analysis.json", "analysis.html"
+# What an analysis is of; the same again may be replaced.
+_OWN = ("analysis", "run", "parameters", "task")
 
 
 def check_analysis_folder(output: str | Path) -> None:
@@ -28,6 +32,29 @@ def check_analysis_folder(output: str | Path) -> None:
     check_writable(folder)
     check_replaced(folder / _JSON, _is_analysis)
     check_replaced(folder / _PAGE, lambda text: _GENERATOR in text)
+
+
+def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
+    """Refuses to replace a finished analysis of another kind, run or task.
+
+    Args:
+        output: folder that `check_analysis_folder` has passed.
+        facts: of the analysis to make; those of `_OWN` are compared.
+
+    Raises:
+        UserError: if there is one; what earlier versions did not write is not compared.
+    """
+    path = Path(output) / _JSON
+    if not path.is_file() or not path.stat().st_size:
+        return
+    document = read_object(path, remedy="replace it with --overwrite")
+    found = {name: document[name] for name in _OWN if name in document}
+    wanted = {name: facts.get(name) for name in found}
+    if changes := differing(found, wanted):
+        raise UserError(
+            f"--output={output}: holds a finished analysis of something else "
+            f"({listed(changes)}); choose another folder, or replace it with --overwrite"
+        )
 
 
 def write_analysis(

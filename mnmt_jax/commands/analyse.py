@@ -30,6 +30,7 @@ from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.analysis.forced import Forced
+    from mnmt_jax.config.sections import Config
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.languages import Direction
@@ -61,6 +62,11 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")
     parser.add_argument("--output", required=True, help="folder of analysis.json and analysis.html")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace a finished analysis of another kind, run or task",
+    )
     sentences = parser.add_argument_group("sentences")
     sentences.add_argument(
         "--task", help="corpus or mixture whose test split is read; files of your own: their name"
@@ -121,8 +127,7 @@ def main() -> None:
         "ablation": _ablation,
         "scales": _scales,
     }[flags.kind](flags, gin_files, bindings)
-    facts = {"analysis": flags.kind, "run": Path(flags.run).resolve().name, **made}
-    page = write_analysis(flags.output, facts, page_title(facts), draw(facts))
+    page = write_analysis(flags.output, made, page_title(made), draw(made))
     print(f"Page: {page}", file=sys.stderr)
 
 
@@ -169,14 +174,15 @@ def _of_sentences(
     system = in_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
-    every, task = _forced(flags, translator)
+    origin = _origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    every = _forced(flags, translator)
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         found = attributions(system, every, longest, layers, flags.nodes or NODES)
     else:
         found = attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
     targets = "output" if _own_output(flags) else "reference"
-    return {**_origin(translator), "task": task, "targets": targets, **found}
+    return {**origin, "targets": targets, **found}
 
 
 def _scales(
@@ -188,7 +194,8 @@ def _scales(
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     system = translator.system
-    return {**_origin(translator), **branch_scales(system.model, system.params)}
+    origin = _origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    return {**origin, **branch_scales(system.model, system.params)}
 
 
 def _ablation(
@@ -218,6 +225,7 @@ def _ablation(
         for switch in (ON, OFF)
     )
     ablated = Ablated(on, off, languages)
+    origin = _origin(flags, on.config, on.identity, on.decoding["checkpoint"])
     benchmark = _benchmark(flags, ablated.languages)
     directions = _directions(flags.directions, benchmark, ablated.on.supervised)
     if flags.supervised_targets:
@@ -225,25 +233,47 @@ def _ablation(
         targets = supervised_targets(pairs, pairs)
     else:
         targets = supervised_targets(benchmark.directions, ablated.on.supervised)
-    found = ablate(ablated, benchmark, Path(flags.output), directions=directions, targets=targets)
-    model, decoding = ablated.on.config.model, ablated.on.decoding
-    origin = {"layout": model.layout, "checkpoint": decoding["checkpoint"]}
-    return {**origin, "task": flags.task, "decoding": dict(decoding), **found}
+    found = ablate(
+        ablated,
+        benchmark,
+        Path(flags.output),
+        directions=directions,
+        targets=targets,
+        overwrite=flags.overwrite,
+    )
+    return {**origin, "decoding": dict(on.decoding), **found}
 
 
-def _origin(translator: Translator) -> Mapping[str, Any]:
-    return {
-        "layout": translator.config.model.layout,
-        "checkpoint": f"step {translator.step}",
+def _origin(
+    flags: argparse.Namespace, config: Config, identity: Mapping[str, Any], checkpoint: str
+) -> dict[str, Any]:
+    """Returns the facts of what is analysed.
+
+    Raises:
+        UserError: if a finished analysis of something else would be replaced.
+    """
+    from mnmt_jax.analysis.analysis_files import check_finished
+
+    task = Path(flags.input).name if flags.input else flags.task
+    facts = {
+        "analysis": flags.kind,
+        "run": Path(flags.run).resolve().name,
+        "parameters": identity["parameters"],
+        "layout": config.model.layout,
+        "checkpoint": checkpoint,
+        **({"task": task} if task else {}),
     }
+    if not flags.overwrite:
+        check_finished(flags.output, facts)
+    return facts
 
 
 def _own_output(flags: argparse.Namespace) -> bool:
     return bool(flags.input) or flags.targets == "output"
 
 
-def _forced(flags: argparse.Namespace, translator: Translator) -> tuple[list[Forced], str]:
-    """Returns the sentences that the flags name, and what to call them."""
+def _forced(flags: argparse.Namespace, translator: Translator) -> list[Forced]:
+    """Returns the sentences that the flags name."""
     from mnmt_jax.analysis.forced import force
     from mnmt_jax.runs.run_directory import RunDirectory
 
@@ -251,19 +281,18 @@ def _forced(flags: argparse.Namespace, translator: Translator) -> tuple[list[For
         lines = list(read_lines(flags.input, [] if flags.on_bad_line == "drop" else None))
         pair = (flags.source, flags.target)
         found = [force(translator, pair, lines[: flags.limit or None], None, flags.beam_size)]
-        task = flags.input
     else:
         benchmark = _benchmark(flags, translator.languages)
         trained = RunDirectory.open(flags.run).trained_directions()
-        found, task = [], flags.task
+        found = []
         for pair in _directions(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
             references = None if _own_output(flags) else texts.references
             found.append(force(translator, pair, texts.sources, references, flags.beam_size))
     kept = [forced for forced in found if forced.examples]
     if not kept:
-        raise UserError(f"{task}: no sentence that is not blank")
-    return kept, task
+        raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
+    return kept
 
 
 def _benchmark(flags: argparse.Namespace, languages: Sequence[str]) -> Benchmark:

@@ -72,6 +72,8 @@ def main() -> int | None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     if flags.output and flags.rounds:
         raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
+    if flags.output and any(binding.startswith("Train.") for binding in bindings):
+        raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
     if flags.workdir and flags.round:
         raise UserError("--round is for --output; --workdir counts rounds itself")
     import_modules(flags.module_import)
@@ -79,7 +81,7 @@ def main() -> int | None:
     if flags.workdir:
         stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
         return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
-    cache = rounds.write_cache(rounds.origin, Path(flags.output), flags.round or 1)
+    cache = rounds.write_cache(Path(flags.output), flags.round or 1)
     trained = cache.tasks_with("train")
     examples = {name: cache.split(name, "train").examples for name in trained}
     print(json.dumps({"output": flags.output, "examples": examples}, indent=2))

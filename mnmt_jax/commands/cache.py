@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,14 @@ def main() -> None:
     from mnmt_jax.data.mixtures import MIXTURES
     from mnmt_jax.data.taken import taken_tasks
 
+    builtin = arguments.mixture is None or arguments.mixture in MIXTURES
+    if builtin and arguments.also and not arguments.vocabulary:
+        raise UserError(
+            "--also needs --vocabulary, that of the cache, e.g. --vocabulary "
+            f"{os.path.join(arguments.also[0], 'vocabulary')}"
+        )
     check_absent(arguments.output, arguments.overwrite)
     others = [TokenCache.open(folder) for folder in arguments.also]
-    builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
         arguments.output,

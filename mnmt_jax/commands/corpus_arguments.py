@@ -204,7 +204,7 @@ def file_corpus(
             corpus = TsvFile(name, pattern, languages or None, **options)
         else:
             corpus = ParallelFiles(name, pattern, languages, **options)
-        return _with_all_languages(corpus, pattern)
+        return _with_all_languages(corpus, listed(arguments.bitext or [pattern]))
     except NoFilesError as error:
         words = {s: likely_word(pattern, languages, s) for s in splits if "{split}" in pattern}
         found = ",".join(f"{split}={word}" for split, word in words.items() if word)
@@ -287,16 +287,28 @@ def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) 
     return splits if only is None else {split: splits[split] for split in only}
 
 
-def _with_all_languages(corpus: Corpus, pattern: str) -> Corpus:
-    """Returns the corpus unless a language that was asked for has no text in it."""
+def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
+    """Returns the corpus unless a language that was asked for has no text in it.
+
+    Args:
+        corpus: of files.
+        place: what the user calls them.
+
+    Raises:
+        UserError: otherwise; of languages that meet none of the others, names one without text.
+    """
     directions = (pair for split in corpus.splits() for pair in corpus.directions(split))
-    found = set(itertools.chain.from_iterable(directions))
-    if missing := [code for code in corpus.languages if code not in found]:
-        others = (code for code in corpus.languages if code != missing[0])
-        pair = (next(others, missing[0]), missing[0])
-        files = [file for s in corpus.splits() for file in corpus.missing_files(s, pair)]
+    paired = set(itertools.chain.from_iterable(directions))
+    if alone := [code for code in corpus.languages if code not in paired]:
+        present = corpus.present()
+        missing = next((code for code in alone if code not in present), alone[0])
+        others = sorted(corpus.languages, key=lambda code: code not in paired)
+        other = next((code for code in others if code != missing), missing)
+        files = [
+            file for s in corpus.splits() for file in corpus.missing_files(s, (other, missing))
+        ]
         raise UserError(
-            f"--languages: {pattern} has no text in '{missing[0]}'"
+            f"--languages: {place} has no text in '{missing}'"
             f"{f', no file {listed(files)}' if files else ''}; add its files, or leave it out"
         )
     return corpus

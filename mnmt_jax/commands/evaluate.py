@@ -33,6 +33,11 @@ def make_parser() -> CommandParser:
         help="all, supervised (trained on) or zero_shot; default: all",
     )
     parser.add_argument("--output", required=True, help="folder; run again, it continues there")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace a finished evaluation by another model or search, or of another task",
+    )
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)
     add_pivot(parser)
@@ -103,6 +108,13 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    result = evaluate(subject, benchmark, flags.output, which=flags.directions, further=further)
+    result = evaluate(
+        subject,
+        benchmark,
+        flags.output,
+        which=flags.directions,
+        further=further,
+        overwrite=flags.overwrite,
+    )
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)

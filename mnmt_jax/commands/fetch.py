@@ -84,7 +84,8 @@ def _pages(arguments: argparse.Namespace) -> Iterator[tuple[dict[str, Path], lis
     with tempfile.TemporaryDirectory(prefix="mnmt_jax-") as temporary:
         tree, folder = Path(temporary) / "tree", Path(arguments.source or temporary)
         if not folder.is_dir():
-            raise UserError(f"--from={folder}: no such folder; {remedy}")
+            what = "is a file, not a folder" if folder.is_file() else "no such folder"
+            raise UserError(f"--from={folder}: {what}; {remedy}")
         if not arguments.source:
             print(f"downloading {len(names)} packages", file=sys.stderr)
             download_packages(list(names.values()), folder, remedy)

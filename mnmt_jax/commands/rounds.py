@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mnmt_jax.commands.unfinished import Unfinished
-from mnmt_jax.config.method import all_lasting
+from mnmt_jax.config.method import all_lasting, as_facts
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
 from mnmt_jax.data.converter import Extras
@@ -32,13 +32,15 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.json_objects import differing, read_object
 from mnmt_jax.files.partial import write_text
-from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 
 _STEPS = "Train.steps="
+# Settings that change nothing of what a round makes.
+_FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,37 +75,42 @@ class Rounds:
             UserError: if the folder's rounds are made by something else, or one cannot be made.
         """
         refuse_bucket(folder)
-        files, bindings = self.configuration
-        RunDirectory.open(self.origin.run).config(files, bindings)  # refuses what is no run
-        self._claim(folder)
-        origin = self.origin
+        origin, first = self.origin, self._translator(self.origin)
+        self._claim(folder, first)
+        translator: Translator | None = first
+        del first  # of two names one would keep it in memory
         for number in range(1, rounds + 1):
             _say(f"round {number} of {rounds}")
             place = folder / f"round_{number}"
             if (place / "cache").is_dir():
                 cache = TokenCache.open(place / "cache")
             else:
-                cache = self.write_cache(origin, place / "cache", number)
+                translator = translator or self._translator(origin)
+                cache = self._write_cache(translator, place / "cache", number)
+            translator = None  # its memory is the training's
             config = self._config(cache, number)
             if stopped := train(config, place / "run", (origin,)):
                 return stopped
             origin = Origin(place / "run")
         return None
 
-    def write_cache(self, origin: Origin, output: Path, number: int) -> TokenCache:
-        """Writes the real pairs, and pseudo pairs that a run makes.
+    def write_cache(self, output: Path, number: int) -> TokenCache:
+        """Writes the real pairs, and pseudo pairs that the run makes.
 
         Args:
-            origin: the run.
             output: the cache to be; what is translated until then is kept beside it.
-            number: of the round.
+            number: of the round, for its draws.
 
         Raises:
             UserError: if something is there, or the run has another vocabulary.
         """
+        if output.exists():
+            raise UserError(f"--output={output}: exists; choose another folder")
+        return self._write_cache(self._translator(self.origin), output, number)
+
+    def _write_cache(self, translator: Translator, output: Path, number: int) -> TokenCache:
         check_absent(output, overwrite=False)
         pairs = PseudoPairs(self.cache, dataclasses.replace(self.draws, round=number))
-        translator = self._translator(origin)
         decode = translator.decoding(self.beam_size)
         output.parent.mkdir(parents=True, exist_ok=True)
         left: list[int] = []
@@ -111,6 +118,12 @@ class Rounds:
             with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
                 translate = functools.partial(translator.as_completed, decode=decode)
                 kept.finish(_lines(pairs), translate, bar.update)
+            if not any(record["translation"].strip() for record in kept.records()):
+                kept.remove()
+                raise UserError(
+                    f"every translation is blank; train {translator.run} for longer, or translate "
+                    "with another checkpoint"
+                )
             cache = write_cache(
                 output,
                 self._tasks(pairs, _texts(kept.records(), left)),
@@ -157,7 +170,7 @@ class Rounds:
         seed = (config.train.seed + number) % 2**32
         model = config.model
         steps = config.train.steps
-        if not any(binding.replace(" ", "").startswith(_STEPS) for binding in bindings):
+        if not self._steps_given:
             pipeline = Pipeline(
                 cache,
                 get_layout(model.layout, model.stage_layers),
@@ -170,15 +183,32 @@ class Rounds:
         settings = dataclasses.replace(config.train, steps=steps, seed=seed, methods=methods)
         return dataclasses.replace(config, data=data, train=settings)
 
-    def _claim(self, folder: Path) -> None:
+    @property
+    def _steps_given(self) -> bool:
+        bindings = self.configuration[1]
+        return any(binding.replace(" ", "").startswith(_STEPS) for binding in bindings)
+
+    def _training_facts(self) -> dict[str, Any]:
+        """Returns the settings that decide what a round's training makes of its cache."""
+        config = RunDirectory.open(self.origin.run).config(*self.configuration)
+        sections = {"Data": config.data, "Optimizer": config.optimizer, "Train": config.train}
+        found = {
+            f"{title}.{name}": value
+            for title, section in sections.items()
+            for name, value in as_facts(section).items()
+        }
+        steps = {"Train.steps": config.train.steps if self._steps_given else "an epoch"}
+        return {name: value for name, value in found.items() if name.lower() not in _FREE} | steps
+
+    def _claim(self, folder: Path, translator: Translator) -> None:
         """Notes what the rounds are made by, or checks that they are.
 
         Raises:
             UserError: if they are made by something else.
         """
         file = folder / "back_translation.json"
-        facts = PseudoPairs(self.cache, self.draws).facts()
-        facts = json.loads(json.dumps(facts | {"beam_size": self.beam_size}))
+        facts = translator.made_by(translator.decoding(self.beam_size)) | self._training_facts()
+        facts |= PseudoPairs(self.cache, self.draws).facts()
         if not file.is_file():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UserError(f"--workdir={folder}: is there already; choose another folder")
@@ -186,7 +216,7 @@ class Rounds:
             write_text(file, json.dumps(facts, indent=1) + "\n")
             return
         before = read_object(file, remedy="remove it to start these rounds anew")
-        if changed := [name for name in sorted(before | facts) if before.get(name) != facts[name]]:
+        if changed := differing(before, facts):
             raise UserError(
                 f"--workdir={folder}: its rounds are made with other settings ({listed(changed)}); "
                 "give the same ones, or choose another folder"

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.lines import Line, Translation
 from mnmt_jax.errors import UserError, counted, listed, naming
+from mnmt_jax.files.json_objects import differing
 from mnmt_jax.files.partial import lock
 
 
@@ -176,7 +177,7 @@ def _read(text: bytes) -> dict[str, Any]:
 def _changes(found: bytes, wanted: bytes) -> str:
     """Lists what differs in what two files were made by."""
     old, new = (json.loads(text)[UNFINISHED] for text in (found, wanted))
-    return listed([name for name in sorted(old | new) if old.get(name) != new.get(name)])
+    return listed(differing(old, new))
 
 
 def _say(line: str) -> None:

@@ -50,6 +50,9 @@ def make_parser() -> CommandParser:
         "--sentencepiece", metavar="MODEL", help="adopt this .model file; needs --languages"
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a vocabulary that is there"
+    )
     add_training_options(parser)
     group = parser.add_argument_group("language-aware vocabulary sharing")
     group.add_argument(
@@ -94,9 +97,6 @@ def training_options(arguments: argparse.Namespace) -> SentencePieceOptions:
 def main() -> None:
     """Writes the vocabulary and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
-    from mnmt_jax.vocabulary.folder import check_vocabulary_folder
-
-    check_vocabulary_folder(arguments.output)
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
         refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
@@ -111,6 +111,20 @@ def main() -> None:
     print(json.dumps(summary, indent=2))
 
 
+def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None) -> None:
+    """Checks that --output may be written; `made`, if it is known yet, may lie there already.
+
+    Raises:
+        UserError: otherwise.
+    """
+    from mnmt_jax.vocabulary.folder import check_vocabulary_folder
+
+    fingerprint = None if made is None else made.fingerprint
+    check_vocabulary_folder(
+        arguments.output, overwrite=arguments.overwrite, fingerprint=fingerprint
+    )
+
+
 def _adopt(arguments: argparse.Namespace) -> Made:
     """Wraps a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -122,6 +136,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     if not languages:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
+    _check_output(arguments, vocabulary)
     vocabulary.save(arguments.output)
     return vocabulary, {}
 
@@ -132,6 +147,7 @@ def _train(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.data.mixtures import language_text
     from mnmt_jax.vocabulary.pieces import train_sentencepiece
 
+    _check_output(arguments)
     chosen = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     print(f"reading {corpus.name}", file=sys.stderr)
@@ -148,6 +164,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
     _check_split(arguments)
+    _check_output(arguments)
     base = Vocabulary.load(arguments.vocabulary)
     corpus, directions = corpus_and_directions(arguments)
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)

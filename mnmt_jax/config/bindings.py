@@ -69,8 +69,8 @@ class Bindings:
 
         Args:
             statement: of gin's parser: `scope`, `selector`, and of bindings `arg_name`, `value`.
-            told: what stands before an error in the statement.
-            place: what stands before an error in its value that shows later.
+            told: what stands before an error in the statement that does not name it.
+            place: what stands before one that names it, and before errors that show later.
 
         Raises:
             UserError: if there is no such field, or the value would be called.
@@ -83,14 +83,14 @@ class Bindings:
             return
         if scope:
             full = ".".join(filter(None, (f"{scope}/{title}", field)))
-            raise UserError(f"{told}gin binding '{full}' is never read; check its name")
+            raise UserError(f"{place}gin binding '{full}' is never read; check its name")
         known = self._field_names(title)
         if known is None:
-            raise UserError(f"{told}{_no_such_name(title, [*self._known, *self._titles()])}")
+            raise UserError(f"{place}{_no_such_name(title, [*self._known, *self._titles()])}")
         if field is None:
             return
         if field not in known:
-            raise UserError(f"{told}{self.no_such_field(title, field)}")
+            raise UserError(f"{place}{self.no_such_field(title, field)}")
         if field == "methods":
             self._named |= {part for part in _parts(statement.value) if isinstance(part, str)}
         of_section = self._fields.setdefault(title, {})

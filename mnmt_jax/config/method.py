@@ -77,8 +77,8 @@ class Method(Checked):
             return self
         if (own := getattr(self, self.languages_field)) not in ((), tuple(languages)):
             raise UserError(
-                f"{self._languages_key}={own!r}, but the vocabulary has {tuple(languages)!r}; name "
-                "these, or none"
+                f"{self._languages_key}={own!r}, but the vocabulary (in training that of "
+                f"Data.cache) has {tuple(languages)!r}; give that of the model, or name these"
             )
         return self._with_languages(languages)
 

@@ -240,9 +240,8 @@ class Decode(Checked):
         top_k: sample among the k best; 0 is all.
         top_p: sample among the smallest set of this probability mass; 1 is all.
         seed: of sampling, and of which lines are contrasted.
-        source_contrast: weight of the probabilities given other lines, which are subtracted
+        source_contrast: weight of the probabilities given another line, which are subtracted
             (`mnmt_jax.decoding.contrast`; published with 0.7); 0 is off.
-        source_contrasts: other lines that share this weight.
         language_contrast: weight of the probabilities given each of `contrast_languages` as the
             language wanted, which are subtracted too (published with 0.1); 0 is off.
         contrast_languages: codes of languages, and `source` for that of the line.
@@ -259,7 +258,6 @@ class Decode(Checked):
     top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
     seed: Seed = 0
     source_contrast: Weight = 0.0
-    source_contrasts: Count = 1
     language_contrast: Weight = 0.0
     contrast_languages: tuple[str, ...] = ("en", "source")
 

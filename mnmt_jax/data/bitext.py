@@ -7,12 +7,14 @@ line ends become single blanks. Units that are no finished translation have a fl
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data.po_lines import check_po_lines
 from mnmt_jax.data.text_lines import Flaw, open_bytes
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import one_line
@@ -28,6 +30,7 @@ _CODES = frozenset("bpt bx cp ec ept ex it ph sc sm em ut x".split())
 _BREAKS = ("lb", "br")  # how `type`, `ctype` and `subType` of a code that breaks a line end
 _BEGINNING = 1 << 20  # bytes in which the outermost element begins
 _LAST_LINE = 65535
+_XLIFF_VERSIONS = ("1", "2")  # 1.x and 2.x
 _NOT_BEGUN = ("new", "needs-translation", "initial")
 
 
@@ -58,7 +61,8 @@ def read_units(path: str) -> Iterator[Unit]:
     for ending, read in FORMATS.items():
         if path.removesuffix(".gz").lower().endswith(ending):
             return read(path)
-    raise UserError(f"{path}: must end in {', '.join(FORMATS)}")
+    endings = ", ".join(f".{ending.removeprefix('.')}" for ending in FORMATS)
+    raise UserError(f"{path}: must end in {endings}, XLIFF also in .sdlxliff and the like")
 
 
 def normal_tag(tag: str) -> str:
@@ -128,9 +132,14 @@ def _po_units(path: str) -> Iterator[Unit]:
     if path.endswith(".gz"):
         raise UserError(f"{path}: PO files are not read compressed; unpack it")
     try:
-        entries = polib.pofile(path)
-    except (OSError, UnicodeError, LookupError) as error:
-        raise UserError(f"{path}: not a PO file ({one_line(error)}); mend it") from None
+        encoding = check_po_lines(path, polib.detect_encoding(path))
+        entries = polib.pofile(path, encoding=encoding)
+    except (OSError, UnicodeError) as error:
+        if line := re.match(r".*\(line (\d+)\)", str(error), re.DOTALL):
+            said = f"{path}:{line[1]}: a line that does not belong behind those before it"
+        else:
+            said = f"{path}: not a PO file ({one_line(error)})"
+        raise UserError(f"{said}; mend the file, or export it again") from None
     header = entries.metadata
     source = normal_tag(header.get("X-Source-Language") or "en")
     target = normal_tag(header.get("Language") or Path(path).stem)
@@ -196,7 +205,9 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
                     del element.getparent()[0]
     except etree.XMLSyntaxError as error:
         where = f"{path}:{error.lineno}" if error.lineno else path
-        said = one_line(ValueError(error.msg.partition("\n")[0]))
+        # The parser's message ends with the place once more.
+        said = re.sub(r", line \d+, column \d+$", "", error.msg.partition("\n")[0])
+        said = one_line(ValueError(said))
         raise UserError(f"{where}: {said}; mend the file, or export it again") from None
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path}: unreadable ({one_line(error)}), copy the file again") from None
@@ -206,7 +217,7 @@ def _check_start(outermost: Any, path: str, root: str) -> None:
     """Checks the outermost element, or None, and what is declared before it.
 
     Raises:
-        UserError: if it has another name, or entities are declared.
+        UserError: if it has another name or is XLIFF of another version, or entities are declared.
     """
     if outermost is None:
         raise UserError(f"{path}: has no element at its beginning; this is no XML")
@@ -215,6 +226,9 @@ def _check_start(outermost: Any, path: str, root: str) -> None:
         raise UserError(f"{path}: declares entities, which can grow to any size; refused")
     if _name(outermost) != root:
         raise UserError(f"{path}: begins with <{_name(outermost)}>, not with <{root}>")
+    version = outermost.get("version", _XLIFF_VERSIONS[0]).strip()
+    if root == "xliff" and version.partition(".")[0] not in _XLIFF_VERSIONS:
+        raise UserError(f'{path}: version="{version}" of XLIFF; export it as XLIFF 1.2 or 2')
 
 
 def _text(element: Any, path: str) -> str:

@@ -21,8 +21,8 @@ class BitextFiles(FileCorpus):
     Args:
         name: name of the corpus.
         patterns: paths, with `{split}` in all or in none; a file of XML may be gzip (".gz").
-        languages: codes, or tags where the files have several of a code ("en-US"); none for all
-            that the files have.
+        languages: codes, or tags where a file has several of a code ("en-US"), also several tags
+            of a code, of which each file's first is read; none for all that the files have.
         splits: the files' word for each split; one, if the patterns have no `{split}`.
         cleaning: what makes a text bad and what becomes of it.
     """
@@ -50,12 +50,18 @@ class BitextFiles(FileCorpus):
             path: dict.fromkeys(tuple(unit.texts) for unit in read_units(path))
             for path in dict.fromkeys(itertools.chain(*self._paths.values()))
         }
-        every = dict.fromkeys(tag for sets in self._tags.values() for tag in itertools.chain(*sets))
-        self._codes = _match(languages, list(every))
-        if len(self._codes) < 2:
-            found = listed(list(every)) or "none"
+        in_file = {path: list(dict.fromkeys(itertools.chain(*s))) for path, s in self._tags.items()}
+        every = list(dict.fromkeys(itertools.chain(*in_file.values())))
+        wanted = _wanted_tags(languages) or {_code(tag): [] for tag in every}
+        if len(wanted) < 2 and not languages:
+            found = listed(every) or "none"
             raise UserError(f"{listed(patterns)}: no texts in two languages, but in {found}")
-        super().__init__(name, list(self._codes), splits, cleaning)
+        super().__init__(name, list(wanted), splits, cleaning)
+        # Of each file, the tag that it has for each language.
+        self._codes = {path: _match(path, tags, wanted) for path, tags in in_file.items()}
+        for path, tags in in_file.items():
+            if not any(self._serves(path, pair) for pair in itertools.combinations(wanted, 2)):
+                raise UserError(_unread(path, tags, wanted))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Lists the directions between languages that a unit of the split's files has."""
@@ -64,13 +70,16 @@ class BitextFiles(FileCorpus):
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Lists the files of the split that have units with both languages."""
-        wanted = {self._codes[code] for code in direction}
-        paths = self._paths.get(split, [])
-        return tuple(path for path in paths if any(wanted.issubset(s) for s in self._tags[path]))
+        return tuple(path for path in self._paths.get(split, []) if self._serves(path, direction))
+
+    def _serves(self, path: str, direction: Direction) -> bool:
+        """Returns whether a unit of a file has both languages."""
+        wanted = {self._codes[path].get(code) for code in direction}
+        return any(wanted.issubset(tags) for tags in self._tags[path])
 
     def _read(self, split: str, direction: Direction) -> Iterator[Line]:
-        source, target = (self._codes[code] for code in direction)
         for path in self.files(split, direction):
+            source, target = (self._codes[path][code] for code in direction)
             for unit in read_units(path):
                 if source not in unit.texts or target not in unit.texts:
                     continue
@@ -79,33 +88,64 @@ class BitextFiles(FileCorpus):
                 yield Line((flaw or first, flaw or second), (unit.place, unit.place))
 
 
-def _match(wanted: Sequence[str], tags: Sequence[str]) -> dict[str, str]:
-    """Returns the files' tag for each language by its code.
-
-    A language that is wanted is a tag itself, or the first part of one if no other begins so. What
-    the files do not have stays as it is: no unit will have it.
-
-    Args:
-        wanted: codes or tags; none for those of all tags.
-        tags: of the files.
+def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the tags that are wanted for each language by its code.
 
     Raises:
-        UserError: if a language is unknown or wanted twice, or several tags begin with it.
+        UserError: if a language is unknown, or a tag is named twice.
+    """
+    found: dict[str, list[str]] = {}
+    for item in languages:
+        tags = found.setdefault(_code(item), [])
+        if normal_tag(item) in tags:
+            raise UserError(f"--languages: '{item}' is named twice; leave one of them out")
+        tags.append(normal_tag(item))
+    return found
+
+
+def _match(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Returns a file's tag for each language by its code; without those that it does not have.
+
+    That is the first of the wanted tags that the file has, or else, where the code itself is wanted
+    or nothing more is said, the only tag that begins with it.
+
+    Args:
+        path: of the file.
+        tags: that it has.
+        wanted: tags of each language; none for its only one.
+
+    Raises:
+        UserError: if several tags begin with a code and none of them is wanted.
     """
     found: dict[str, str] = {}
-    for item in wanted or dict.fromkeys(map(_primary, tags)):
-        tag, code = normal_tag(item), _code(item)
-        if code in found:
-            raise UserError(f"--languages: '{code}' is named twice; name one of its tags")
-        alike = [other for other in tags if _primary(other) == code]
-        exact = "-" in tag or not alike or (bool(wanted) and tag in alike)
-        if not exact and len(alike) > 1:
-            raise UserError(
-                f"the files have {listed(alike)} for '{code}'; say with --languages which to read, "
-                f"e.g. {alike[0]}"
-            )
-        found[code] = tag if exact else alike[0]
+    for code, choice in wanted.items():
+        alike = [tag for tag in tags if _primary(tag) == code]
+        chosen = [tag for tag in choice if tag in alike]
+        if not chosen and (code in choice or not choice):
+            if len(alike) > 1:
+                raise UserError(
+                    f"{path}: has {listed(alike)} for '{code}'; say with --languages which to "
+                    f"read, e.g. {alike[0]}"
+                )
+            chosen = alike
+        if chosen:
+            found[code] = chosen[0]
     return found
+
+
+def _unread(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> str:
+    """Says that a file has no text in two of the languages.
+
+    Args:
+        path: of the file.
+        tags: that it has.
+        wanted: tags of each language; none if they are not the user's.
+    """
+    found = _match(path, tags, wanted)
+    lacking = [tag for code, choice in wanted.items() if code not in found for tag in choice]
+    absent, there = listed(lacking) or "two languages", listed(tags) or "none"
+    remedy = ", or name its tags in --languages too" if tags and any(wanted.values()) else ""
+    return f"{path}: no texts in {absent}, but in {there}; leave the file out{remedy}"
 
 
 def _code(item: str) -> str:

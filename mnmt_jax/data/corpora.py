@@ -252,6 +252,10 @@ class TsvFile(FileCorpus):
         here = [code for code in self.languages if code in self._columns.get(split, ())]
         return tuple(itertools.permutations(here, 2))
 
+    def present(self) -> set[str]:
+        """Returns those of the languages that columns have, also where they have but one."""
+        return set(self.languages).intersection(itertools.chain(*self._columns.values()))
+
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Lists the split's file."""
         return (self._paths[split],)

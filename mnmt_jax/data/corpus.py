@@ -78,6 +78,11 @@ class Corpus(abc.ABC):
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Lists the directions a split has."""
 
+    def present(self) -> set[str]:
+        """Returns the languages that are known to have text."""
+        every = (pair for split in self.splits() for pair in self.directions(split))
+        return set(itertools.chain.from_iterable(every))
+
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Lists the files that a split and direction would need; empty if they are not known."""
         return ()

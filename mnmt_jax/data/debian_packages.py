@@ -47,13 +47,12 @@ def unpack_package(file: Path, folder: Path, remedy: str) -> Package:
         remedy: what the user can do, for errors.
 
     Raises:
-        UserError: if dpkg-deb is not there or fails: what it says.
+        UserError: if dpkg-deb is not there, or fails: what it says of which file.
     """
     form = "--showformat=${Package}\t${Version}"
-    name, _, version = _run(["dpkg-deb", form, "-W", str(file)], file.parent, remedy).partition(
-        "\t"
-    )
-    _run(["dpkg-deb", "-x", str(file), str(folder)], file.parent, remedy)
+    said = _run(["dpkg-deb", form, "-W", str(file)], file.parent, remedy, about=f"{file}: ")
+    _run(["dpkg-deb", "-x", str(file), str(folder)], file.parent, remedy, about=f"{file}: ")
+    name, _, version = said.partition("\t")
     return Package(name, version, sha256_of(file))
 
 
@@ -63,8 +62,14 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _run(command: Sequence[str], folder: Path, remedy: str) -> str:
+def _run(command: Sequence[str], folder: Path, remedy: str, *, about: str = "") -> str:
     """Runs a program and returns what it prints.
+
+    Args:
+        command: the program and its arguments.
+        folder: to run it in.
+        remedy: what the user can do, for errors.
+        about: what stands before an error of the program.
 
     Raises:
         UserError: if it is not there, or fails.
@@ -84,5 +89,5 @@ def _run(command: Sequence[str], folder: Path, remedy: str) -> str:
     )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()] or ["says nothing"]
-        raise UserError(f"{command[0]} failed ({said[-1].strip()}); {remedy}")
+        raise UserError(f"{about}{command[0]} failed ({said[-1].strip()}); {remedy}")
     return done.stdout

@@ -83,9 +83,9 @@ class Draws:
                     f"there are {listed(sorted(targets))}"
                 )
             if not set(self.pool) - {code}:
+                drawn = f"--pool={','.join(self.pool)}" if self.pool else "--languages without en"
                 raise UserError(
-                    f"--pool={','.join(self.pool)} has no language to translate '{code}' into; "
-                    "name another"
+                    f"{drawn} has no language to translate '{code}' into; name another in --pool"
                 )
         return tuple(name for name in trained if cache.tasks[name].target_lang in self.languages)
 

@@ -93,7 +93,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     if decode.method != "sample":
         unread += ["temperature", "top_k", "top_p"]
     if not decode.source_contrast:
-        unread += ["source_contrast", "source_contrasts"]
+        unread.append("source_contrast")
     if not decode.language_contrast:
         unread += ["language_contrast", "contrast_languages"]
     if decode.method != "sample" and not decode.source_contrast:

@@ -30,6 +30,7 @@ from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
+_OTHERS = 1  # lines that a source is contrasted with, as published
 _Reading = tuple[Example, float]  # an input of a line, and the weight of its probabilities
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -136,7 +137,7 @@ def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:
     if not decode.source_contrast:
         return list(lines)
     texts = [(line.number, line.source_lang, line.text) for line in lines]
-    drawn = other_texts(texts, decode.source_contrasts, decode.seed)
+    drawn = other_texts(texts, _OTHERS, decode.seed)
     return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
 
 
@@ -288,7 +289,7 @@ def _readings(
         (text, line.source_lang) for line in lines for text in (line.text, *line.others)
     )
     pieces = dict(zip(texts, _encode(system, list(texts)), strict=True))
-    count = decode.source_contrasts if decode.source_contrast else 0
+    count = _OTHERS if decode.source_contrast else 0
 
     def reading(line: Line) -> list[_Reading]:
         own = _example(system, line, pieces[line.text, line.source_lang])

@@ -144,7 +144,7 @@ class Translator:
                 that have it as source or target go directly. None translates directly.
             progress: show a bar on standard error.
             settings: fields of `Decode` in the place of the configuration's, e.g.
-                `source_contrast=0.7`, which holds other lines of `lines` against each.
+                `source_contrast=0.7`, which holds another line of `lines` against each.
 
         Returns:
             One translation per line, in order. Without source contrast a line's translation does

@@ -10,7 +10,7 @@ from typing import Any
 
 from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config
-from mnmt_jax.errors import counted
+from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
@@ -19,8 +19,15 @@ from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, wr
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
 from mnmt_jax.evaluation.table import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.training_log import read_training_log
-from mnmt_jax.evaluation.translations import Output, Translate, TranslationStore, check_translations
+from mnmt_jax.evaluation.translations import (
+    Output,
+    Translate,
+    TranslationStore,
+    check_translations,
+    made_otherwise,
+)
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 from mnmt_jax.languages import Direction
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -148,6 +155,7 @@ def evaluate(
     *,
     which: str = "all",
     further: Further | None = None,
+    overwrite: bool = False,
 ) -> RunResult:
     """Translates and scores every direction and writes everything to a folder.
 
@@ -158,10 +166,12 @@ def evaluate(
             translated there before, by the same parameters and search, is not translated again.
         which: "all", "supervised" or "zero_shot" directions.
         further: computes scores beyond the standard ones; None computes none.
+        overwrite: whether a finished evaluation by another model or search, or of another task,
+            may be replaced.
 
     Raises:
         UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
-            of others by these names.
+            of others by these names, or such an evaluation.
     """
     check_folder(output)
     directions = choose_directions(benchmark.directions, which, subject.supervised)
@@ -173,6 +183,8 @@ def evaluate(
     folder = Path(output)
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
+    if not overwrite:
+        _check_finished(folder, made_by, benchmark.task)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         _say(f"{folder}: translations by another model or search are replaced")
@@ -205,6 +217,25 @@ def evaluate(
     write_text(folder / "table.md", result_page(result))
     write_report(folder / "report.html", [result])
     return result
+
+
+def _check_finished(folder: Path, made_by: Mapping[str, Any], task: str) -> None:
+    """Refuses to replace a finished evaluation that is not a run of this one.
+
+    Raises:
+        UserError: if there is one, by another model or search or of another task.
+    """
+    scores = folder / "scores.json"
+    if not scores.is_file() or not scores.stat().st_size:
+        return
+    changes = made_otherwise(folder / "translations", made_by)
+    finished = read_object(scores, remedy="replace it with --overwrite")
+    changes += ["task"] * (finished.get("task") != task)
+    if changes:
+        raise UserError(
+            f"--output={folder}: holds a finished evaluation with other settings "
+            f"({listed(changes)}); choose another folder, or replace it with --overwrite"
+        )
 
 
 def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]) -> RunResult:

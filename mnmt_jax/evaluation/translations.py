@@ -14,6 +14,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.files.json_objects import differing
 from mnmt_jax.files.partial import check_replaced, write_text
 from mnmt_jax.languages import Direction
 
@@ -52,6 +53,22 @@ def check_translations(folder: Path) -> None:
             f"{found[0]}: is there already and is not of mnmt-jax; move it, or choose another "
             "--output"
         )
+
+
+def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
+    """Returns which facts differ from those that a folder's translations were made by.
+
+    Args:
+        folder: that `check_translations` has passed.
+        made_by: as for a `TranslationStore`.
+
+    Returns:
+        Their names; none if there are no translations.
+    """
+    stamp = folder / _STAMP
+    if not stamp.is_file() or not stamp.stat().st_size:
+        return []
+    return differing(json.loads(stamp.read_text(encoding="utf-8")), made_by)
 
 
 class TranslationStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,14 @@ def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
     if missing := [key for key in needed if key not in found]:
         raise UserError(f"{path}: is damaged ('{missing[0]}' is missing); {remedy}")
     return found
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns the keys, in the order of letters, whose values differ or that one object lacks.
+
+    Args:
+        old: as it was read.
+        new: as it is to be written; a tuple is the list that JSON makes of it.
+    """
+    new = json.loads(json.dumps(new))
+    return [name for name in sorted({*old, *new}) if old.get(name, ...) != new.get(name, ...)]

@@ -134,7 +134,7 @@ def export_fairseq(
     if vocabulary.named_pieces[:1] != ("<s>",):
         raise UserError(
             "fairseq's dictionary starts with <s>, which this vocabulary does not have; export "
-            "with --format huggingface"
+            "with --format t5x, or huggingface if it has the model"
         )
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)

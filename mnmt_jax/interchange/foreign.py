@@ -39,10 +39,10 @@ class Foreign:
 
 
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:
-    """Refuses a checkpoint whose settings no model of ours has.
+    """Refuses a model that only one of two toolkits has.
 
     Args:
-        path: of the checkpoint.
+        path: of the checkpoint, or what is exported.
         settings: name, value found, value needed.
 
     Raises:
@@ -54,4 +54,4 @@ def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> Non
         if found != needed
     ]
     if differing:
-        raise UserError(f"{path}: cannot be imported: {'; '.join(differing)}")
+        raise UserError(f"{path}: no model of both sides has {'; '.join(differing)}")

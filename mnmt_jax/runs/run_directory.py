@@ -15,14 +15,15 @@ RUN/.held          locked by the process that trains
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
-from mnmt_jax.config.method import all_lasting
+from mnmt_jax.config.method import Method, all_lasting
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
@@ -32,7 +33,7 @@ from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
-_MAY_CHANGE = (
+MAY_CHANGE = (
     "data.cache",
     "model.attention",
     "model.remat",
@@ -282,22 +283,46 @@ def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
 def changed_fields(before: Config, after: Config) -> list[str]:
     """Lists the fields that differ and must not, as `Section.field was X, now Y`.
 
+    Of methods these are their names, or else their settings.
+
     Args:
         before: the configuration a run was started with.
         after: the configuration it would be continued with.
     """
-    changed = []
+    changed: list[str] = []
     for section in dataclasses.fields(before):
         old, new = getattr(before, section.name), getattr(after, section.name)
         for field in dataclasses.fields(old):
             values = getattr(old, field.name), getattr(new, field.name)
             if field.name == "methods":
-                values = all_lasting(values[0]), all_lasting(values[1])
+                methods = all_lasting(values[0]), all_lasting(values[1])
+                values = _names(methods[0]), _names(methods[1])
+                if values[0] == values[1]:
+                    changed += itertools.chain(*map(_changed_settings, *methods))
             name = f"{section.name}.{field.name}"
-            free = section.name in _MAY_CHANGE or name in _MAY_CHANGE
+            free = section.name in MAY_CHANGE or name in MAY_CHANGE
             if name == "train.steps" and after.optimizer.schedule == "cosine":
                 free = False  # the schedule ends at the last step, so every rate would change
             if values[0] != values[1] and not free:
-                title = type(old).__name__
-                changed.append(f"{title}.{field.name} was {values[0]!r}, now {values[1]!r}")
+                changed.append(_was(old, field.name, values))
     return changed
+
+
+def _changed_settings(before: Method, after: Method) -> Iterator[str]:
+    """Yields the settings of a method that differ."""
+    for name in _settings(before) | _settings(after):
+        values = tuple(getattr(method, name, None) for method in (before, after))
+        if values[0] != values[1]:
+            yield _was(before, name, values)
+
+
+def _settings(method: Any) -> dict[str, Any]:
+    return {field.name: field for field in dataclasses.fields(method)}
+
+
+def _names(methods: Iterable[Method]) -> tuple[str, ...]:
+    return tuple(method.name for method in methods)
+
+
+def _was(section: Any, field: str, values: tuple[Any, ...]) -> str:
+    return f"{type(section).__name__}.{field} was {values[0]!r}, now {values[1]!r}"

@@ -290,6 +290,12 @@ class Session:
                 f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
                 "changes a trained model; name its run, or set Model.lora_rank=0"
             )
+        partly = [type(each).__name__ for each in self.config.model.methods if each.frozen_rows()]
+        if partly and not origins:
+            raise UserError(
+                f"{partly[0]} freezes what a trained model has, and without --initialize_from that "
+                "is freshly drawn; name the model's run, or freeze nothing"
+            )
         return read_start(origins, like.params, self.config, cache.vocabulary)
 
     def _take(self, start: Start) -> tuple[str, ...]:

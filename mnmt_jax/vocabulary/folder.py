@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.partial import check_output
 from mnmt_jax.vocabulary.additions import Addition
 from mnmt_jax.vocabulary.copies import Copy
@@ -29,14 +30,29 @@ class Parts(NamedTuple):
     additions: tuple[Addition, ...]
 
 
-def check_vocabulary_folder(directory: str | Path) -> None:
-    """Refuses a folder to write a vocabulary to that holds anything else.
+def check_vocabulary_folder(
+    directory: str | Path, *, overwrite: bool, fingerprint: str | None = None
+) -> None:
+    """Refuses a folder to write a vocabulary to that holds anything else, or another vocabulary.
+
+    Args:
+        directory: where `write_folder` is to write.
+        overwrite: whether a vocabulary that is there may be replaced.
+        fingerprint: of the vocabulary to write, which may replace its like; None is not known yet.
 
     Raises:
         UserError: if so.
     """
-    if not (Path(directory) / FACTS_FILE).is_file():
+    path = Path(directory) / FACTS_FILE
+    if not path.is_file():
         check_output(Path(directory))
+    elif path.stat().st_size and not overwrite:
+        remedy = "replace the vocabulary with --overwrite"
+        if read_object(path, "fingerprint", remedy=remedy)["fingerprint"] != fingerprint:
+            raise UserError(
+                f"--output={directory}: holds a vocabulary; choose another folder, or replace it "
+                "with --overwrite"
+            )
 
 
 def write_folder(directory: Path, parts: Parts, facts: Mapping[str, Any]) -> None:

@@ -151,7 +151,7 @@ def test_the_anchor_has_dropout_of_its_own_unless_it_is_shared(tmp_path):
     [
         ({"layer": 3}, "MRASP2.layer=3: .* the layers 1 to 2"),
         ({"groups": 3}, "MRASP2.groups=3 must divide Data.rows="),
-        ({"layer": 1}, "reads what a stage ends with after layer 1; stages end with layers 2"),
+        ({"layer": 1}, "MRASP2.layer=1: .* end with layer 2; choose one, or set MRASP2.ended=Fa"),
     ],
 )
 def test_mistakes_are_one_line(changes, message, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from mnmt_jax.commands.back_translate import main
 from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
@@ -125,8 +126,25 @@ def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_dev
     assert content(output) == content(straight / "round_1" / "cache")
     assert not Path(f"{output}.unfinished").exists()
     assert sum(json.loads(capsys.readouterr().out)["examples"].values()) == 2 * 160
-    with pytest.raises(UserError, match="alone: exists; choose another directory"):
+    with pytest.raises(UserError, match="--output=.*alone: exists; choose another folder$"):
         call(monkeypatch, made, "--output", output)
+
+
+def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
+    made, monkeypatch, one_device, capfd
+):
+    translate = Translator.as_completed
+
+    def blank(self, lines, **options):
+        for line, _ in translate(self, lines, **options):
+            yield line, Translation()
+
+    monkeypatch.setattr(Translator, "as_completed", blank)
+    for _ in range(2):
+        with pytest.raises(UserError, match="every translation is blank; train .*run for longer"):
+            call(monkeypatch, made, "--output", made / "blank")
+        assert "goes on" not in capfd.readouterr().err
+    assert not list(made.glob("blank*"))
 
 
 def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
@@ -141,6 +159,12 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
         (("--output=x", "--rounds=2"), "--rounds trains, in a folder of its own: give --workdir"),
         (("--workdir=x", "--round=2"), "--round is for --output"),
         (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
+        (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; give"),
+        (
+            ("--workdir={straight}", "--gin.Decode.max_length=5", "--gin.Optimizer.eps=1e-4"),
+            "other settings .Optimizer.eps, max_length.; give",
+        ),
+        (("--output=x", "--gin.Train.steps=3"), "--output trains nothing; leave it out"),
         (("--workdir={made}",), "--workdir=.*: is there already; choose another folder"),
         (("--workdir=x", "--run=nowhere"), "nowhere/config.gin: no such file; name a run"),
         (("--workdir=gs://bucket/x",), "gs://bucket/x"),

@@ -17,7 +17,9 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.method import Method
 from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_pages
@@ -173,13 +175,15 @@ def test_evaluation(root):
     made_pages.flores(root, made_text.LANGUAGES)
     made_pages.ted19(root)
     run_page("docs/evaluation.md", root)
-    result = read_result(root / "OUT")
+    result = read_result(root / "TED")
     assert result.task == "ted19" and len(result.directions) == 2
+    assert read_result(root / "OUT").task == "flores"
 
 
 def test_methods(root, monkeypatch):
     """The page's own method is the file that its command imports."""
-    own, described = (one for one in commands("docs/methods.md") if not one.listed)
+    own, described, *_ = (one for one in commands("docs/methods.md") if not one.listed)
+    made_pages.cache(root, "runs/quickstart/cache")
     (root / "own_method.py").write_text(own.text, encoding="utf-8")
     monkeypatch.setattr(Method, "known", dict(Method.known))
     printed = run_page("docs/methods.md", root)
@@ -188,3 +192,11 @@ def test_methods(root, monkeypatch):
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
     found = json.loads(printed[described.text])["parameters"]["mlp"]
     assert found == plain * (config.stage_layers[0] - 1) / config.stage_layers[0]
+    trained = RunDirectory(root / "runs" / "sd").config().model
+    branches, cut = trained.methods
+    assert branches.languages == made_text.LANGUAGES and (cut.layer, cut.sublayer) == (2, "mlp")
+    layout = get_layout("encoder_decoder", (2, 2))
+    middle = dataclasses.replace(cut, layer=0)  # what the page says of it
+    models = (dataclasses.replace(trained, methods=(branches, each)) for each in (cut, middle))
+    given, chosen = (make_plan(model, layout) for model in models)
+    assert given == chosen

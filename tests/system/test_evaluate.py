@@ -133,7 +133,7 @@ def test_contrast_and_pivot_are_recorded_and_told_apart(folder, tmp_path):
         told = done.stderr.count("1 direction from or into en: translated directly")
         assert told == len(flags[:1])
     plain, other = (read_result(tmp_path / name).decoding for name in asked)
-    contrast = {"source_contrast": 0.5, "source_contrasts": 1, "seed": 0}
+    contrast = {"source_contrast": 0.5, "seed": 0}
     assert other == {**plain, **contrast, "pivot": "en"}
     assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
     path = tmp_path / "other" / "translations" / "fr-de.jsonl"

@@ -162,9 +162,10 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     made_pages.run(root, "runs/quickstart/prefix")
     (root / "runs/quickstart/cache").symlink_to(root / "made_cache")
     printed = run_page("docs/finetuning.md", root)
-    [described] = (text for text in printed if "describe.py" in text)
-    assert len(printed) == 21
+    described, run = (text for text in printed if "describe" in text)
+    assert len(printed) == 22
     assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
+    assert json.loads(printed[run])["parameters"]["learnable"] == 2 * 2 * (16 * 8 + 8 * 16)
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
     result = read_result(root / "runs" / "mitre_lora" / "report")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import types
 
 import jax
 import numpy as np
 import pytest
 from lxml import html
 
+from mnmt_jax.analysis import attention_maps, forced
 from mnmt_jax.analysis.ablation import Ablated, ablate, supervised_targets
-from mnmt_jax.analysis.analysis_files import check_analysis_folder, write_analysis
+from mnmt_jax.analysis.analysis_files import (
+    check_analysis_folder,
+    check_finished,
+    write_analysis,
+)
 from mnmt_jax.analysis.pictures import draw, page_title
 from mnmt_jax.analysis.scales import branch_scales
 from mnmt_jax.config.loading import load_config
@@ -228,6 +235,46 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
+    """And a page calls lines by their file's name."""
+    monkeypatch.setattr(forced, "force", lambda *given: types.SimpleNamespace(examples=[1]))
+    maps = {"by_head": False, "heads": 1, "directions": []}
+    monkeypatch.setattr(attention_maps, "attention_maps", lambda *given, **flags: maps)
+    scales = "analyse", "scales", "--output", tmp_path / "x", "--run"
+    for _ in range(2):  # its own it replaces
+        command(*scales, runs / "layers")
+    kept = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    shutil.copytree(runs / "layers", tmp_path / "other")
+    lines = tmp_path / "lines"
+    lines.write_text("one\n", encoding="utf-8")
+    read = ["--input", lines, "--source=en", "--target=de"]
+    attention = "analyse", "attention", "--output", tmp_path / "x", "--run", runs / "layers", *read
+    for call, told in (((*scales, tmp_path / "other"), "run"), (attention, "analysis")):
+        with pytest.raises(UserError, match=rf"^--output=.* \({told}\); .* --overwrite$"):
+            command(*call)
+    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == kept
+    command(*attention, "--overwrite")
+    found = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
+    assert (found["analysis"], found["task"]) == ("attention", "lines")
+    page = (tmp_path / "x" / "analysis.html").read_text("utf-8")
+    assert "lines. Layout " in page and str(tmp_path) not in page
+    command(*attention)
+    command(*scales, tmp_path / "other", "--overwrite")
+
+
+def test_an_analysis_is_known_by_its_facts(tmp_path):
+    facts = {"analysis": "attention", "run": "r", "parameters": 2**32 - 1, "task": "t"}
+    check_finished(tmp_path, facts)
+    write_analysis(tmp_path, {**facts, "layers": [1]}, "title", [])
+    check_finished(tmp_path, {**facts, "layers": [2]})
+    for name in facts:
+        with pytest.raises(UserError, match=rf"something else \({name}\)"):
+            check_finished(tmp_path, {**facts, name: "other"})
+    del facts["parameters"]  # which earlier versions did not write
+    write_analysis(tmp_path, facts, "title", [])
+    check_finished(tmp_path, {**facts, "parameters": 3})
 
 
 def test_blank_lines_alone_are_refused(runs, tmp_path):

@@ -277,7 +277,7 @@ def test_it_needs_the_languages_of_its_vocabulary():
     bare = dataclasses.replace(config.train, methods=(BackTranslation(),))
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
         learner_of(dataclasses.replace(config, train=bare))
-    with pytest.raises(UserError, match=r"vocabulary=\('en',\), but the vocabulary has"):
+    with pytest.raises(UserError, match=r"vocabulary=\('en',\), but the vocabulary .in training"):
         BackTranslation(vocabulary=("en",)).fitted(CODES)
 
 

@@ -181,18 +181,70 @@ def test_files_of_all_kinds_are_one_corpus(tmp_path):
         file.write((tmp_path / "a.tmx").read_text(encoding="utf-8"))
     (tmp_path / "a.tmx").unlink()
     paths = [tmp_path / name for name in ("a.tmx", "b.xlf", "c.xliff", "d.po")]
-    with pytest.raises(UserError, match="the files have en-us, en for 'en'; say with --languages"):
-        corpus(*paths)
-    found = corpus(*paths, languages=("en", "de-DE", "pt"))  # the tag that is "en" itself
-    assert found.size("train", ("de", "en")) == 3 and found.size("train", ("en", "pt")) == 1
-    assert found.files("train", ("en", "de")) == (str(tmp_path / "b.xlf"),)
-    found = corpus(tmp_path / "b.xlf", languages=("en", "de-AT"))  # there is de-DE alone
-    assert not found.directions("train")
-    found = corpus(*paths, languages=("en-US", "de", "fr"))
-    assert found.languages == ("en", "de", "fr")
-    assert found.size("train", ("en", "fr")) == 1
-    with pytest.raises(UserError, match="'en' is named twice; name one of its tags"):
-        corpus(*paths, languages=("en-US", "en"))
+    found = corpus(*paths)  # in each file the tag that it has
+    assert found.languages == ("en", "de", "fr", "pt")
+    sizes = {"de": 2 + 3, "fr": 1 + 2, "pt": 1}
+    assert {code: found.size("train", (code, "en")) for code in sizes} == sizes
+    assert found.files("train", ("en", "de")) == (f"{tmp_path}/a.tmx.gz", f"{tmp_path}/b.xlf")
+    assert corpus(*paths, languages=("en", "de", "fr", "pt")).size("train", ("en", "de")) == 5
+
+
+LINE = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
+
+
+def tmx_in(*tags):
+    """Returns TMX with a unit for each list of tags, whose texts are the tags."""
+    units = ("".join(LINE.format(tag, tag) for tag in each.split()) for each in tags)
+    return f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>"
+
+
+def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
+    write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de", "en-GB de", "en-AU de"))
+    write(tmp_path, two_tmx=tmx_in("en-US de-DE", "en_GB de-DE"), fr_tmx=tmx_in("en fr"))
+    us, en, two, fr = (tmp_path / f"{name}.tmx" for name in ("us", "en", "two", "fr"))
+
+    def texts(*paths, languages, direction=("en", "de")):
+        return list(corpus(*paths, languages=languages).pairs("train", direction))
+
+    both = [("en-US", "de"), ("en", "de")]
+    assert texts(us, en, languages=("en", "de")) == both
+    assert texts(us, en, fr, languages=("de", "fr", "en")) == both
+    assert texts(us, en, fr, languages="en de fr".split(), direction=("en", "fr")) == [("en", "fr")]
+    assert texts(us, two, languages=("en-US", "de")) == [("en-US", "de"), ("en-US", "de-DE")]
+    # Several tags of a language: the first that a file has.
+    assert texts(us, two, en, languages=("en-GB", "en", "de")) == [
+        ("en-US", "de"),
+        ("en_GB", "de-DE"),
+        ("en-GB", "de"),
+    ]
+    for paths, languages, message in [
+        ((us, two), ("en", "de"), r"two\.tmx: has en-us, en-gb for 'en'; say with --languages"),
+        ((us, two), (), r"two\.tmx: has en-us, en-gb for 'en'; .*, e\.g\. en-us$"),
+        ((us, en), (), r"en\.tmx: has en, en-gb, en-au for 'en'"),  # what is lost must be said
+        ((us, en), ("en-US", "de", "en_us"), r"--languages: 'en_us' is named twice; leave one"),
+        ((us,), ("en",), "name two or more"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            corpus(*paths, languages=languages)
+
+
+def test_no_file_vanishes(tmp_path):
+    write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de"), one_tmx=tmx_in("en", "de"))
+    write(tmp_path, none_tmx=tmx_in(), fr_tmx=tmx_in("en fr"))
+    us, en, one, none, fr = (tmp_path / f"{name}.tmx" for name in "us en one none fr".split())
+    too = "; leave the file out, or name its tags in --languages too$"
+    for paths, languages, message in [
+        ((us, en), ("en-US", "de"), rf"en\.tmx: no texts in en-us, but in en, de{too}"),
+        ((us, en), ("en-US", "en-GB", "de-AT"), rf"us\.tmx: no texts in de-at, but in .*{too}"),
+        ((en, fr), ("en", "de"), rf"fr\.tmx: no texts in de, but in en, fr{too}"),
+        ((en, one), ("en", "de"), rf"one\.tmx: no texts in two languages, but in en, de{too}"),
+        ((en, one), (), r"one\.tmx: no texts in two languages, but in en, de; leave the file out$"),
+        ((en, none), ("en", "de"), r"none\.tmx: no texts .* in none; leave the file out$"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            corpus(*paths, languages=languages)
+    assert corpus(us, en, languages=("en-US", "en", "de")).size("train", ("en", "de")) == 2
+    assert corpus(us, en, fr, languages=("en", "de", "fr")).size("train", ("fr", "en")) == 1
 
 
 def test_splits_and_flaws(tmp_path):
@@ -228,8 +280,16 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
         ("a.tmx", "", r"a\.tmx: has no element at its beginning; this is no XML"),
         ("a.tmx", "One.\n", r"a\.tmx:1: Start tag expected"),
         ("a.xlf", "<tmx/>", r"a\.xlf: begins with <tmx>, not with <xliff>"),
-        ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, xliff, \.po"),
-        ("a.po", 'msgid "a "b" c"\n', r"a\.po: not a PO file \(.*\); mend it"),
+        ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, \.xliff, \.po, XLIFF"),
+        ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; mend the file"),
+        ("a.po", 'msgid "a "b" c"\n', r'a\.po:1: text behind the closing quote; .* \\"; mend'),
+        ("a.po", 'msgid "a"\nmsgid "b"\n', r"a\.po:2: a line that does not belong behind .*; mend"),
+        ("a.po", "x\0", r"a\.po:1: neither a comment"),
+        (
+            "a.xlf",
+            XLIFF1.replace('version="1.2"', 'version="9"'),
+            r'a\.xlf: version="9" of XLIFF; export it as XLIFF 1\.2 or 2$',
+        ),
         ("a.po", 'msgid ""\nmsgstr "Language: xx\\n"\n', r"a\.po: which language\?"),
         ("a.tmx", ONE.format("x").replace('"en"', '"xx"'), r"unknown language 'xx'.*--languages"),
         (
@@ -245,6 +305,12 @@ def test_what_cannot_be_read_is_one_line(tmp_path, name, text, message):
     with pytest.raises(UserError, match=message) as caught:
         corpus(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.2", "2", "2.1", " 2.2 "])
+def test_versions_of_xliff(tmp_path, version):
+    text = XLIFF1.replace('version="1.2"', f'version="{version}"')
+    assert len(list(read_units(write(tmp_path, a_sdlxliff=text)))) == 8
 
 
 def test_po_files_need_polib(tmp_path, monkeypatch):
@@ -369,6 +435,9 @@ def test_they_are_test_text_for_an_evaluation(tmp_path):
         (["{a}", "{b}/{{split}}.tmx"], "--bitext: {split} must be in all names or in none"),
         (["{a}", "--splits=train=x"], "--splits does not apply to files without {split}"),
         (["{a}", "--languages=en,de,nl"], r"--languages: \S*a.tmx has no text in 'nl'"),
+        (["{a}", "{a}", "--languages=nl,en,de"], r"--languages: \S*, \S*a.tmx has no text in 'nl'"),
+        (["{a}", "--languages=en,nl"], r"a.tmx: no texts in nl, but in en-us, de, fr; leave"),
+        (["{a}", "--languages=nl,de"], r"a.tmx: no texts in nl, but in en-us, de, fr; leave"),
         (
             ["{b}/{{split}}.tmx"],
             r"corpus 'corpus': no file \S*{split}.tmx; perhaps --splits train=t",

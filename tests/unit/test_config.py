@@ -94,6 +94,25 @@ def test_mistakes_are_one_clear_line(gin_file, binding, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("binding", "message"),
+    [
+        ("Model.embde=4", "Model.embde: no such name; did you mean Model.embed?"),
+        ("Modle.embed=4", "Modle: no such name; did you mean Model?"),
+        ("Model.position_base=9.0", "Model.position_base: is Model.positions now, "),
+        ("a/Model.embed=4", "gin binding 'a/Model.embed' is never read; check its name"),
+    ],
+)
+def test_a_name_that_is_none_is_said_once(tmp_path, binding, message):
+    with pytest.raises(UserError) as caught:
+        load_config([], [binding])
+    assert str(caught.value).startswith(message)
+    (tmp_path / "mine.gin").write_text(f"\n{binding}\n")
+    with pytest.raises(UserError) as caught:
+        load_config([str(tmp_path / "mine.gin")])
+    assert str(caught.value).startswith(f"{tmp_path}/mine.gin:2: {message}")
+
+
 def test_a_string_without_quotes_is_explained(gin_file):
     with pytest.raises(UserError, match="strings need quotes of their own") as caught:
         load_config([gin_file], ["Data.cache=runs/mine/cache"])

@@ -19,7 +19,6 @@ from tests.unit.made_translator import LINES, forced_log_probs, made_translator
 SCORE_ATOL = 2e-5
 BOTH = {
     "source_contrast": 0.6,
-    "source_contrasts": 2,
     "language_contrast": 0.1,
     "contrast_languages": ("de", "fr"),
 }
@@ -31,7 +30,7 @@ def _expected(translator, line, decode):
     limit = decode.max_length
     inputs = [(line.text, "fr"), *((text, "fr") for text in line.others), (line.text, "de")]
     each = [forced_log_probs(translator, text, "en", target) for text, target in inputs]
-    weights = [0.3] * len(line.others) + [0.1]
+    weights = [0.6] * len(line.others) + [0.1]
     return slow_beam_search(
         contrasted(each, weights, limit), beam=decode.beam_size, max_length=limit
     )
@@ -49,7 +48,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit):
     decode = translator.config.decode
     assert growth_steps(9, 14) == [13, 14]
     lines = list(translator.numbered(LINES[:3], **INTO_FRENCH))
-    assert [len(line.others) for line in lines] == [2] * 3
+    assert [len(line.others) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
     for line, translation in zip(lines, found, strict=True):
         expected = _expected(translator, line, decode)
@@ -80,7 +79,7 @@ def test_a_line_depends_on_no_batch(search):
 def test_weights_of_zero_are_plain_search():
     plain = made_translator().translate_nbest(LINES, **INTO_FRENCH)
     off = made_translator().translate_nbest(
-        LINES, source_contrast=0.0, source_contrasts=2, language_contrast=0.0, **INTO_FRENCH
+        LINES, source_contrast=0.0, language_contrast=0.0, **INTO_FRENCH
     )
     assert off == plain
     # A line without others, and a direction whose only contrast is the language wanted.
@@ -157,6 +156,6 @@ def test_what_cannot_be_is_one_clear_line(settings, message):
 def test_a_search_is_described_with_its_contrast_alone():
     plain, source = describe_search(Decode()), describe_search(Decode(source_contrast=0.7))
     assert not {"source_contrast", "language_contrast", "seed"} & plain.keys()
-    assert source.keys() - plain.keys() == {"source_contrast", "source_contrasts", "seed"}
+    assert source.keys() - plain.keys() == {"source_contrast", "seed"}
     language = describe_search(Decode(language_contrast=0.1))
     assert language.keys() - plain.keys() == {"language_contrast", "contrast_languages"}

@@ -166,15 +166,68 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     ],
     ids=["step", "parameters", "vocabulary", "instruction"],
 )
-def test_translations_of_another_model_are_replaced(benchmark, tmp_path, capsys, changed):
+def test_translations_of_another_model_are_replaced_if_unfinished_or_asked(
+    benchmark, tmp_path, capsys, changed
+):
     before = {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "1"}}
     english = _MadeTranslator(benchmark, lambda pair: "en")
     evaluate(_subject(english, **before), benchmark, tmp_path)
     later = _MadeTranslator(benchmark, lambda direction: direction[1])
-    result = evaluate(_subject(later, **(before | changed)), benchmark, tmp_path)
+    other = _subject(later, **(before | changed))
+    kept = _contents(tmp_path)
+    (key,) = changed if "step" in changed else _different(before["identity"], changed["identity"])
+    told = rf"^--output=\S+: .* \({'checkpoint' if key == 'step' else key}\); .*--overwrite$"
+    with pytest.raises(UserError, match=told):
+        evaluate(other, benchmark, tmp_path)
+    assert _contents(tmp_path) == kept and not later.calls
+    capsys.readouterr()
+    result = evaluate(other, benchmark, tmp_path, overwrite=True)
     assert len(later.calls) == 12
     assert result.averages["exact_match"].all.mean == 100.0
     assert "by another model or search are replaced" in capsys.readouterr().err
+    (tmp_path / "scores.json").unlink()  # unfinished, as the first one would have left it
+    evaluate(_subject(english, **before), benchmark, tmp_path)
+    assert "by another model or search are replaced" in capsys.readouterr().err
+
+
+def _contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _different(old, new):
+    return [name for name in old if old[name] != new[name]]
+
+
+def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_path):
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    evaluate(_subject(translate), benchmark, tmp_path)
+    other = Benchmark("sentences", corpus, limit=2)
+    kept = _contents(tmp_path)
+    with pytest.raises(UserError, match=r"holds a finished evaluation .* \(task\); choose"):
+        evaluate(_subject(translate), other, tmp_path)
+    assert _contents(tmp_path) == kept
+    evaluate(_subject(translate), Benchmark("phrases", corpus, limit=2), tmp_path)
+    assert read_result(tmp_path).directions[0].sentences == 2
+    (tmp_path / "scores.json").write_text("")  # what a full disk had left
+    evaluate(_subject(translate), other, tmp_path)
+    assert read_result(tmp_path).task == "sentences"
+
+
+def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):
+    """Killed before its scores, it is continued by itself and refused to the one before."""
+    subjects = [
+        _subject(_MadeTranslator(benchmark, lambda direction: direction[1]), step)
+        for step in (7, 8)
+    ]
+    evaluate(subjects[0], benchmark, tmp_path)
+    scores = (tmp_path / "scores.json").read_bytes()
+    evaluate(subjects[1], benchmark, tmp_path, overwrite=True)
+    (tmp_path / "scores.json").write_bytes(scores)
+    with pytest.raises(UserError, match=r"\(checkpoint\)"):
+        evaluate(subjects[0], benchmark, tmp_path)
+    subjects[1].translate.calls.clear()
+    assert evaluate(subjects[1], benchmark, tmp_path).step == 8
+    assert not subjects[1].translate.calls
 
 
 def test_limit_and_choice_of_directions(corpus, tmp_path):

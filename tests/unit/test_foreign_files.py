@@ -14,6 +14,7 @@ from mnmt_jax.evaluation.result import is_result, write_result
 from mnmt_jax.evaluation.table import result_page
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.made_run import make_config
 from tests.run_commands import command
 from tests.unit.made_results import made_result
@@ -118,6 +119,37 @@ def test_a_vocabulary_replaces_a_vocabulary_alone(tmp_path):
     assert (tmp_path / "mine" / "languages.txt").read_text() == "mine\n"
     for _ in range(2):
         command("train_vocabulary", *adopt, tmp_path / "new")
+    (tmp_path / "new" / "vocabulary.json").write_text("")  # what a full disk had left
+    command("train_vocabulary", *adopt, tmp_path / "new")
+    assert Vocabulary.load(tmp_path / "new").languages == ("en", "de")
+
+
+def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
+    vocabulary().save(tmp_path / "old")
+    for code, line in (("en", "one two three"), ("de", "two eins drei")):
+        (tmp_path / f"train.{code}").write_text(f"{line}\n" * 9)
+    text = "--parallel", tmp_path / "{split}.{language}", "--languages=en,de"
+    asked = {
+        "adopted": ("--sentencepiece", tmp_path / "old" / "spm.model", "--languages=de,en"),
+        "trained": (*text, "--vocab_size=17"),
+        "split": (*text, "--vocabulary", tmp_path / "old", "--lavs=paper", "--lavs_pairs=1"),
+    }
+    for name, flags in asked.items():
+        there = tmp_path / name
+        vocabulary().save(there)
+        kept = {path: path.read_bytes() for path in there.iterdir()}
+        told = f"^--output={there}: holds a vocabulary; .* --overwrite$"
+        with pytest.raises(UserError, match=told):
+            command("train_vocabulary", *flags, "--output", there)
+        assert {path: path.read_bytes() for path in there.iterdir()} == kept
+        command("train_vocabulary", *flags, "--output", there, "--overwrite")
+        assert Vocabulary.load(there).fingerprint != vocabulary().fingerprint
+    with pytest.raises(UserError, match="is the folder of --vocabulary"):
+        command("train_vocabulary", *asked["split"], "--output", tmp_path / "old", "--overwrite")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "spm.model").write_text("mine")
+    with pytest.raises(UserError, match="mine: is there already"):
+        command("train_vocabulary", *asked["trained"], "--output", tmp_path / "mine", "--overwrite")
 
 
 def test_an_average_replaces_an_average_alone(tmp_path):

@@ -20,8 +20,8 @@ from mnmt_jax.model.trainable import Trainable
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.optimizer import AdamState
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import train_step
-from tests.made_run import make_config
+from mnmt_jax.training.train import train, train_step
+from tests.made_run import make_cache, make_config
 from tests.sample_batches import random_pairs, unpacked
 
 VOCAB, UPDATES = 17, 3
@@ -119,6 +119,15 @@ def test_frozen_branches_stay_bit_for_bit_and_the_others_move(scales):
     for name in ("wi", "wo"):  # beside the branches
         kernels = [state.params["layer_0"]["mlp"][name]["kernel"] for state in states[::UPDATES]]
         assert (np.asarray(kernels[0]) != np.asarray(kernels[1])).all()
+
+
+def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
+    cache = make_cache(tmp_path / "cache")
+    languages = ("en", "de", "fr")
+    model = {"methods": (LanguageLayers(languages, mlp=6, frozen=("de",)),)}
+    with pytest.raises(UserError, match="LanguageLayers freezes .* name the model's run, or") as e:
+        train(make_config(cache, model=model), tmp_path / "run")
+    assert "\n" not in str(e.value) and not (tmp_path / "run" / "checkpoints" / "0").exists()
 
 
 def test_their_gradient_counts_for_nothing():

@@ -303,10 +303,12 @@ def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
     refused(tmp_path, rf"apt-get failed \(E: no libreoffice-help-it\); 'apt-get update' .*{remedy}")
     refused(tmp_path, "archive: no pages of libreoffice-help-it, packed or", f"--from={debian}")
     (debian / f"{help_package('it')}_8_all.deb").write_bytes(b"no package")
-    refused(tmp_path, r"dpkg-deb failed \(.*; copy or download the file", f"--from={debian}")
+    refused(tmp_path, r"-it_8_all\.deb: dpkg-deb failed \(.*; copy or", f"--from={debian}")
     (debian / f"{help_package('it')}_9_all.deb").write_bytes(b"no package")
     refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; leave", f"--from={debian}")
     refused(tmp_path, "absent: no such folder", f"--from={tmp_path / 'absent'}")
+    file = debian / f"{help_package('it')}_9_all.deb"
+    refused(tmp_path, "_9_all.deb: is a file, not a folder; .*--from FOLDER", f"--from={file}")
     for path in debian.glob(f"{help_package('it')}_*"):
         path.unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))

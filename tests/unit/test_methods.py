@@ -20,6 +20,7 @@ from mnmt_jax.methods import SECTIONS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
+from mnmt_jax.runs.run_directory import changed_fields
 from mnmt_jax.t5x.parsed import parsed_config, register_methods
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
@@ -96,6 +97,34 @@ def test_mistakes_are_one_line(bindings, message):
     with pytest.raises(UserError, match=message) as caught:
         load_config([], bindings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        (["'lcs'"], ["'cut_residual'"], ["Model.methods was ('lcs',), now ('cut_residual',)"]),
+        (["'lcs'"], [], ["Model.methods was ('lcs',), now ()"]),
+        (
+            ["'lcs'", "'adaption'"],
+            ["'adaption'", "'lcs'"],
+            ["Model.methods was ('lcs', 'adaption'), now ('adaption', 'lcs')"],
+        ),
+        (
+            ["'lcs'", "'adaption'", "LCS.first=0", "LCS.inject='once'"],
+            ["'lcs'", "'adaption'", "LCS.first=2", "Adaption.mlp=3"],
+            ["LCS.first was 0, now 2", "LCS.inject was 'once', now 'each'"]
+            + ["Adaption.mlp was 2048, now 3"],
+        ),
+        (["'lcs'", "LCS.first=2"], ["'lcs'", "LCS.first=2"], []),
+    ],
+)
+def test_methods_of_a_run_that_changed_are_told_as_in_gin(before, after, changed):
+    def config(words):
+        names = [word for word in words if word.startswith("'")]
+        settings = [word for word in words if not word.startswith("'")]
+        return load_config([], [f"Model.methods=[{','.join(names)}]", *settings])
+
+    assert changed_fields(config(before), config(after)) == changed
 
 
 def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path):

@@ -318,7 +318,7 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
         (["--language=nl", "--keep_pieces", "--vocab_size=9"], "--vocab_size does not apply"),
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
         (["--language=nl", "--mixture=cldr_quickstart"], "no training text in it; it has en de"),
-        (["--language=nl", "--keep_pieces", "--noise=-1"], "NewRows.noise=-1.0 must be"),
+        (["--language=nl", "--keep_pieces", "--noise=-1"], "--noise=-1 must be at least 0"),
         (["--language=nl", "--keep_pieces", "--step=7"], "no checkpoint 7"),
         (["--language=nl", "--keep_pieces", "--run=nowhere"], "nowhere/config.gin: no such file"),
     ],

@@ -132,3 +132,30 @@ def test_empty_files_are_named_before_a_vocabulary_is_trained(data, no_training)
             (data / f"{split}.{code}").write_text("")
         with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; give"):
             _cache(data)
+
+
+@pytest.mark.parametrize("languages", ["en,fr", "de,fr", "fr,en", "fr,de,en"])
+def test_the_language_without_text_is_named(tmp_path, languages):
+    (tmp_path / "a.tsv").write_text("en\tde\nOne\tEins\n", encoding="utf-8")
+    output = "--languages", languages, "--output", tmp_path / "cache"
+    with pytest.raises(UserError, match=r"a\.tsv has no text in 'fr'; add its files, or leave"):
+        command("cache_tasks", "--tsv", tmp_path / "a.tsv", *output)
+
+
+def test_the_file_of_the_language_without_text_is_named(data):
+    output = "--languages=cs,fr,en,de", "--output", data / "cache"
+    with pytest.raises(
+        UserError, match=r"has no text in 'cs', no file \S*train\.cs; add its files"
+    ):
+        command("cache_tasks", "--parallel", data, *output)
+
+
+def test_another_cache_needs_its_vocabulary_named(data, no_training):
+    message = f"^--also needs --vocabulary, .* --vocabulary {data}/old/vocabulary$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", "--also", data / "old")
+    flags = "--mixture=mine", "--also", data / "old", "--output", data / "cache"
+    with pytest.raises(
+        UserError, match="^(?!--also).*old"
+    ):  # a mixture of seqio has a vocabulary of its own
+        command("cache_tasks", *flags)

@@ -109,7 +109,7 @@ def test_an_epoch_has_as_many_examples_as_there_are(cache):
         ("de,nl", "", "--languages: the vocabulary has no nl; it has en, de, fr"),
         ("de", "fr,fr", "--pool=fr,fr names a language twice"),
         ("de", "", "--pool=de has no language to translate 'de' into; name another"),
-        ("en", "", "--pool= has no language to translate 'en' into; name another"),
+        ("en", "", "--languages without en has no language to translate 'en' into"),
     ],
 )
 def test_mistakes_are_one_line(languages, pool, message, cache):

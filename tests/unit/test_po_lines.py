@@ -1,0 +1,71 @@
+"""The form of a PO file's lines, held against polib, which does not check it."""
+
+import re
+
+import pytest
+
+from mnmt_jax.data.bitext import read_units
+from mnmt_jax.data.po_lines import line_flaw
+from mnmt_jax.errors import UserError
+from tests.unit.test_bitext import PO, write
+
+
+def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
+    """Whichever quote of a text is taken away, the line is named."""
+    taken = 0
+    for number, line in enumerate(PO.splitlines(), start=1):
+        ends = line.find('"'), line.rfind('"')
+        for end in () if line.startswith("#") or ends[0] < 0 else ends:
+            lines = PO.splitlines()
+            lines[number - 1] = line[:end] + line[end + 1 :]
+            write(tmp_path, de_po="\n".join(lines))
+            with pytest.raises(
+                UserError, match=rf"de\.po:{number}: (no|neither|text) .*; mend the"
+            ):
+                list(read_units(str(tmp_path / "de.po")))
+            taken += 1
+    assert taken == 2 * 17
+
+
+@pytest.mark.parametrize(
+    ("line", "flaw"),
+    [
+        ('msgstr "Speichern house 1', "no closing quote"),
+        ('msgstr Speichern red 0"', "no opening quote behind msgstr"),
+        ("msgid", "no opening quote behind msgid"),
+        ("msgstr[1] 'x'", r"no opening quote behind msgstr\[1\]"),
+        ('msgstr "', "no closing quote"),
+        (r'msgstr "C:\"', "no closing quote"),
+        (r'"a\\"b"', "text behind the closing quote"),
+        ('msgid "a" "b"', "text behind the closing quote"),
+        ('msgid_plurals "a"', "neither a comment, nor a keyword"),
+        ("house", "neither a comment, nor a keyword"),
+        (r'msgid "say \"yes\" \\"', "^$"),
+        (r'  "\"" ', "^$"),
+        ('msgid\t""\r\n', "^$"),
+        ('msgstr[0]"x"', "^$"),
+        ('#~ msgid "a', "^$"),
+        ('#| msgid "a', "^$"),
+        ("# it's \"a", "^$"),
+        ("\f", "^$"),
+    ],
+)
+def test_the_form_of_a_line_of_a_po_file(line, flaw):
+    assert re.match(flaw, line_flaw(line))
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_what_polib_writes_is_read(tmp_path, charset, end):
+    """In the file's own encoding, or UTF-8 where it declares none that is known."""
+    polib = pytest.importorskip("polib")
+    made = polib.POFile(wrapwidth=20)
+    made.metadata = {"Language": "de", "Content-Type": f"text/plain; charset={charset}"}
+    texts = ['"quoted" \\', "C:\\", "ü" * 50 + " ü" * 50, "a\tb\nc\u2028d\x85e", 'x"', "\\n", "#"]
+    texts = [text for text in texts if charset != "iso-8859-1" or "\u2028" not in text]
+    made += [polib.POEntry(msgid=f"{n} {t}", msgstr=t, comment=t) for n, t in enumerate(texts)]
+    path = tmp_path / "a.po"
+    encoding = {"CHARSET": "utf-8-sig", "hex": "utf-8"}.get(charset, charset)
+    path.write_bytes(str(made).replace("\n", end).encode(encoding))
+    read = [unit.texts["de"] for unit in read_units(str(path))]
+    assert read == [" ".join(text.split()) for text in texts]
