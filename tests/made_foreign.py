@@ -17,13 +17,23 @@ from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, Dialect, entries
+from mnmt_jax.interchange.names import (
+    FAIRSEQ,
+    FIRST_POSITION,
+    M2M100,
+    MITRE,
+    Dialect,
+    entries,
+)
 from mnmt_jax.interchange.safetensors import write_safetensors
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS
 from mnmt_jax.interchange.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.tables import Tables
+from mnmt_jax.methods.tuning_layers import TuningLayers
 from tests.unit.made_text import LANGUAGES, sentences
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -64,7 +74,9 @@ def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> 
     for entry in entries(model, layout, dialect, np.arange(size)):
         value = rng.normal(0, 0.3, entry.other_shape).astype(np.float32)
         # What we do not have computes nothing there, and comes back as zeros.
-        tensors |= {name: value if entry.path else 0 * value for name in entry.written}
+        unused = FIRST_POSITION if "positions" in str(entry.path) else 0
+        value[: unused if entry.path else None] = 0
+        tensors |= dict.fromkeys(entry.written, value)
     return tensors
 
 
@@ -141,6 +153,15 @@ def _branched(*methods: Method) -> Model:
     return Model("encoder_decoder", (2, 2), norm="post", methods=methods, **SIZES)
 
 
+_GRAFT = (Graformer(fusion=True, encoder="none", decoder="none"),)
+
+
+def _graformers(layout: str, *layers: int, methods: tuple[Method, ...] = ()) -> Model:
+    """A model of Graformer's authors: norms first, GELU, learned positions, tables unscaled."""
+    ends = {"norm": "pre", "activation": "gelu", "embedding_scale": False}
+    return Model(layout, layers, positions=("learned", 40), methods=methods, **ends, **SIZES)
+
+
 FAIRSEQ_MODELS = {
     "mitre": Model(layout="register", stage_layers=(2,), register_factor=1.5, **SIZES),
     "two_stage": Model(
@@ -157,7 +178,36 @@ FAIRSEQ_MODELS = {
     "transformer_sd_merged": _branched(
         LanguageLayers(LANGUAGES, (), (4,), 6), CutResidual(2, "mlp", "pre")
     ),
+    # Graformer's: two language models, the graft of them, its baseline and Guo's.
+    "transformer_encoder_model": _graformers("masked_lm", 2),
+    "transformer_lm_gpt": _graformers("causal_lm", 2),
+    "bridge_transformer": _graformers("grafted", 2, 1, 1, methods=_GRAFT),
+    "transformer": _graformers("encoder_decoder", 2, 1, methods=(Tables(),)),
+    "ab_transformer": _graformers(
+        "encoder_decoder", 1, 1, methods=(TuningLayers(), Tables(output=True))
+    ),
 }
+
+
+GRAFORMERS = [kind for kind, model in FAIRSEQ_MODELS.items() if "learned" in model.positions]
+
+
+def _graformers_settings(kind: str, model: Model) -> dict[str, Any]:
+    """What the scripts of Graformer's authors say."""
+    first, *rest = model.stage_layers
+    own = {
+        "transformer_encoder_model": {"encoder_layers": first, "decoder_layers": 6},
+        "transformer_lm_gpt": {"encoder_layers": 6, "decoder_layers": first},
+        "bridge_transformer": {"no_encoder_attn_layers": "0", "lm_fusion": True},
+        "transformer": {"share_decoder_input_output_embed": True},
+        "ab_transformer": {},
+    }[kind]
+    both = {"encoder_layers": first, "decoder_layers": sum(rest), "share_all_embeddings": False}
+    for side in ("encoder", "decoder"):
+        both |= {f"{side}_learned_pos": True, f"{side}_normalize_before": True}
+    ends = {"activation_fn": "gelu", "no_scale_embedding": True, "encoder_langtok": None}
+    tags = {"decoder_langtok": True, "lang_tok_replacing_bos_eos": True}
+    return {"arch": kind} | both | ends | tags | own
 
 
 def fairseq_settings(kind: str) -> dict[str, Any]:
@@ -178,6 +228,8 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
     for side in ("encoder", "decoder"):
         settings |= {f"{side}_embed_dim": 16, f"{side}_ffn_embed_dim": 24}
         settings[f"{side}_attention_heads"] = 2
+    if kind in GRAFORMERS:
+        return settings | _graformers_settings(kind, model)
     if kind == "mitre":
         settings["register_factor"] = 1.5
     if kind == "transformer_cll":

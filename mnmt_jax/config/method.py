@@ -10,7 +10,7 @@ import numpy as np
 
 from mnmt_jax.config.fields import Checked
 from mnmt_jax.design.derived import Derived
-from mnmt_jax.design.masking import Masking
+from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.design.move import Move
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
@@ -138,7 +138,7 @@ class Method(Checked):
         """Returns who moves before the rest, in this order."""
         return ()
 
-    def masking(self) -> Masking | None:
+    def mask_shares(self) -> MaskShares | None:
         """Returns how tokens are hidden from a model that fills masks; None is as it is without."""
         return None
 

@@ -23,10 +23,10 @@ import numpy as np
 from mnmt_jax.config.method import all_objectives
 from mnmt_jax.config.sections import Config, Data
 from mnmt_jax.data.instruction import Instruction, get_instruction
-from mnmt_jax.data.masking import mask
+from mnmt_jax.data.token_masks import mask
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
-from mnmt_jax.design.masking import Masking
+from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
@@ -138,7 +138,7 @@ class Converter:
         lengths: sizes of a row.
         register_factor: source tokens per register, if the layout has registers.
         views: that `batch` lays out too.
-        masking: of a layout that fills masks; None for one that grows.
+        mask_shares: of a layout that fills masks; None for one that grows.
     """
 
     vocabulary: Vocabulary
@@ -147,7 +147,7 @@ class Converter:
     lengths: Lengths
     register_factor: float = 1.0
     views: tuple[View, ...] = ()
-    masking: Masking | None = None
+    mask_shares: MaskShares | None = None
 
     def __post_init__(self) -> None:
         """Gives a language model's rows one length: there is one span."""
@@ -203,8 +203,8 @@ class Converter:
         Raises:
             ValueError: if a row does not fit its spans.
         """
-        if self.masking is not None:
-            return self._masked_batch(segments, rows, self.masking)
+        if self.mask_shares is not None:
+            return self._masked_batch(segments, rows, self.mask_shares)
         batch = self.static_batch(segments, rows)
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.target_tokens(segments.target_counts)
@@ -285,7 +285,7 @@ class Converter:
         batch = converter.static_batch(pairs, rows)
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
-    def _masked_batch(self, segments: Segments, rows: int, masking: Masking) -> HostBatch:
+    def _masked_batch(self, segments: Segments, rows: int, shares: MaskShares) -> HostBatch:
         """Lays out the targets as what a model reads that fills masks."""
         segments = dataclasses.replace(
             segments, source=segments.target, source_counts=segments.target_counts
@@ -296,7 +296,7 @@ class Converter:
         tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[place.cells]
         hidden, chosen = mask(
             *(tokens, counts, segments.keys),
-            masking=masking,
+            shares=shares,
             symbol=vocabulary.mask_id,
             drawn=range(max(vocabulary.mask_id, vocabulary.unk_id) + 1, vocabulary.size),
         )
@@ -351,19 +351,19 @@ class Extras:
     Attributes:
         register_factor: source tokens per register.
         views: that training batches hold too.
-        masking: if the layout fills masks.
+        mask_shares: if the layout fills masks.
     """
 
     register_factor: float = 1.0
     views: tuple[View, ...] = ()
-    masking: Masking = Masking()
+    mask_shares: MaskShares = MaskShares()
 
     @classmethod
     def of(cls, config: Config) -> Extras:
         """Returns those of a run."""
-        named = (method.masking() for method in config.methods)
-        masking = next((each for each in named if each is not None), Masking())
-        return cls(config.model.register_factor, views_of(config), masking)
+        named = (method.mask_shares() for method in config.methods)
+        shares = next((each for each in named if each is not None), MaskShares())
+        return cls(config.model.register_factor, views_of(config), shares)
 
 
 def make_converter(
@@ -384,7 +384,7 @@ def make_converter(
         Lengths(data.source_length, data.target_length, data.max_segments),
         extras.register_factor,
         extras.views,
-        None if layout.grows else extras.masking,
+        None if layout.grows else extras.mask_shares,
     )
 
 

@@ -224,7 +224,7 @@ class Pipeline:
             self.converter.instruction,
             self.converter.lengths,
             data.rows,
-            *filter(None, [self.converter.masking]),
+            *filter(None, [self.converter.mask_shares]),
         )
         return zlib.crc32(repr(settings).encode())
 
@@ -303,7 +303,7 @@ class Pipeline:
 
     def _keys(self, plan: Plan, names: Sequence[str]) -> np.ndarray:
         """Returns what each pair's masks follow from: other ones whenever it comes again."""
-        if self.converter.masking is None:
+        if self.converter.mask_shares is None:
             return np.zeros(len(plan.task), np.uint64)
         of_names = np.array([text_key(name) for name in names], np.uint64)
         return mix64(self._seed, of_names[plan.task], plan.epoch, plan.index)

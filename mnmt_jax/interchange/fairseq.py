@@ -1,4 +1,4 @@
-"""fairseq checkpoints: MITRE, PhasedDecoder and the plain transformer.
+"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer.
 
 The array functions at the top are what tests and tools use that hold a state dictionary in memory.
 """
@@ -27,6 +27,7 @@ from mnmt_jax.interchange.language_branches import branch_settings, branches_of,
 from mnmt_jax.interchange.language_models import (
     language_model_arguments,
     language_model_settings,
+    layers_setting,
 )
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params, written_tensors
 from mnmt_jax.interchange.token_table import (
@@ -167,7 +168,7 @@ def _arguments(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
             found |= vars(part)
         elif isinstance(part, Mapping):
             found |= part
-    if not {"decoder_layers", "encoder_layers"} & found.keys():
+    if layers_setting(found) not in found:
         raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
     return found
 
@@ -312,10 +313,12 @@ def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[st
             f"Data.instruction='{name}' with '{model.layout}' has no counterpart in fairseq: "
             "there the target starts from its tag and the source has none ('3')"
         )
-    stages = {"masked_lm": ("encoder",), "causal_lm": ("decoder",)}
-    sides = stages.get(model.layout, ("encoder", "decoder"))
-    first, *rest = model.stage_layers
-    layers = dict(zip(sides, (first, sum(rest)), strict=False))
+    layout = get_layout(model.layout, model.stage_layers)
+    layers = {"encoder": 0, "decoder": 0}
+    for stage in layout.stages:
+        side = "decoder" if layout.grows and layout.generated in stage.roles else "encoder"
+        layers[side] += stage.layers
+    sides = [side for side, number in layers.items() if number]
     found = {
         f"{side}_{setting}": value
         for side in sides

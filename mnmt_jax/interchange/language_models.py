@@ -1,4 +1,4 @@
-"""Settings of Graformer's fairseq: its two language models, the graft of them, and the Adapter.
+"""Settings of Graformer's fairseq: two language models, the graft of them, and its baselines.
 
 Which of them a checkpoint is of, its architecture and its settings say; sizes of the tables of
 positions only the arrays.
@@ -20,20 +20,29 @@ from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.modules import ACTIVATIONS
 
-# Beginnings of the names of architectures.
-_MASKED, _CAUSAL, _GRAFTED, _ADAPTER = (
+# Beginnings of the names of architectures, a name before those that it begins.
+_MASKED, _CAUSAL, _GRAFTED, _ADAPTER, _APART = (
     "transformer_encoder_model",
     "transformer_lm",
     "bridge_transformer",
     "ab_transformer",
+    "transformer",
 )
+_BOTH = ("encoder", "decoder")
 _SIDES = {
     _MASKED: ("encoder",),
     _CAUSAL: ("decoder",),
-    _GRAFTED: ("encoder", "decoder"),
-    _ADAPTER: ("encoder", "decoder"),
+    _GRAFTED: _BOTH,
+    _ADAPTER: _BOTH,
+    _APART: _BOTH,
 }
 _ALIKE = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
+# What settings say of a language model besides sizes, and layouts that the baselines have.
+_ALONE = {
+    "masked_lm": {"arch": _MASKED, "share_encoder_input_output_embed": True},
+    "causal_lm": {"arch": _CAUSAL, "share_decoder_input_output_embed": True},
+}
+_OF_TWO_TABLES = ("encoder_decoder",)
 # Of both sides, where settings say nothing.
 _DEFAULTS = {"normalize_before": True, "learned_pos": False}
 
@@ -51,9 +60,9 @@ def language_model_settings(
     Raises:
         UserError: if no model of ours is like it.
     """
-    arch = str(arguments.get("arch") or arguments.get("_name"))
-    kind = next((name for name in _SIDES if arch.startswith(name)), None)
-    if kind is None:
+    kind = next((name for name in _SIDES if _architecture(arguments).startswith(name)), None)
+    others = {"register_factor", "attention_position_bias", "language_num"} & arguments.keys()
+    if kind is None or (kind == _APART and (others or arguments.get("share_all_embeddings", True))):
         return None
     shared = _shared(path, arguments, tensors, _SIDES[kind])
     layers = {side: int(arguments[f"{side}_layers"]) for side in _SIDES[kind]}
@@ -63,6 +72,9 @@ def language_model_settings(
     if kind == _ADAPTER:
         methods = (TuningLayers(), Tables(output=True))
         return Model("encoder_decoder", tuple(layers.values()), methods=methods, **shared)
+    if kind == _APART:
+        tables = Tables(output=not arguments.get("share_decoder_input_output_embed"))
+        return Model("encoder_decoder", tuple(layers.values()), methods=(tables,), **shared)
     own = _layers_without_memory(path, arguments)
     stages = (layers["encoder"], own, layers["decoder"] - own)
     # What it begins as and what is frozen are matters of a training that begins with two models.
@@ -76,19 +88,29 @@ def language_model_arguments(model: Model) -> dict[str, Any] | None:
     Args:
         model: sizes, layout and methods.
     """
-    methods = {method.name: method for method in model.methods}
-    fused = methods.get("graformer")
-    if model.layout == "masked_lm" and not methods:
-        return {"arch": _MASKED, "share_encoder_input_output_embed": True}
-    if model.layout == "causal_lm" and not methods:
-        return {"arch": _CAUSAL, "share_decoder_input_output_embed": True}
-    if model.layout == "grafted" and [*methods] == ["graformer"] and isinstance(fused, Graformer):
-        first = ",".join(map(str, range(model.stage_layers[1])))
-        return {"arch": _GRAFTED, "no_encoder_attn_layers": first, "lm_fusion": fused.fusion}
-    adapted = (TuningLayers(), Tables(output=True))
-    if model.layout == "encoder_decoder" and model.methods == adapted:
+    if not model.methods:
+        return dict(_ALONE[model.layout]) if model.layout in _ALONE else None
+    first, *others = model.methods
+    if isinstance(first, Graformer) and not others:
+        below = ",".join(map(str, range(model.stage_layers[1])))
+        return {"arch": _GRAFTED, "no_encoder_attn_layers": below, "lm_fusion": first.fusion}
+    if model.layout not in _OF_TWO_TABLES:
+        return None
+    if model.methods == (TuningLayers(), Tables(output=True)):
         return {"arch": _ADAPTER}
+    if isinstance(first, Tables) and first.target and not others:
+        return {"arch": _APART, "share_decoder_input_output_embed": not first.output}
     return None
+
+
+def layers_setting(arguments: Mapping[str, Any]) -> str:
+    """Returns the name of a setting that every checkpoint of such a model has."""
+    masked = _architecture(arguments).startswith(_MASKED)
+    return "encoder_layers" if masked else "decoder_layers"
+
+
+def _architecture(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("arch") or arguments.get("_name"))
 
 
 def _shared(

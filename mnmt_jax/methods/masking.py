@@ -10,7 +10,7 @@ import dataclasses
 from mnmt_jax.config.fields import Rate
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design import masking
+from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 
@@ -51,6 +51,6 @@ class Masking(Method, name="masking"):
                 "Model.layout='masked_lm', or leave 'masking' out"
             )
 
-    def masking(self) -> masking.Masking:
+    def mask_shares(self) -> MaskShares:
         """Returns the shares."""
-        return masking.Masking(self.share, self.random, self.kept)
+        return MaskShares(self.share, self.random, self.kept)

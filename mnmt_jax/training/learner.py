@@ -223,10 +223,8 @@ def batch_loss(
         The sum to differentiate, and the sums to report.
     """
     forward = _passes(learner, learner.objectives, params, batch, rng)
-    tables, layout = (
-        [params[head.table] for head in learner.model.plan.heads],
-        learner.model.layout,
-    )
+    tables = [params[head.table] for head in learner.model.plan.heads]
+    layout = learner.model.layout
     present = batch[f"{layout.generated}_segment_ids"] != 0
     labels = batch[f"{layout.generated}_labels"]
     sums = chunked_token_loss(

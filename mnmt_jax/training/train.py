@@ -131,11 +131,12 @@ def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Arr
         role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
         for role, count in window.present.items()
     }
-    examples = batch["target_lang"] >= 0
+    role = TARGET if TARGET in present else SOURCE
+    starts = (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_positions"] == 0)
     return Window(
         updates=window.updates + 1,
         losses={name: window.losses[name] + total for name, total in sums.items()},
-        examples=window.examples + examples.sum(dtype=jnp.float32),
+        examples=window.examples + starts.sum(dtype=jnp.float32),
         present=present,
         first_bad=first_bad,
     )

@@ -118,7 +118,7 @@ def test_fairseq_there_and_back(tmp_path, kind):
     state = read_torch(tmp_path / "again" / "checkpoint.pt")["model"]
     assert_equal({name: tensor.read() for name, tensor in state.items()}, tensors)
     embeddings = {state[name].storage for name in state if "embed_tokens" in name}
-    assert len(embeddings) == 1
+    assert len(embeddings) == (2 if "transformer" in (kind, kind[-11:]) else 1)
     import_checkpoint("fairseq", tmp_path / "again" / "checkpoint.pt", tmp_path / "second")
     assert_same(load_params(tmp_path / "second")[0], load_params(tmp_path / "run")[0])
     assert RunDirectory(tmp_path / "second").config() == config

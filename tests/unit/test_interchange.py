@@ -50,7 +50,7 @@ def lazy(tensors: dict) -> dict:
 MODELS = {
     name: Model(
         layout=name,
-        stage_layers=(1, 2)[: len(row.stages)],
+        stage_layers=(1, 2, 1)[: len(row.stages)],
         methods=(Adaption(12),) if "two_stage" in name else (),
         norm="post" if "causal" in name else "pre",
         **made_foreign.SIZES,
@@ -332,8 +332,9 @@ def test_fairseq_settings(tmp_path, kind):
     foreign = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
     fitted = foreign.fit(LANGUAGES) if foreign.fit else foreign.model
     assert fitted == made_foreign.FAIRSEQ_MODELS[kind]
-    assert foreign.instruction == ("register" if kind == "mitre" else "1")
-    assert foreign.decode.beam_size == (5 if kind == "mitre" else 4)
+    instructions = {"mitre": "register"} | dict.fromkeys(made_foreign.GRAFORMERS, "3")
+    assert foreign.instruction == instructions.get(kind, "1")
+    assert foreign.decode.beam_size == (5 if kind in instructions else 4)
     vocabulary, rows = foreign.tokens.vocabulary()
     assert vocabulary.languages == LANGUAGES and vocabulary.pieces is None
     np.testing.assert_array_equal(rows, plain_rows(vocabulary.size))
@@ -374,9 +375,9 @@ def test_the_settings_of_an_export_are_those_of_its_import(name):
 
 
 def test_positions_that_others_do_not_have_are_refused():
-    model = dataclasses.replace(MODELS["register"], positions=("learned", 8))
-    with pytest.raises(UserError, match="Model.positions=.*learned positions are neither read"):
-        entries(model, get_layout("register", (1,)), FAIRSEQ, plain_rows(17))
+    model = dataclasses.replace(MODELS["prefix"], positions=("learned", 8))
+    with pytest.raises(UserError, match="Model.positions=.*'embedding' has positions for both"):
+        entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
     for positions in (("learned", 8), ("sinusoidal", 100.0)):
         config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
         with pytest.raises(UserError, match=r"fairseq has no model with Model.positions=\('"):

@@ -11,17 +11,19 @@ import pytest
 from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.attention.dense import dense_mask
 from mnmt_jax.design.layout import Layout, Sees, Stage
-from mnmt_jax.design.layouts import LAYOUTS, get_layout
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, get_layout
 from tests.drawn_masks import MASKS, labelled, read_pictures
+
+ROWS = LAYOUTS | LANGUAGE_MODELS
 
 
 def test_every_row_has_a_picture():
-    assert {path.stem for path in MASKS.glob("*.txt")} == set(LAYOUTS)
+    assert {path.stem for path in MASKS.glob("*.txt")} == set(ROWS)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", ROWS)
 def test_masks_equal_the_drawn_ones(name):
-    layout = LAYOUTS[name]
+    layout = ROWS[name]
     pictures, memories = read_pictures(name)
     assert len(pictures) == len(layout.stages)
     assert len(memories) == sum(len(stage.memory) for stage in layout.stages)
@@ -97,7 +99,7 @@ def named_layouts(source: str) -> list[str]:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Compare | ast.MatchValue)
         for constant in ast.walk(node)
-        if isinstance(constant, ast.Constant) and constant.value in set(LAYOUTS)
+        if isinstance(constant, ast.Constant) and constant.value in ROWS
     ]
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
-from mnmt_jax.data.masking import mask, mask_counts
+from mnmt_jax.data.token_masks import mask, mask_counts
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.design.masking import Masking
+from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.errors import UserError
-from mnmt_jax.methods import masking as method
+from mnmt_jax.methods.masking import Masking
 from mnmt_jax.vocabulary.order import mix64
 from tests.parity.reference import FOLDER
 from tests.unit import made_text
@@ -32,11 +32,9 @@ def test_as_many_as_the_authors_ask_for(path):
         assert found.min() == 0 and found.max() > 5
 
 
-def masked(counts, keys, masking=Masking()):  # noqa: B008
+def masked(counts, keys, shares=MaskShares()):  # noqa: B008
     tokens = np.arange(sum(counts), dtype=np.int32) % 50 + 100  # none of those drawn
-    return tokens, *mask(
-        tokens, np.array(counts), keys, masking=masking, symbol=SYMBOL, drawn=DRAWN
-    )
+    return tokens, *mask(tokens, np.array(counts), keys, shares=shares, symbol=SYMBOL, drawn=DRAWN)
 
 
 def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
@@ -64,7 +62,7 @@ def test_masks_follow_from_the_key_of_the_sentence_alone():
             np.split(masked(counts, keys)[0], ends)[number],
             np.array(counts[number : number + 1]),
             key[None],
-            masking=Masking(),
+            shares=MaskShares(),
             symbol=SYMBOL,
             drawn=DRAWN,
         )
@@ -77,7 +75,10 @@ def test_masks_follow_from_the_key_of_the_sentence_alone():
 def batch_of(layout, key=3, instruction="3"):
     data = Data(instruction=instruction, rows=2, source_length=16, target_length=24, max_segments=3)
     converter = make_converter(
-        made_text.vocabulary(), get_layout(layout, (1,)), data, Extras(masking=Masking(share=0.5))
+        made_text.vocabulary(),
+        get_layout(layout, (1,)),
+        data,
+        Extras(mask_shares=MaskShares(share=0.5)),
     )
     rng = np.random.default_rng(0)
     sentences = [rng.integers(3, 40, size) for size in (4, 6, 9)]
@@ -112,9 +113,9 @@ def test_a_causal_model_reads_the_tag_and_then_the_sentence():
 @pytest.mark.parametrize("settings", [{"share": 0.0}, {"random": 0.6, "kept": 0.5}, {"share": 1.0}])
 def test_shares_that_cannot_be_are_refused(settings):
     with pytest.raises(UserError, match="Masking"):
-        method.Masking(**settings)
+        Masking(**settings)
 
 
 def test_settings_reach_the_masks():
-    found = dataclasses.asdict(method.Masking(share=0.3, random=0.0, kept=0.2).masking())
+    found = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
     assert found == {"share": 0.3, "random": 0.0, "kept": 0.2}

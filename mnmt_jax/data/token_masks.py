@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnmt_jax.design.masking import Masking
+from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.vocabulary.order import mix64
 
 # What a hash is of.
@@ -16,7 +16,7 @@ def mask(
     counts: np.ndarray,
     keys: np.ndarray,
     *,
-    masking: Masking,
+    shares: MaskShares,
     symbol: int,
     drawn: range,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def mask(
         tokens: of all sentences, one after the other, int `[total]`.
         counts: tokens of each sentence, int `[n]`.
         keys: of each sentence, uint64 `[n]`; the same key gives the same masks.
-        masking: how many, and what stands for them.
+        shares: how many, and what stands for them.
         symbol: id of the mask.
         drawn: ids that may stand for a token.
 
@@ -36,15 +36,15 @@ def mask(
     sentence = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(tokens)) - np.repeat(np.cumsum(counts) - counts, counts)
     own = np.asarray(keys, np.uint64)[sentence]
-    wanted = mask_counts(counts, _uniform(mix64(keys, _COUNT)), masking.share)
+    wanted = mask_counts(counts, _uniform(mix64(keys, _COUNT)), shares.share)
     order = np.lexsort((mix64(own, _PLACE, place), sentence))
     chosen = np.zeros(len(tokens), bool)
     chosen[order] = place < wanted[sentence]  # the ranks in a sentence are its places in order
     kind = _uniform(mix64(own, _KIND, place))
     other = drawn.start + (mix64(own, _TOKEN, place) % np.uint64(len(drawn))).astype(tokens.dtype)
-    masked = kind >= masking.random + masking.kept
+    masked = kind >= shares.random + shares.kept
     hidden = np.where(masked, np.asarray(symbol, tokens.dtype), other)
-    hidden = np.where((kind < masking.kept) | ~chosen, tokens, hidden)
+    hidden = np.where((kind < shares.kept) | ~chosen, tokens, hidden)
     return hidden.astype(tokens.dtype), chosen
 
 

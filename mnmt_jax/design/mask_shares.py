@@ -6,7 +6,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking:
+class MaskShares:
     """Which tokens are asked for, and what stands in their place.
 
     Of a sentence of n tokens, eos included, floor(share * n + u) are asked for, u uniform in [0, 1)
