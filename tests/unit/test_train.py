@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import make_mesh
@@ -245,7 +246,10 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
         learner = session._learner
         params = jax.tree.map(jnp.array, session.state.params)  # training gives the buffers away
         pipeline = Pipeline(
-            session._pipeline.cache, learner.model.layout, config.data, views=(View("identity"),)
+            session._pipeline.cache,
+            learner.model.layout,
+            config.data,
+            extras=Extras(views=(View("identity"),)),
         )
         batches = pipeline.train()
         loss = jax.jit(lambda params, batch: batch_loss(learner, params, batch)[1])
