@@ -216,9 +216,16 @@ def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def all_moves(config: Config) -> tuple[Move, ...]:
-    """Returns the moves of a run's methods, in their order."""
-    return tuple(move for method in config.methods for move in method.moves(config.model))
+def all_moves(config: Config, *, without: Iterable[Method] = ()) -> tuple[Move, ...]:
+    """Returns the moves of a run's methods, in their order.
+
+    Args:
+        config: of the run.
+        without: methods whose like is left out.
+    """
+    known = {method.name for method in without}
+    methods = (method for method in config.methods if method.name not in known)
+    return tuple(move for method in methods for move in method.moves(config.model))
 
 
 def all_lasting(methods: Iterable[Method]) -> tuple[Method, ...]:

@@ -65,17 +65,17 @@ class Graformer(Method, name="graformer"):
                 the source too few layers.
         """
         generated = plan.layout.generated
-        *before, language_model, grafted = plan.stages
-        own = language_model.stage.roles == (generated,) and not language_model.stage.memory
-        if len(before) != 1 or not own or not grafted.stage.memory:
+        alone = [s.stage.roles == (generated,) and not s.stage.memory for s in plan.stages]
+        if alone != [False, True, False]:
             raise UserError(
                 f"graformer: layout '{plan.layout.name}' has no layers of the target alone before "
                 "those that read the source; set Model.layout='grafted'"
             )
-        if self.encoder != "none" and self.encoder_layers > before[0].stage.layers:
+        source, language_model, grafted = plan.stages
+        if self.encoder != "none" and self.encoder_layers > source.stage.layers:
             raise UserError(
                 f"Graformer.encoder_layers={self.encoder_layers}, but the {SOURCE} passes "
-                f"{before[0].stage.layers} layers (Model.stage_layers={config.stage_layers}); "
+                f"{source.stage.layers} layers (Model.stage_layers={config.stage_layers}); "
                 "name as many or fewer"
             )
         norm = Sublayer(_LM_NORM, StageNorm(), residual=False)
@@ -83,7 +83,7 @@ class Graformer(Method, name="graformer"):
         apart = Tables(target=True, output=True).edit(plan, config)
         bare = dataclasses.replace(language_model, leave=())
         heads = (*((fused,) if self.fusion else ()), *apart.heads)
-        return dataclasses.replace(apart, stages=(*before, bare, grafted), heads=heads)
+        return dataclasses.replace(apart, stages=(source, bare, grafted), heads=heads)
 
     def moves(self, config: Model) -> tuple[Move, ...]:
         """Returns what a new run takes of `mlm` and `lm`."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Stage, live_roles
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TRIGGER
 from mnmt_jax.design.objective import States
-from mnmt_jax.design.plan import Layer, StagePlan
+from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan
 from mnmt_jax.design.views import View
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.patterns import matches
@@ -58,13 +59,13 @@ def forward_flops(
         sentence: lengths of the pair.
         reads: states that are outputs besides.
     """
-    products = _products(config, layout, vocab_size, sentence, reads)
-    return sum(flops for _, flops in products)
+    products = _products(config, layout, vocab_size, sentence, reads=reads)
+    return sum(each.flops for each in products)
 
 
 def states_flops(config: Model, layout: Layout, reads: Collection[States], source: float) -> float:
     """Counts the FLOPs of `Network.states` of one unpacked source of so many tokens."""
-    return sum(flops for _, flops in _states_products(config, layout, reads, source))
+    return sum(each.flops for each in _states_products(config, layout, reads, source))
 
 
 def train_flops(
@@ -79,8 +80,8 @@ def train_flops(
 ) -> float:
     """Counts forward and backward: a matrix product has two in its gradient, one by its weight.
 
-    What is frozen has none by its weight. The gradient that no weight below needs is not left out:
-    with LoRA that is part of the first layer's.
+    What is frozen has none by its weight, and what follows from nothing that trains has none by
+    what it reads.
 
     Args:
         config: the model's sizes.
@@ -92,11 +93,11 @@ def train_flops(
         views: tokens of each view's source. What stands beside the plan is not counted.
     """
     own = [each for each in reads if not each.view]
-    products = [*_products(config, layout, vocab_size, sentence, own)]
+    products = [*_products(config, layout, vocab_size, sentence, trainable=trainable, reads=own)]
     for view, tokens in views.items():
         if of_view := [each for each in reads if each.view == view]:
-            products += _states_products(config, layout, of_view, tokens)
-    return sum(flops * (3 if not name or trainable.trains(name) else 2) for name, flops in products)
+            products += _states_products(config, layout, of_view, tokens, trainable)
+    return sum(each.flops * (1 + each.gradients) for each in products)
 
 
 def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, float]:
@@ -119,7 +120,16 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
     return sizes | {"total": sum(sizes.values())}
 
 
-Product = tuple[str, float]
+class Product(NamedTuple):
+    """A matrix product.
+
+    Attributes:
+        flops: of itself.
+        gradients: how many products as large its gradient has.
+    """
+
+    flops: float
+    gradients: int
 
 
 def _wanted(reads: Collection[States]) -> set[tuple[int, str]]:
@@ -131,70 +141,125 @@ def _products(
     layout: Layout,
     vocab_size: int,
     sentence: Sentence,
+    *,
+    trainable: Trainable = EVERYTHING,
     reads: Collection[States] = (),
 ) -> Iterator[Product]:
-    """Yields the FLOPs of every product with the path of its weight; attention's own have none."""
-    lengths = {role: sentence.of(role, config) for role in layout.embedded_roles()}
+    """Yields every product of a pass."""
     plan = make_plan(config, layout)
+    generated, last = layout.generated, plan.stages[-1]
+    walk = _Walk.of(config, plan, trainable, sentence, layout.embedded_roles())
     live = plan.live_roles(_wanted(reads))
-    yield from _stages_products(config, plan.stages, live, lengths)
-    last = plan.stages[-1]
-    asked = last.stage, {layout.generated}
-    yield from _layer_products(config, "", last.leave, asked, lengths)
+    yield from walk.stages(plan.stages, live)
+    yield from walk.layer("", last.leave, last.stage, {generated})
     for head in plan.heads:
-        yield from _layer_products(config, "", head.leave, asked, lengths)
-        yield head.table, 2 * lengths[layout.generated] * config.embed * vocab_size
+        yield from walk.head(head, last.stage, generated, vocab_size)
 
 
 def _states_products(
-    config: Model, layout: Layout, reads: Collection[States], source: float
-) -> Iterator[Product]:
-    parts = make_plan(config, layout).static(max(each.layer for each in reads))
-    lengths = {role: Sentence(source, 0).of(role, config) for role in layout.static_roles()}
-    stages = tuple(part.stage for part in parts)
-    live = live_roles(stages, _wanted(reads))
-    yield from _stages_products(config, parts, live, lengths)
-
-
-def _stages_products(
     config: Model,
-    parts: tuple[StagePlan, ...],
-    live: tuple[frozenset[str], ...],
-    lengths: Mapping[str, float],
+    layout: Layout,
+    reads: Collection[States],
+    source: float,
+    trainable: Trainable = EVERYTHING,
 ) -> Iterator[Product]:
-    """Yields the products of the stages, without what the last one's roles pass at its end."""
-    number = 0
-    for part in parts:
-        everything = part.stage, part.stage.roles
-        yield from _layer_products(config, "", part.enter, everything, lengths)
-        for layer in part.layers:
-            asked = part.stage, live[number]
-            yield from _layer_products(config, f"layer_{number}/", layer, asked, lengths)
-            number += 1
-        if part is not parts[-1]:
-            yield from _layer_products(config, "", part.leave, everything, lengths)
+    """Yields the products of a pass that ends with static states."""
+    plan = make_plan(config, layout)
+    parts = plan.static(max(each.layer for each in reads))
+    walk = _Walk.of(config, plan, trainable, Sentence(source, 0), layout.static_roles())
+    yield from walk.stages(parts, live_roles(tuple(part.stage for part in parts), _wanted(reads)))
 
 
-def _layer_products(
-    config: Model,
-    path: str,
-    layer: Layer,
-    asked: tuple[Stage, Collection[str]],
-    lengths: Mapping[str, float],
-) -> Iterator[Product]:
-    """Yields the products of sublayers, of those of a stage's roles that are asked for."""
-    stage, live = asked
-    for each in layer:
-        roles = [role for role in stage.roles if role in live and each.passes(role)]
-        for name, positions, widths in each.kind.maps(config, stage, roles, lengths):
-            yield from _projection(config, f"{path}{each.name}/{name}", positions, widths)
-        yield "", 4 * each.kind.pairs(stage, roles, lengths) * config.embed
+@dataclasses.dataclass
+class _Walk:
+    """Goes through a model, and keeps which roles' states follow from what trains.
 
+    Attributes:
+        config: the model's sizes.
+        trainable: which parameters train.
+        lengths: of the roles.
+        moving: roles whose states so far follow from what trains.
+        ended: those after each layer that is done, from 0 for the embedding.
+    """
 
-def _projection(
-    config: Model, path: str, positions: float, widths: tuple[int, int]
-) -> Iterator[Product]:
-    yield f"{path}/kernel", 2 * positions * math.prod(widths)
-    if config.lora_rank and any(matches(pattern, path) for pattern in config.lora):
-        for name, width in zip((LORA_A, LORA_B), widths, strict=True):
-            yield f"{path}/{name}", 2 * positions * width * config.lora_rank
+    config: Model
+    trainable: Trainable
+    lengths: Mapping[str, float]
+    moving: set[str]
+    ended: list[set[str]]
+
+    @classmethod
+    def of(
+        cls,
+        config: Model,
+        plan: Plan,
+        trainable: Trainable,
+        sentence: Sentence,
+        roles: Collection[str],
+    ) -> _Walk:
+        """Returns the walk before the first stage, of these roles."""
+        tables = {role: plan.table_of(role).name for role in roles}
+        learned = "learned" in config.positions
+        moving = {
+            role
+            for role, table in tables.items()
+            if trainable.trains(table) or (learned and trainable.trains(f"{table}_positions"))
+        }
+        lengths = {role: sentence.of(role, config) for role in roles}
+        return cls(config, trainable, lengths, moving, [set(moving)])
+
+    def stages(
+        self, parts: Sequence[StagePlan], live: Sequence[Collection[str]]
+    ) -> Iterator[Product]:
+        """Yields the products of stages, without what the last one's roles pass at its end."""
+        number = 0
+        for part in parts:
+            yield from self.layer("", part.enter, part.stage, part.stage.roles)
+            for layer in part.layers:
+                yield from self.layer(f"layer_{number}/", layer, part.stage, live[number])
+                self.ended.append(set(self.moving))
+                number += 1
+            if part is not parts[-1]:
+                yield from self.layer("", part.leave, part.stage, part.stage.roles)
+
+    def layer(
+        self, path: str, layer: Layer, stage: Stage, live: Collection[str]
+    ) -> Iterator[Product]:
+        """Yields the products of sublayers, of those of a stage's roles that are asked for."""
+        for each in layer:
+            roles = [role for role in stage.roles if role in live and each.passes(role)]
+            seen = {key for role in roles for key in stage.key_roles(role)}
+            seen |= {memory for role in roles if (memory := stage.memory_role(role))}
+            name, norm = f"{path}{each.name}", f"{path}{each.name}_norm/scale"
+            trains = each.norm != "none" and self.trainable.trains(norm)
+            moves = trains or not self.moving.isdisjoint((*roles, *seen))
+            maps = [*each.kind.maps(self.config, stage, roles, self.lengths)]
+            for weight, positions, widths in maps:
+                for product, own in self._projection(f"{name}/{weight}", moves, positions, widths):
+                    trains |= own
+                    yield product
+            moves |= trains or (not maps and self.trainable.trains(f"{name}/scale"))
+            pairs = each.kind.pairs(stage, roles, self.lengths)
+            yield Product(4 * pairs * self.config.embed, 2 * moves)
+            if moves:
+                self.moving.update(roles)
+
+    def head(self, head: Head, stage: Stage, role: str, vocab_size: int) -> Iterator[Product]:
+        """Yields the products of a head, which reads a role of the last stage."""
+        moving = self.ended[head.layer] if head.layer else self.moving
+        own = dataclasses.replace(self, moving=set(moving))
+        yield from own.layer("", head.leave, stage, {role})
+        flops = 2 * self.lengths[role] * self.config.embed * vocab_size
+        yield Product(flops, self.trainable.trains(head.table) + (role in own.moving))
+
+    def _projection(
+        self, path: str, moves: bool, positions: float, widths: tuple[int, int]
+    ) -> Iterator[tuple[Product, bool]]:
+        """Yields the products of a projection and its LoRA, each with whether its weight trains."""
+        trains, rank = self.trainable.trains(f"{path}/kernel"), self.config.lora_rank
+        yield Product(2 * positions * math.prod(widths), trains + moves), trains
+        if rank and any(matches(pattern, path) for pattern in self.config.lora):
+            for name, width in zip((LORA_A, LORA_B), widths, strict=True):
+                trains = self.trainable.trains(f"{path}/{name}")
+                yield Product(2 * positions * width * rank, trains + moves), trains
+                moves |= trains

@@ -1,8 +1,9 @@
 """Starts a training from the parameters of other runs: of one, or of several, by moves.
 
 One origin gives all its parameters (`mnmt_jax.training.layer_order`). Several have names, and the
-moves of the methods say what each of them gives (`mnmt_jax.training.moves`). What nobody gives
-stays as drawn. This is done once, when a run is made, and checked before anything of it is written.
+moves of the methods say what each of them gives (`mnmt_jax.training.moves`); a run that has such a
+method itself gives all of it to another of its kind. What nobody gives stays as drawn. This is done
+once, when a run is made, and checked before anything of it is written.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import jax
 
-from mnmt_jax.config.method import all_moves
+from mnmt_jax.config.method import all_lasting, all_moves
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
@@ -77,13 +78,18 @@ def read_start(
             size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
             place.
     """
-    moves = all_moves(config)
-    check_names(origins, moves)
+    if [origin.name for origin in origins] == [""]:
+        givers = {"": Giver.open(origins[0])}
+        moves = all_moves(config, without=all_lasting(givers[""].config.methods))
+        check_names(origins, moves)
+    else:
+        moves = all_moves(config)
+        check_names(origins, moves)
+        givers = {origin.name: Giver.open(origin) for origin in origins}
     if not origins:
         return None
     leaves = jax.tree_util.tree_leaves_with_path(like)
     shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
-    givers = {origin.name: Giver.open(origin) for origin in origins}
     if moves:
         sources = sources_of_moves(moves, givers, shapes)
         for giver in givers.values():

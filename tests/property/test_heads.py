@@ -13,12 +13,11 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.design.plan import Head, Table
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.names import FAIRSEQ, entries
+from mnmt_jax.interchange.names import M2M100, entries
 from mnmt_jax.model import network as model_module
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
@@ -132,21 +131,10 @@ def test_logits_loss_and_gradients_are_those_of_the_model_by_hand():
     )
 
 
-GRAFTED = Layout(
-    "grafted",
-    (
-        Stage(("source",), ("f",)),
-        Stage(("target",), ("c",)),
-        Stage(("target",), ("c",), memory=(("target", "source"),)),
-    ),
-)
-
-
 @pytest.mark.parametrize("ends", [{}, ENDS], ids=["plain", "two_heads"])
-def test_steps_pass_what_stands_between_the_stages_of_the_target(ends, monkeypatch):
+def test_steps_pass_what_stands_between_the_stages_of_the_target(ends):
     """First without, then with the source: the norm between them is the target's too."""
-    monkeypatch.setitem(LAYOUTS, GRAFTED.name, GRAFTED)
-    compare_steps(small_config(GRAFTED.name, norm="pre", **ends))
+    compare_steps(small_config("grafted", norm="pre", **ends))
 
 
 def test_a_head_reads_a_layer_within_a_loop(monkeypatch):
@@ -215,7 +203,7 @@ def test_tables_and_positions_are_counted_as_embedding():
 def test_other_toolkits_have_one_table():
     config = small_config("prefix", methods=(TwoHeads(),))
     with pytest.raises(UserError, match="tables source_embedding, .* and 2 heads") as caught:
-        entries(config, get_layout("prefix", (2,)), FAIRSEQ, np.arange(VOCAB))
+        entries(config, get_layout("prefix", (2,)), M2M100, np.arange(VOCAB))
     assert "\n" not in str(caught.value)
 
 

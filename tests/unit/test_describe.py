@@ -45,7 +45,6 @@ def test_flops_equal_what_the_compiler_executes(name, methods):
     ("lora_rank", "frozen"), [(0, ()), (0, ("embedding", "attention")), (8, ())]
 )
 def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, frozen):
-    """With LoRA the count is a little high: it does not know that the first layer has no below."""
     config = small_config(
         "register", embed=64, mlp=128, heads=4, stage_layers=(3,), lora_rank=lora_rank
     )
@@ -61,7 +60,7 @@ def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, 
     parts = rule.split(random_params(model, batch))
     executed = jax.jit(jax.grad(loss)).lower(*parts, batch).compile().cost_analysis()["flops"]
     sizes = config, layout, VOCAB, Sentence(32, 24)
-    assert 0.95 < executed / train_flops(*sizes, trainable=rule) < 1.10
+    assert 1 < executed / train_flops(*sizes, trainable=rule) < 1.10
     assert (train_flops(*sizes, trainable=rule) < 0.9 * train_flops(*sizes)) == bool(
         frozen or lora_rank
     )

@@ -1,0 +1,117 @@
+"""Graformer as a method: what it needs, what it costs, and a run that is taken whole.
+
+What it takes of two runs, and what trains, `tests/parity/test_grafting.py` holds to the authors'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import jax
+import pytest
+
+from mnmt_jax.config.sections import Model, Optimizer
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.graformer import Graformer
+from mnmt_jax.methods.graft import Graft
+from mnmt_jax.model.flops import Sentence, train_flops
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.origins import Origin
+from tests.made_foreign import SIZES
+from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
+from tests.sample_batches import VOCAB, pack, small_config, spans_of
+from tests.unit.made_text import vocabulary as made_vocabulary
+
+ENDS = {"positions": ("learned", 40), "activation": "gelu", "embedding_scale": False}
+TINY = Model("grafted", (2, 1, 1), methods=(Graformer(encoder_layers=1),), **ENDS, **SIZES)
+
+
+def start(folder, model: Model, train=()):
+    config = config_with(model)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=train))
+    like = parameter_shapes(model, made_vocabulary().size)
+    return read_start([Origin(folder)], like, config, made_vocabulary())
+
+
+@pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
+def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
+    """Also one that was imported, whose own beginning is not known."""
+    given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
+    taken = start(tmp_path, TINY)
+    assert taken.moves == ()
+    drawn = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
+    assert_same(taken.replace(drawn), given)
+
+
+def test_a_run_of_another_kind_is_not(tmp_path):
+    write_random_run(tmp_path, Model("encoder_decoder", (2, 1), **SIZES))
+    with pytest.raises(UserError, match="parameters are taken from mlm, lm; give --init"):
+        start(tmp_path, TINY)
+
+
+def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
+    write_random_run(tmp_path, TINY)
+    with pytest.raises(UserError, match="parameters are taken from other; give --init"):
+        start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers", "method", "message"),
+    [
+        ("encoder_decoder", (2, 2), Graformer(), "set Model.layout='grafted'"),
+        ("two_stage", (2, 2), Graformer(), "no layers of the target alone"),
+        ("masked_lm", (2,), Graformer(), "no layers of the target alone"),
+        ("grafted", (2, 1, 1), Graformer(), "encoder_layers=6, but the source passes 2 layers"),
+    ],
+)
+def test_what_it_needs_is_said(layout, layers, method, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        build_model(Model(layout, layers, methods=(method,), **SIZES), VOCAB)
+
+
+RULES = {
+    "all": Graformer(encoder_layers=2, decoder="tune"),
+    "paper": Graformer(encoder_layers=2),
+    "released": Graformer(encoder_layers=2, encoder="freeze"),
+}
+
+
+@pytest.fixture(scope="module")
+def flops():
+    """What the compiler executes for loss and gradient of a pair, and what is counted."""
+    found = {}
+    for rule, method in RULES.items():
+        sizes = dict(embed=64, mlp=128, heads=4, stage_layers=(3, 2, 2), norm="pre")
+        model = small_config("grafted", **sizes, **ENDS, methods=(method,))
+        layout = get_layout("grafted", model.stage_layers)
+        spans = spans_of(layout, [3] * 30, [4] * 23, 15)
+        batch = pack([[spans]], {role: len(tokens) for role, tokens in spans.items()})
+        network, trainable = build_model(model, VOCAB), Trainable.from_config(model, Optimizer())
+
+        def loss(part, rest, batch, network=network):
+            return (network.apply({"params": join(part, rest)}, batch) ** 2).sum()
+
+        params = jax.eval_shape(network.init, jax.random.key(0), batch)["params"]
+        program = jax.jit(jax.grad(loss)).lower(*trainable.split(params), batch).compile()
+        counted = train_flops(model, layout, VOCAB, Sentence(32, 24), trainable=trainable)
+        found[rule] = program.cost_analysis()["flops"], counted
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_frozen_costs_no_gradient(rule, flops):
+    """The models below new layers pass forward alone: the compiler agrees with the count."""
+    executed, counted = flops[rule]
+    assert 1 < executed / counted < 1.10
+
+
+def test_frozen_models_save_what_they_cost(flops):
+    """Two thirds of 2 of 4 target layers and of their table's products, by the paper's rule."""
+    (all_executed, _), (paper, _), (released, _) = (flops[rule] for rule in RULES)
+    assert 0.70 < paper / all_executed < 0.85
+    assert 0.85 * paper > released
