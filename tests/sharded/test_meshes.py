@@ -17,6 +17,7 @@ from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import restore_params
 from mnmt_jax.training.checkpoints import Checkpoints
@@ -43,7 +44,8 @@ MESHES = {
     "2x4x1": Mesh(fsdp=4),
     "2x2x2": Mesh(fsdp=2, tensor=2),
 }
-STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1)}
+STAGE_LAYERS = {"register": (1,), "encoder_decoder": (1, 1), "grafted": (1, 1, 1)}
+GRAFT = {"methods": (Graformer(encoder_layers=1, decoder="tune"),), "positions": ("learned", 32)}
 
 
 def mesh_of(name: str) -> jax.sharding.Mesh:
@@ -104,7 +106,8 @@ def updates(tmp_path_factory):
     ("layout", "name", "sizes"),
     [("register", name, {}) for name in MESHES if name != "1x1x1"]
     + [("encoder_decoder", "2x2x2", {})]
-    + [("register", name, ENDS) for name in ("8x1x1", "2x4x1", "2x2x2")],
+    + [("register", name, ENDS) for name in ("8x1x1", "2x4x1", "2x2x2")]
+    + [("grafted", "2x2x2", GRAFT)],
 )
 def test_update_equals_that_of_one_device(layout, name, sizes, updates):
     """Also with two heads, whose tables and positions are split as the table of axes says."""
@@ -212,7 +215,7 @@ def test_loss_over_a_split_vocabulary(name, vocab):
 def searched(name: str, layout: str, inputs: int = 1):
     """Beam search of eight sentences, so many inputs each, with all placed on a mesh."""
     mesh = mesh_of(name)
-    config = small_config(layout, heads=4)
+    config = small_config(layout, heads=4, **(GRAFT if layout == "grafted" else {}))
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS[layout], random_pairs(8 * inputs))
     params = random_params(model, batch)
@@ -235,7 +238,8 @@ def searched(name: str, layout: str, inputs: int = 1):
 @pytest.mark.parametrize(
     ("name", "layout", "inputs"),
     [
-        *itertools.product(["8x1x1", "1x8x1", "2x2x2"], STAGE_LAYERS, [1]),
+        *itertools.product(["8x1x1", "1x8x1", "2x2x2"], ["register", "encoder_decoder"], [1]),
+        ("2x2x2", "grafted", 1),
         ("8x1x1", "register", 3),
         ("2x2x2", "encoder_decoder", 3),
     ],

@@ -19,6 +19,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.lcs import LCS
@@ -54,6 +55,12 @@ METHODS = {
     "language layers and a cut residual": {"methods": (_BRANCHES, CutResidual(sublayer="mlp"))},
     "lcs": {"methods": (LCS(_LANGUAGES),)},
     "frozen branches": {"methods": (dataclasses.replace(_BRANCHES, frozen=("de",)),)},
+    "a graft with two heads": {
+        "layout": "grafted",
+        "stage_layers": (1, 1, 1),
+        "methods": (Graformer(encoder_layers=1),),
+        "positions": ("learned", 40),
+    },
 }
 
 
