@@ -97,7 +97,11 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
     import tempfile
 
-    from mnmt_jax.commands.corpus_arguments import corpus_and_directions, validation_hint
+    from mnmt_jax.commands.corpus_arguments import (
+        corpus_and_directions,
+        validation_hint,
+        wanted_zero_shot,
+    )
     from mnmt_jax.data.mixtures import (
         cache_sources,
         check_lines,
@@ -109,6 +113,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
+    zero_shot = wanted_zero_shot(arguments)
     check_training_text(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         print(hint, file=sys.stderr)
@@ -124,7 +129,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         text = language_text(corpus, directions, options.sentences)
         with tempfile.TemporaryDirectory() as directory:
             vocabulary = train_sentencepiece(text, directory, options=options)
-    return cache_sources(corpus, directions, vocabulary), vocabulary
+    return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
 def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
