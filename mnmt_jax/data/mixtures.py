@@ -193,7 +193,8 @@ def _source(
         split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
         for split in splits
     }
-    return TaskSource(task_name(corpus.name, direction), *direction, readers)
+    share = corpus.share if "train" in splits else None
+    return TaskSource(task_name(corpus.name, direction), *direction, readers, share)
 
 
 def _encoded(
