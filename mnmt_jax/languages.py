@@ -59,6 +59,7 @@ id  ind_Latn Indonesian         Malayo-Polynesian Latin      id
 ig  ibo_Latn Igbo               Niger-Congo       Latin      -
 is  isl_Latn Icelandic          Germanic          Latin      is
 it  ita_Latn Italian            Romance           Latin      it
+iu  -        Inuktitut          Eskimo-Aleut      Syllabics  -
 ja  jpn_Jpan Japanese           Asian             Japanese   ja
 jv  jav_Latn Javanese           Malayo-Polynesian Latin      jv
 ka  kat_Geor Georgian           Kartvelian        Georgian   ka
@@ -104,6 +105,7 @@ so  som_Latn Somali             Afro-Asiatic      Latin      so
 sq  als_Latn Albanian           Albanian          Latin      sq
 sr  srp_Cyrl Serbian            Slavic            Cyrillic   sr
 sv  swe_Latn Swedish            Germanic          Latin      sv
+sw  swh_Latn Swahili            Niger-Congo       Latin      sw
 ta  tam_Taml Tamil              Dravidian         Tamil      ta
 te  tel_Telu Telugu             Dravidian         Telugu     te
 tg  tgk_Cyrl Tajik              Iranian           Cyrillic   tg
@@ -243,6 +245,21 @@ TED20_LANGUAGES: tuple[str, ...] = tuple(
     "en ar bg de es fa fr he hu it ja ko nl pl pt ro ru tr vi zh".split()
 )
 """The 20 languages of the talks that Qu and Watanabe (2022) use; Portuguese is Brazil's."""
+
+TED30_LANGUAGES: tuple[str, ...] = tuple(
+    "bg bn bs cs de el en es et fa fi fr hi hr hu it ja kk lt mk mr nl pl pt ro ru sr ta tr uk "
+    "zh".split()
+)
+"""English and the 30 languages of the talks that Graformer translates; Portuguese is Portugal's."""
+
+WMT14_LANGUAGES: tuple[str, ...] = ("en", "de", "fr")
+
+NEWSCRAWL_LANGUAGES: tuple[str, ...] = tuple(
+    "am bg bn bs cs de el en es et fa fi fr gu hi hr hu it iu ja kk km kn ky lt lv mk ml mr nl or "
+    "pa pl ps pt ro ru so sr sw ta te tr uk zh".split()
+)
+"""The 45 languages of Graformer's pre-training in the order of its tags, without processed
+Romanian, which has a tag of its own there."""
 
 OPUS100_LANGUAGES: tuple[str, ...] = tuple(
     "af am ar as az be bg bn br bs ca cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha he "

@@ -14,10 +14,14 @@ from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments,
 from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mnmt_jax.data.cache import TaskSource
+    from mnmt_jax.data.corpus import Share
+    from mnmt_jax.languages import Direction
     from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_SHARE_FLAGS = ("share", "share_seed")
 
 
 def main() -> None:
@@ -47,6 +51,7 @@ def main() -> None:
     splits = {split: cache.tasks_with(split) for split in ("train", "validation")}
     summary = {
         "output": arguments.output,
+        **({} if arguments.share is None else {"share": arguments.share}),
         "vocabulary_size": cache.vocabulary.size,
         "tasks": {split: len(tasks) for split, tasks in splits.items()},
         "examples": {
@@ -88,6 +93,15 @@ def make_parser() -> CommandParser:
         help="copy the tasks of this cache too, whose vocabulary is that of --vocabulary, or the "
         "one that languages were added to; repeatable",
     )
+    parser.add_argument(
+        "--share",
+        type=float,
+        metavar="S",
+        help="keep this share of each direction's training pairs, drawn at random, e.g. 0.1; a "
+        "larger share has the pairs of a smaller one. Validation text and a vocabulary trained "
+        "here are of all",
+    )
+    parser.add_argument("--share_seed", type=int, metavar="N", help="of that draw (default: 0)")
     add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     return parser
@@ -97,18 +111,24 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
     import tempfile
 
-    from mnmt_jax.commands.corpus_arguments import corpus_and_directions, validation_hint
+    from mnmt_jax.commands.corpus_arguments import (
+        corpus_and_directions,
+        validation_hint,
+        wanted_zero_shot,
+    )
     from mnmt_jax.data.mixtures import (
         cache_sources,
         check_lines,
         check_training_text,
         language_text,
     )
+    from mnmt_jax.data.share import SharedCorpus
     from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
+    share, zero_shot = _share(arguments, directions), wanted_zero_shot(arguments)
     check_training_text(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         print(hint, file=sys.stderr)
@@ -124,7 +144,25 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         text = language_text(corpus, directions, options.sentences)
         with tempfile.TemporaryDirectory() as directory:
             vocabulary = train_sentencepiece(text, directory, options=options)
-    return cache_sources(corpus, directions, vocabulary), vocabulary
+    if share is not None:
+        corpus = SharedCorpus(corpus, share)
+    return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
+
+
+def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Share | None:
+    """Returns the share that the flags name; None for all pairs.
+
+    Raises:
+        UserError: if it cannot be, or there are no pairs in the directions.
+    """
+    from mnmt_jax.data.corpus import Share
+
+    if arguments.share is None:
+        refuse_flags(arguments, ["share_seed"], "all pairs; give --share too")
+        return None
+    if any(source == target for source, target in directions):
+        refuse_flags(arguments, ["share"], "text of single languages, which stays whole")
+    return Share(arguments.share, arguments.share_seed or 0)
 
 
 def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
@@ -133,7 +171,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises: names the built-in ones
-    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size")
+    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size", *_SHARE_FLAGS)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
     import_modules([*arguments.module_import, "mnmt_jax.seqio.tasks"])
     from mnmt_jax.seqio import tasks as seqio_tasks

@@ -154,6 +154,30 @@ def corpus_and_directions(
     return _by_language(arguments, corpus, directions)
 
 
+def wanted_zero_shot(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
+    """Returns the zero-shot directions that the flags' mixture names.
+
+    Returns:
+        Directions; None for all others between the languages that are trained on.
+
+    Raises:
+        UserError: if a language has no training text, and there is no vocabulary that knows it.
+    """
+    from mnmt_jax.data.mixtures import get_mixture
+
+    if not arguments.mixture or arguments.directions or arguments.monolingual:
+        return None
+    mixture = get_mixture(arguments.mixture)
+    trained = set(itertools.chain.from_iterable(mixture.directions))
+    untrained = set(itertools.chain.from_iterable(mixture.zero_shot or ())) - trained
+    if untrained and not arguments.vocabulary:
+        raise UserError(
+            f"--mixture={mixture.name}: has no training text in {listed(sorted(untrained))}; name "
+            "with --vocabulary one that knows it, such as that of the language models"
+        )
+    return mixture.zero_shot
+
+
 def _by_language(
     arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
 ) -> tuple[Corpus, tuple[Direction, ...]]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.partial import check_writable, new_folder
@@ -54,12 +55,14 @@ class TaskSource:
         source_lang: code of the source language.
         target_lang: code of the target language.
         splits: per split name, a function without arguments that yields pairs of piece ids.
+        share: of the training pairs there are that these are; None for all.
     """
 
     name: str
     source_lang: str
     target_lang: str
     splits: Mapping[str, Callable[[], Iterable[TokenPair]]]
+    share: Share | None = None
 
     def write(self, directory: Path, shard_examples: int) -> CachedTask:
         """Writes its files.
@@ -80,7 +83,7 @@ class TaskSource:
             raise UserError(
                 f"task '{self.name}' has no examples; check the corpus and its directions"
             )
-        return CachedTask(self.name, self.source_lang, self.target_lang, kept)
+        return CachedTask(self.name, self.source_lang, self.target_lang, kept, self.share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +107,13 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class CachedTask:
-    """A task of a cache."""
+    """A task of a cache; `share` as in `TaskSource`."""
 
     name: str
     source_lang: str
     target_lang: str
     splits: Mapping[str, Split]
+    share: Share | None = None
 
 
 def encode_pairs(
@@ -474,7 +478,8 @@ def _task_from_json(task: dict) -> CachedTask:
             raise ValueError(f"{task['name']}/{name} has impossible counts")
         splits[name] = split
     _check_name(task["name"])
-    return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits)
+    share = Share(**task["share"]) if task.get("share") else None  # before there were shares: all
+    return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits, share)
 
 
 def _check_name(name: str) -> None:
@@ -485,4 +490,5 @@ def _check_name(name: str) -> None:
 
 def _task_line(task: CachedTask) -> str:
     splits = ", ".join(f"{split.examples} {name}" for name, split in task.splits.items())
-    return f"{task.name}: {splits}"
+    share = f" (share {task.share.of_pairs:g}, seed {task.share.seed})" if task.share else ""
+    return f"{task.name}: {splits}{share}"

@@ -46,6 +46,30 @@ class DropReport:
         return f"dropped {total} of {self.kept + total} lines ({reasons}; first: {self.first})"
 
 
+@dataclass(frozen=True)
+class Share:
+    """Which part of a corpus's training pairs is kept (`mnmt_jax.data.share`).
+
+    Attributes:
+        of_pairs: above 0, up to 1.
+        seed: of the choice.
+    """
+
+    of_pairs: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks both values.
+
+        Raises:
+            UserError: if one cannot be.
+        """
+        if not 0 < self.of_pairs <= 1:
+            raise UserError(f"--share={self.of_pairs} must be above 0 and at most 1, such as 0.1")
+        if self.seed < 0:
+            raise UserError(f"--share_seed={self.seed} must be 0 or more")
+
+
 class Corpus(abc.ABC):
     """Gives sentence pairs by split and direction.
 
@@ -54,9 +78,11 @@ class Corpus(abc.ABC):
         languages: codes of the languages it has.
         reports: what the latest full pass over a (split, direction) left out.
         least_languages: that it must have.
+        share: of the training pairs there are that it serves; None for all.
     """
 
     least_languages = 2
+    share: Share | None = None
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = name

@@ -37,12 +37,15 @@ class Mixture:
         corpus: name of a registered corpus (`mnmt_jax.data.corpora.CORPORA`).
         directions: supervised directions.
         temperature: T of the mixing rates seqio uses; a run has its own `Data.temperature`.
+        zero_shot: directions validated on without training text; None for all others between the
+            languages that are trained on.
     """
 
     name: str
     corpus: str
     directions: tuple[Direction, ...]
     temperature: float = 5.0
+    zero_shot: tuple[Direction, ...] | None = None
 
 
 def task_name(corpus: str, direction: Direction) -> str:
@@ -107,7 +110,11 @@ def check_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
 
 
 def cache_sources(
-    corpus: Corpus, supervised: Sequence[Direction], vocabulary: Vocabulary
+    corpus: Corpus,
+    supervised: Sequence[Direction],
+    vocabulary: Vocabulary,
+    *,
+    zero_shot: Sequence[Direction] | None = None,
 ) -> Iterator[TaskSource]:
     """Yields what `write_cache` takes: supervised tasks, then zero-shot ones.
 
@@ -115,6 +122,8 @@ def cache_sources(
         corpus: gives the text.
         supervised: directions that get a training split.
         vocabulary: turns text into ids.
+        zero_shot: directions that get a validation split alone, of those that the corpus can
+            validate; None for all others between the languages that are trained on.
 
     Raises:
         UserError: if the corpus has no training text for a supervised direction.
@@ -124,7 +133,11 @@ def cache_sources(
     for direction in supervised:
         splits = [split for split in CACHED_SPLITS if direction in present[split]]
         yield _source(corpus, direction, splits, vocabulary)
-    for direction in zero_shot_directions(corpus, supervised):
+    if zero_shot is None:
+        zero_shot = zero_shot_directions(corpus, supervised)
+    for direction in zero_shot:
+        if direction not in present["validation"]:
+            continue
         yield _source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
 
 
@@ -180,7 +193,8 @@ def _source(
         split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
         for split in splits
     }
-    return TaskSource(task_name(corpus.name, direction), *direction, readers)
+    share = corpus.share if "train" in splits else None
+    return TaskSource(task_name(corpus.name, direction), *direction, readers, share)
 
 
 def _encoded(
@@ -214,13 +228,20 @@ def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
 
 
 def _published_mixtures() -> tuple[Mixture, ...]:
-    """Lists the mixtures of published runs, named as their corpora but for two."""
+    """Lists the mixtures of published runs, most of them named as their corpora."""
     names = {"nllb": "nllb_bridge"}
-    plain = [row for row in PUBLISHED.values() if row.supervised and row.name != "flores_tuning"]
+    parts = ("flores_tuning", "wmt14")
+    plain = [row for row in PUBLISHED.values() if row.supervised and row.name not in parts]
     tuning = PUBLISHED["flores_tuning"]
     return (
         *(
-            Mixture(names.get(row.name, row.name), row.name, row.supervised, row.temperature)
+            Mixture(
+                names.get(row.name, row.name),
+                row.name,
+                row.supervised,
+                row.temperature,
+                None if row.tested else (),
+            )
             for row in plain
         ),
         *(
@@ -232,7 +253,21 @@ def _published_mixtures() -> tuple[Mixture, ...]:
             )
             for count in FINE_TUNING_COUNTS
         ),
+        *_transfer_mixtures("ted30"),
+        *_transfer_mixtures("wmt14"),
+        Mixture("wmt14_en_de", "wmt14", (("en", "de"),), 1.0, ()),
+        Mixture("wmt14_en_fr", "wmt14", (("en", "fr"),), 1.0, ()),
     )
+
+
+def _transfer_mixtures(corpus: str) -> Iterator[Mixture]:
+    """Yields a mixture trained from German and tested from French, and the converse.
+
+    Source: Graformer, section 4.9 (Tables 7 and 8).
+    """
+    german, french = ("de", "en"), ("fr", "en")
+    yield Mixture(f"{corpus}_transfer_de", corpus, (german,), 1.0, (french,))
+    yield Mixture(f"{corpus}_transfer_fr", corpus, (french,), 1.0, (german,))
 
 
 register_corpus("cldr_quickstart", _quickstart_corpus)

@@ -72,7 +72,8 @@ class TextFiles(FileCorpus):
         name: name of the corpus.
         pattern: path with `{language}`, with `{split}` unless all is training text, and with `*`
             where a language has several files, which are read in the order of their names, such as
-            "news/news.*.{language}.shuffled.deduped.gz". A file may be gzip.
+            "news/news.*.{language}.shuffled.deduped.gz", and `**` for any folders. A file may be
+            gzip.
         languages: codes.
         splits: the files' word for each split.
         cleaning: what makes a line bad and what becomes of it.
@@ -91,11 +92,12 @@ class TextFiles(FileCorpus):
     ) -> None:
         if "{language}" not in pattern:
             raise UserError(f"pattern {pattern!r}: must have {{language}}")
-        words = splits if "{split}" in pattern else {"train": ""}
+        words = dict(splits) if "{split}" in pattern else {"train": ""}
+        self._patterns = {split: pattern.replace("{split}", word) for split, word in words.items()}
         super().__init__(name, languages, words, cleaning)
         self._found = {
-            (split, code): self._paths(pattern.replace("{split}", word).replace("{language}", code))
-            for split, word in words.items()
+            (split, code): self._paths(place.replace("{language}", code))
+            for split, place in self._patterns.items()
             for code in self.languages
         }
         if not any(self._found.values()):
@@ -112,6 +114,12 @@ class TextFiles(FileCorpus):
         """Lists the language's files."""
         return self._found[split, direction[0]]
 
+    def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Names what is looked for where a language has no file."""
+        if split not in self._patterns or self._found.get((split, direction[0])):
+            return ()
+        return (self._patterns[split].replace("{language}", direction[0]),)
+
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields an empty source and a sentence of the language; see the base class."""
         check_own(self, split, direction)
@@ -125,7 +133,8 @@ class TextFiles(FileCorpus):
 
     @staticmethod
     def _paths(pattern: str) -> tuple[str, ...]:
-        return tuple(sorted({*glob.glob(pattern), *glob.glob(f"{pattern}.gz")}))
+        names = (pattern, f"{pattern}.gz")
+        return tuple(sorted({path for name in names for path in glob.glob(name, recursive=True)}))
 
 
 def check_own(corpus: Corpus, split: str, direction: Direction) -> None:

@@ -13,19 +13,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, register_corpus
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
 from mnmt_jax.data.help_corpus import HELP_LANGUAGES
+from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.data.text_lines import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
     LANGUAGES,
     MITRE_LANGUAGES,
+    NEWSCRAWL_LANGUAGES,
     OPUS100_LANGUAGES,
     TED19_LANGUAGES,
     TED20_LANGUAGES,
+    TED30_LANGUAGES,
+    WMT14_LANGUAGES,
     Direction,
     english_centric,
     fine_tuning_directions,
@@ -47,8 +52,10 @@ class Published:
         languages: codes, in the order of their tags.
         make: builds it from its folder and name.
         wanted: what to put into the folder.
-        supervised: directions trained on; none for test sets.
-        tested: languages between which any direction has test text.
+        supervised: directions trained on; none for test sets. Text of a language alone is that from
+            it to itself.
+        tested: languages between which any direction is tested; none if no others than those
+            trained on.
         temperature: of sampling, as published.
         folder: its name.
         vocabulary: name of the vocabulary its models have, if not the corpus's name.
@@ -97,12 +104,13 @@ def published_corpus(name: str) -> Corpus:
         ) from error
 
 
-# TED-19: the talks of phontron.com, one table per split with a column per language.
-_TED19_WORDS = {code: {"zh": "zh-cn"}.get(code, code) for code in TED19_LANGUAGES}
-_TED20_WORDS = {code: {"pt": "pt-br", "zh": "zh-cn"}.get(code, code) for code in TED20_LANGUAGES}
+# The talks of phontron.com, one table per split with a column per language.
+def _ted(
+    languages: Sequence[str], *, held_out: int | None = None, **others: str
+) -> Callable[[Path, str], Corpus]:
+    words = {code: {"zh": "zh-cn", **others}.get(code, code) for code in languages}
+    first = {} if held_out is None else {"validation": held_out, "test": held_out}
 
-
-def _ted(words: Mapping[str, str], first: Mapping[str, int]) -> Callable[[Path, str], Corpus]:
     def make(folder: Path, name: str) -> Corpus:
         return TalkTable(
             name,
@@ -203,7 +211,7 @@ def _flores(splits: Mapping[str, str]) -> Callable[[Path, str], Corpus]:
 _NTREX_EXCEPTIONS = {
     "az": "aze-Latn", "fa": "fas", "lv": "lav", "mg": "mlg", "ms": "msa", "ne": "nep",
     "ps": "pus", "sd": "snd-Arab", "sq": "sqi", "sr": "srp-Cyrl", "tg": "tgk-Cyrl",
-    "uz": "uzb", "zh": "zho-CN",
+    "sw": "swa", "uz": "uzb", "zh": "zho-CN",
 }  # fmt: skip
 _NTREX_WORDS = {
     code: ("src.eng",) if code == "en" else (f"ref.{_NTREX_EXCEPTIONS.get(code, words[0][:3])}",)
@@ -280,6 +288,26 @@ def _mmcr(
     return make
 
 
+# WMT14: a folder for each pair, by the words of the usual preparations.
+def _wmt14(folder: Path, name: str) -> Corpus:
+    words = {
+        "train": ("train",),
+        "validation": ("newstest2013", "valid", "dev"),
+        "test": ("newstest2014", "test"),
+    }
+    patterns = {
+        split: tuple(f"{folder}/{{pair}}/{word}.{{language}}" for word in names)
+        for split, names in words.items()
+    }
+    return PatternFiles(name, patterns, WMT14_LANGUAGES, cleaning=_DROP)
+
+
+# News-Crawl: files of one language and year, in one folder or in one of each language's.
+def _newscrawl(folder: Path, name: str) -> Corpus:
+    pattern = f"{folder}/**/news.*.{{language}}.shuffled.deduped"
+    return TextFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=_DROP)
+
+
 _TED_WANTED = (
     "all_talks_train.tsv, all_talks_dev.tsv and all_talks_test.tsv of ted_talks.tar.gz "
     "(phontron.com/data)"
@@ -296,6 +324,17 @@ _FLORES_WANTED = (
     "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"
 )
 FINE_TUNING_COUNTS = (5, 25, 100)
+
+
+def _ted_row(
+    name: str,
+    languages: tuple[str, ...],
+    make: Callable[[Path, str], Corpus],
+    **others: Any,
+) -> Published:
+    """Returns a choice of the talks' languages, to and from English."""
+    directions = english_centric(languages)
+    return Published(name, languages, make, _TED_WANTED, directions, folder="ted19", **others)
 
 
 def _iwslt17_row(
@@ -347,13 +386,8 @@ def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> Published:
 
 
 _ROWS: Sequence[Published] = (
-    Published(
-        "ted19",
-        TED19_LANGUAGES,
-        _ted(_TED19_WORDS, {"validation": 2000, "test": 2000}),
-        _TED_WANTED,
-        english_centric(TED19_LANGUAGES),
-        TED19_LANGUAGES,
+    _ted_row(
+        "ted19", TED19_LANGUAGES, _ted(TED19_LANGUAGES, held_out=2000), tested=TED19_LANGUAGES
     ),
     Published(
         "opus100",
@@ -420,15 +454,30 @@ _ROWS: Sequence[Published] = (
         english_centric(MULTI30K_LANGUAGES),
         MULTI30K_LANGUAGES,
     ),
-    Published(
+    _ted_row(
         "ted20",
         TED20_LANGUAGES,
-        _ted(_TED20_WORDS, {}),
-        _TED_WANTED,
-        english_centric(TED20_LANGUAGES),
-        TED20_LANGUAGES,
+        _ted(TED20_LANGUAGES, pt="pt-br"),
+        tested=TED20_LANGUAGES,
         temperature=1.0,
-        folder="ted19",
+    ),
+    _ted_row("ted30", TED30_LANGUAGES, _ted(TED30_LANGUAGES), vocabulary="newscrawl"),
+    Published(
+        "wmt14",
+        WMT14_LANGUAGES,
+        _wmt14,
+        "train.XX, newstest2013.XX and newstest2014.XX of WMT14 in the folders en-de and en-fr "
+        "(en-de/train.en, en-de/train.de and so on)",
+        english_centric(WMT14_LANGUAGES),
+        temperature=1.0,
+    ),
+    Published(
+        "newscrawl",
+        NEWSCRAWL_LANGUAGES,
+        _newscrawl,
+        "files such as news.2020.de.shuffled.deduped.gz of data.statmt.org/news-crawl",
+        tuple((code, code) for code in NEWSCRAWL_LANGUAGES),
+        temperature=1 / 0.7,
     ),
     _iwslt17_row("iwslt17", _IWSLT17_CENTRIC, {}),
     _iwslt17_row("iwslt17_circle", _IWSLT17_ALL, dict.fromkeys(_IWSLT17_CIRCLE, 30_000)),

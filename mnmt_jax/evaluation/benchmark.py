@@ -135,7 +135,8 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
     """
     if task in MIXTURES:
         mixture = MIXTURES[task]
-        languages = dict.fromkeys(code for pair in mixture.directions for code in pair)
+        tested = (*mixture.directions, *(mixture.zero_shot or ()))
+        languages = dict.fromkeys(code for pair in tested for code in pair)
         return get_corpus(mixture.corpus), tuple(languages)
     if task in CORPORA:
         corpus = get_corpus(task)

@@ -15,12 +15,17 @@ is missing is said when a task is first used.
 | `iwslt17`, `iwslt17_zero_shot` | 6 with English; 6 |
 | `iwslt17_circle`, `iwslt17_circle_90k`, and with `_zero_shot` | 9; 3 |
 | `europarl_triangle`, `europarl_square`, and with `_zero_shot` | 3 and 8; 3 and 4 |
+| `ted30` | 60 with English |
+| `ted30_transfer_de`, `wmt14_transfer_de`, and with `_zero_shot` | de-en; fr-en |
+| `ted30_transfer_fr`, `wmt14_transfer_fr`, and with `_zero_shot` | fr-en; de-en |
+| `newscrawl` | 45 languages, each from nothing to itself |
 | `libreoffice_help`, `libreoffice_help_disjoint`, and with `_zero_shot` | 12 with English; 30 |
 | `flores`, `ntrex` | test sets: all 552 of MITRE's languages |
 
-Zero-shot mixtures and test sets have no training text. A vocabulary is read from the directory that
-the environment variable `MNMT_JAX_{NAME}_VOCABULARY` names, or from `vocabularies/{name}` beside
-the corpora; those of `nllb`, `flores` and `ntrex` are called `mitre`.
+The mixtures `wmt14_en_de` and `wmt14_en_fr` are tasks. Zero-shot mixtures and test sets have no
+training text. A vocabulary is read from the directory that the environment variable
+`MNMT_JAX_{NAME}_VOCABULARY` names, or from `vocabularies/{name}` beside the corpora; that of
+`ted30` is called `newscrawl`, those of `nllb`, `flores` and `ntrex` are called `mitre`.
 """
 
 from __future__ import annotations
@@ -69,9 +74,12 @@ def _register(row: Published) -> None:
     add_named_corpus(row.name, load, directions=directions, vocabulary=vocabulary)
     zero_shot = [task_name(row.name, direction) for direction in row.zero_shot]
     for mixture in MIXTURES.values():
-        if mixture.corpus == row.name:
-            names = [task_name(row.name, direction) for direction in mixture.directions]
-            add_mixture(mixture.name, names, temperature=mixture.temperature, zero_shot=zero_shot)
+        names = [task_name(row.name, direction) for direction in mixture.directions]
+        if mixture.corpus == row.name and names != [mixture.name]:
+            held_out = mixture.zero_shot
+            others = [task_name(row.name, direction) for direction in held_out or ()]
+            others = zero_shot if held_out is None else others
+            add_mixture(mixture.name, names, temperature=mixture.temperature, zero_shot=others)
     if zero_shot and not row.supervised:
         seqio.MixtureRegistry.add(row.name, zero_shot, default_rate=1.0)
 

@@ -73,6 +73,8 @@ def test_mitre_groups_cover_all_but_english_and_agree_with_the_family_field():
         (registry.EC40_LANGUAGES, 41),
         (registry.TED19_LANGUAGES, 19),
         (registry.OPUS100_LANGUAGES, 95),
+        (registry.TED30_LANGUAGES, 31),
+        (registry.NEWSCRAWL_LANGUAGES, 45),
     ],
 )
 def test_lists_have_their_published_sizes_and_known_codes(codes, size):
@@ -116,7 +118,7 @@ def test_special_tokenizers():
 
 def test_detector_labels():
     unknown = {code for code, item in registry.LANGUAGES.items() if item.detector is None}
-    assert unknown == {"ha", "ig", "kab", "rw", "se", "ti", "xh", "zu"}
+    assert unknown == {"ha", "ig", "iu", "kab", "rw", "se", "ti", "xh", "zu"}
     assert registry.language("nb").detector == registry.language("no").detector == "no"
     assert all(registry.language(code).detector == code for code in registry.MITRE_LANGUAGES)
 
