@@ -9,18 +9,13 @@ what is there is not done again. Prints Markdown: means over seeds and their ran
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+from several_runs import run_script, table
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import UserError, run_command
-from mnmt_jax.evaluation.result import RunResult, read_result
-from mnmt_jax.evaluation.table import format_score, group_mean, leading_metrics, markdown_table
-
-ROOT = Path(__file__).resolve().parents[1]
+from mnmt_jax.evaluation.result import read_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +162,7 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
     else:
         evaluate(folder, task, corpus, system.of, seed)
     limit = [f"--limit={corpus.limit}"] if corpus.limit else []
-    _command(
+    run_script(
         "evaluate", f"--run={run}", f"--task={task}", f"--output={report}", *limit, *system.decode
     )
 
@@ -178,7 +173,7 @@ def make_cache(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
     if cache.is_dir():
         return cache
     if not plain.is_dir():
-        _command(
+        run_script(
             "train_vocabulary",
             f"--mixture={task}",
             f"--vocab_size={corpus.pieces}",
@@ -188,7 +183,7 @@ def make_cache(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
     if kind == "lavs":
         vocabulary = folder / "vocabulary_lavs"
         if not vocabulary.is_dir():
-            _command(
+            run_script(
                 "train_vocabulary",
                 f"--mixture={task}",
                 f"--vocabulary={plain}",
@@ -196,7 +191,9 @@ def make_cache(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
                 f"--lavs_threshold={corpus.threshold}",
                 f"--output={vocabulary}",
             )
-    _command("cache_tasks", f"--mixture={task}", f"--vocabulary={vocabulary}", f"--output={cache}")
+    run_script(
+        "cache_tasks", f"--mixture={task}", f"--vocabulary={vocabulary}", f"--output={cache}"
+    )
     return cache
 
 
@@ -204,7 +201,7 @@ def train(run: Path, task: str, corpus: Corpus, system: System, given: tuple[Pat
     """Trains a system; `given` is its cache and seed."""
     cache, seed = given
     every = max(corpus.steps // 4, 1)
-    _command(
+    run_script(
         "train",
         f"--workdir={run}",
         f"--gin_file=gin_configs/models/{system.model}_{corpus.size}.gin",
@@ -216,36 +213,6 @@ def train(run: Path, task: str, corpus: Corpus, system: System, given: tuple[Pat
         f"--gin.Train.seed={seed}",
         *corpus.bindings(system),
     )
-
-
-def _command(script: str, *arguments: str) -> None:
-    """Runs a script; its output is not wanted, its progress is."""
-    print(f"== {script} {' '.join(arguments[:3])}", file=sys.stderr)
-    command = [sys.executable, f"scripts/{script}.py", *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
-def table(found: dict[str, list[RunResult]]) -> str:
-    """Writes one row per system and group of directions, means over the seeds with their range."""
-    metrics = leading_metrics([result for results in found.values() for result in results])
-    header = ["system", "parameters", "directions", *(metric.title for metric in metrics)]
-    rows = []
-    for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
-        for name, results in found.items():
-            means = [[group_mean(r, metric.key, field).mean for r in results] for metric in metrics]
-            parameters = f"{results[0].parameters:,}"
-            rows.append([name, parameters, title, *map(_spread, means)])
-    return markdown_table(header, rows)
-
-
-def _spread(values: Iterable[float | None]) -> str:
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return "–"
-    mean = format_score(statistics.mean(numbers))
-    if len(numbers) == 1:
-        return mean
-    return f"{mean} ({format_score(min(numbers))} to {format_score(max(numbers))})"
 
 
 if __name__ == "__main__":
