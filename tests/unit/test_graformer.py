@@ -9,10 +9,12 @@ import dataclasses
 import re
 
 import jax
+import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Model, Optimizer
-from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.config.sections import Model, Optimizer, Train
+from mnmt_jax.design.layouts import LAYOUTS, get_layout
+from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.graft import Graft
@@ -20,11 +22,12 @@ from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.training.initialization import read_start
 from mnmt_jax.training.origins import Origin
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
-from tests.sample_batches import VOCAB, pack, small_config, spans_of
+from tests.sample_batches import VOCAB, pack, random_pairs, small_config, spans_of, unpacked
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 ENDS = {"positions": ("learned", 40), "activation": "gelu", "embedding_scale": False}
@@ -58,6 +61,41 @@ def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
     write_random_run(tmp_path, TINY)
     with pytest.raises(UserError, match="parameters are taken from other; give --init"):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
+
+
+@pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])
+def test_the_source_may_be_any_translators(layout, tmp_path):
+    """Ours, not the paper's: layers that read the source alone compute in the graft what they did.
+
+    Of a model of one stack these are its layers, whose other roles the source does not see.
+    """
+    shape = {"norm": "pre", **SIZES}
+    stages = (2, 2)[: len(LAYOUTS[layout].stages)]
+    write_random_run(tmp_path / "nmt", Model(layout, stages, **shape))
+    write_random_run(tmp_path / "lm", Model("causal_lm", (1,), **shape), seed=1)
+    method = Graformer(encoder="none")
+    model = Model("grafted", (2, 1, 1), methods=(method,), **shape)
+    parts = tuple(("nmt", part, part) for part in ("embedding", "layer_{0-1}"))
+    config = config_with(model)
+    config = dataclasses.replace(config, train=Train(methods=(Graft(parts),)))
+    origins = [Origin(tmp_path / name, name=name) for name in ("nmt", "lm")]
+    size = made_vocabulary().size
+    taken = read_start(origins, parameter_shapes(model, size), config, made_vocabulary())
+    drawn = jax.device_put(read_all(random_params(model, size, seed=2)))
+    grafted = taken.replace(drawn)
+    given = load_params(tmp_path / "nmt")[0]
+    reads = (States(2, "source"),)
+
+    def source(model: Model, params) -> np.ndarray:
+        batch = unpacked(get_layout(model.layout, model.stage_layers), random_pairs(3))
+        network = build_model(model, size)
+        return np.asarray(network.apply({"params": params}, batch, reads, method="states")[0])
+
+    np.testing.assert_allclose(
+        source(model, grafted), source(Model(layout, stages, **shape), given), atol=1e-5
+    )
+    lm = load_params(tmp_path / "lm")[0]
+    assert_same(grafted["layer_2"], lm["layer_0"])
 
 
 @pytest.mark.parametrize(
