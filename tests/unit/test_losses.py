@@ -45,6 +45,19 @@ def test_smoothed_loss_is_cross_entropy_with_eps_over_v_minus_1():
     np.testing.assert_allclose(sums.nll, -log_probs[1], rtol=VALUE_RTOL)
 
 
+def test_older_fairseq_smooths_by_the_share_that_the_label_gets_too():
+    """Graformer's: (1 - eps) nll + eps / V of every entry's; ours with eps (1 - 1 / V) is that."""
+    log_probs, eps = np.log([0.5, 0.2, 0.2, 0.1]), 0.1
+    older = -((1 - eps) * log_probs[1] + eps / 4 * log_probs.sum())
+
+    def ours(smoothing):
+        one = jnp.asarray(log_probs)[None], jnp.array([1]), jnp.ones(1, bool)
+        return float(token_loss(*one, smoothing).smoothed)
+
+    assert ours(eps * (1 - 1 / 4)) == pytest.approx(older, rel=VALUE_RTOL)
+    assert abs(ours(eps) - older) > 1e-3  # of four entries; of 64,050 it is a millionth
+
+
 def test_invalid_positions_do_not_count():
     features, embedding, labels, valid = make_case()
     other_labels = jnp.where(valid, labels, 0)
