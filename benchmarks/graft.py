@@ -60,8 +60,8 @@ class Corpus:
 CORPORA = {
     "cldr_quickstart": Corpus("tiny", (4, 4), 1500, 2000, 1000, 200),
     "libreoffice_help": Corpus(
-        *("small", (6, 6), 8000, 6000, 3000, 200),
-        ("Model.embed=128", "Model.mlp=512", "Data.rows=8"),
+        *("tiny", (4, 4), 8000, 6000, 3000, 200),
+        ("Model.positions=('sinusoidal', 10000.0)", "Data.rows=8"),
     ),
 }
 
@@ -73,10 +73,15 @@ def main() -> None:
     parser.add_argument("--corpus", choices=list(CORPORA), default="cldr_quickstart")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--shares", default="1,10,100", help="of the pairs, in per cent")
+    parser.add_argument("--cheap", action="store_true", help="one seed, a fifth of the updates")
     flags = parser.parse_args()
     shares = [int(share) for share in flags.shares.split(",")]
-    seeds = [int(seed) for seed in flags.seeds.split(",")]
-    work = Work(flags.folder, flags.corpus, CORPORA[flags.corpus])
+    seeds = [int(seed) for seed in flags.seeds.split(",")][: 1 if flags.cheap else None]
+    corpus = CORPORA[flags.corpus]
+    if flags.cheap:
+        steps = corpus.text_steps // 5, corpus.steps // 5
+        corpus = dataclasses.replace(corpus, text_steps=steps[0], steps=steps[1], limit=20)
+    work = Work(flags.folder, flags.corpus, corpus)
     for seed in seeds:
         for name in LANGUAGE_MODELS:
             work.language_model(name, seed)

@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_script(script: str, *arguments: str) -> None:
-    """Runs a script; its output is not wanted, its progress is."""
+    """Runs a script; its output is not wanted, its progress is. Ends with its status if it fails."""
     print(f"== {script} {' '.join(arguments[:3])}", file=sys.stderr)
     command = [sys.executable, f"scripts/{script}.py", *arguments]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    if status := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(status)
 
 
 def table(found: dict[str, list[RunResult]]) -> str:
