@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_script(script: str, *arguments: str) -> None:
-    """Runs a script; its output is not wanted, its progress is. Ends with its status if it fails."""
+    """Runs a script; its output is not wanted, its progress is. Ends as it does if it fails."""
     print(f"== {script} {' '.join(arguments[:3])}", file=sys.stderr)
     command = [sys.executable, f"scripts/{script}.py", *arguments]
     if status := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:

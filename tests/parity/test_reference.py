@@ -93,6 +93,8 @@ def test_total_loss(reference, computed):
     total, sums = computed["total"], computed["sums"]
     plain = float(reference.values["label_smoothed_loss_sum"])
     assert float(sums["smoothed"]) == pytest.approx(plain, rel=LOSS_RTOL)
+    tokens = reference.values.get("ntokens_denominator", sums["tokens"])
+    assert float(sums["tokens"]) == float(tokens)  # also where few of them are asked for
     expected = float(reference.values.get("total_loss_sum", plain))
     assert float(total) == pytest.approx(expected, rel=LOSS_RTOL)
     if reference.sentence_contrast:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.method import all_moves
 from mnmt_jax.config.sections import Model, Optimizer, Train
+from mnmt_jax.cost.configurations import GIN_CONFIGS
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
@@ -22,8 +26,10 @@ from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.moves import sources_of_moves
 from mnmt_jax.training.origins import Origin
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
@@ -153,3 +159,76 @@ def test_frozen_models_save_what_they_cost(flops):
     (all_executed, _), (paper, _), (released, _) = (flops[rule] for rule in RULES)
     assert 0.70 < paper / all_executed < 0.85
     assert 0.85 * paper > released
+
+
+SMALL = (
+    "Model.embed=4",
+    "Model.mlp=4",
+    "Model.heads=1",
+    "Model.positions=('learned', 2)",
+    "Model.vocab_size=9",
+)
+MODELS = GIN_CONFIGS / "models"
+SETTINGS = GIN_CONFIGS / "runs" / "settings"
+
+
+def freshly_drawn(files) -> set[str]:
+    """The modules of layers that are not taken of language models of 6 layers.
+
+    A layer of which nothing is taken is named by its number alone.
+    """
+    config = load_config([str(MODELS / file) for file in files], SMALL)
+    alone = dataclasses.replace(config.model, stage_layers=(6,), methods=())
+
+    def names(model) -> set[str]:
+        leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, 9))
+        return {path_name(path) for path, _ in leaves}
+
+    givers = {}
+    for name, layout in (("mlm", "masked_lm"), ("lm", "causal_lm")):
+        arrays = dict.fromkeys(names(dataclasses.replace(alone, layout=layout)))
+        givers[name] = types.SimpleNamespace(arrays=arrays)
+    own = names(config.model)
+    taken = sources_of_moves(all_moves(config), givers, own)
+    touched = {name.split("/")[0] for name in taken}
+    parts = (name.split("/") for name in own - taken.keys() if name.startswith("layer"))
+    return {"/".join(part[: 2 if part[0] in touched else 1]) for part in parts}
+
+
+def layers(*spans: tuple[int, int]) -> set[str]:
+    return {f"layer_{number}" for span in spans for number in range(*span)}
+
+
+def inside(number: int, *names: str) -> set[str]:
+    return {f"layer_{number}/{name}" for name in names}
+
+
+GRAFTED = inside(6, "attention", "mlp", "mlp_norm")
+READING = ("memory_attention", "memory_attention_norm")
+ABOVE = inside(18, "attention", "mlp", "mlp_norm", *READING)
+TUNED = {name for n in (*range(6), *range(12, 18)) for name in inside(n, "tuning", "tuning_norm")}
+READERS = {name for number in range(12, 18) for name in inside(number, *READING)}
+
+
+@pytest.mark.parametrize(
+    ("files", "new"),
+    [
+        (["grafted_graformer.gin"], GRAFTED | ABOVE | layers((7, 12), (19, 24))),
+        (["ablations/graformer_row_1.gin"], GRAFTED | layers((7, 24))),
+        (["ablations/graformer_row_3.gin"], ABOVE | layers((0, 12), (19, 24))),
+        (["ablations/graformer_row_5.gin"], GRAFTED | ABOVE | layers((7, 12), (19, 24))),
+        (["ablations/graformer_row_7.gin"], GRAFTED | ABOVE | layers((7, 12), (19, 24))),
+        (["ablations/graformer_decoder_1.gin"], GRAFTED | ABOVE | layers((7, 12))),
+        (
+            ["encoder_decoder_graformer.gin", SETTINGS / "graft_direct.gin"],
+            READERS | layers((6, 12), (18, 24)),
+        ),
+        (
+            ["adapter_graformer.gin", SETTINGS / "graft_adapter.gin"],
+            READERS | TUNED | layers((6, 12), (18, 24)),
+        ),
+    ],
+)
+def test_published_models_take_what_their_rows_say(files, new):
+    """All but layers above those of the language models, and what these do not have."""
+    assert freshly_drawn(files) == new
