@@ -56,6 +56,8 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *_tiny.gin*", ("--gin.Model.stage_layers=(1,)",)),
     ("scripts/train.py *gin_configs/models/two_stage*", ("--gin.Model.stage_layers=(1, 1)",)),
     ("scripts/train.py *encoder_decoder_tiny.gin*", ("--gin.Model.stage_layers=(2, 2)",)),
+    ("scripts/train.py *grafted_tiny.gin*", ("--gin.Model.stage_layers=(2, 1, 1)",)),
+    ("scripts/train.py *grafted_tiny.gin*", ("--gin.Graformer.encoder_layers=1",)),
     # A published model's vocabulary is its own; a made cache has another.
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
     ("scripts/train.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
@@ -70,6 +72,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/cache_tasks.py --mixture cldr_quickstart *", ("--directions=en-de,en-fr,en-cs",)),
     ("scripts/cache_tasks.py --mixture cldr_quickstart --vocabulary *", ("--directions=en-cs",)),
     ("scripts/cache_tasks.py --parallel * --vocab_size *", ("--vocab_size=60",)),
+    ("scripts/cache_tasks.py --text * --vocab_size *", ("--vocab_size=60",)),
     ("scripts/train_vocabulary.py --mixture *", ("--sentences=8000", "--vocab_size=1000")),
     ("scripts/train_vocabulary.py --parallel *", ("--vocab_size=60",)),
     ("scripts/train_vocabulary.py --lavs *", ("--directions=en-cs",)),
@@ -104,6 +107,7 @@ RUN_BY: Mapping[str, str] = {
     "docs/distributed.md": "tests/system/test_documents.py",
     "docs/evaluation.md": "tests/system/test_documents.py",
     "docs/finetuning.md": "tests/system/test_finetuning.py",
+    "docs/graft.md": "tests/system/test_documents.py",
     "docs/methods.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
 }

@@ -56,6 +56,15 @@ def own_text(root: Path) -> None:
         write_lines(root / "data" / f"{split}.tmx", [tmx(sides)])
 
 
+def text(root: Path) -> None:
+    """Text of single languages, as docs/graft.md names its files, and lines to translate."""
+    for split, (start, count) in {"train": (300, 60), "validation": (400, 6)}.items():
+        for code in made_text.LANGUAGES:
+            lines = made_text.sentences(code, count, start)
+            write_lines(root / "text" / f"{split}.{code}", lines)
+    write_lines(root / "text.de", made_text.sentences("de", 3, 200))
+
+
 def tmx(sides: Mapping[str, Iterable[str]]) -> str:
     """A translation memory: line i of one language is the translation of line i of another."""
     units = []

@@ -20,6 +20,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.model.sublayers import make_plan
+from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_pages
@@ -178,6 +179,20 @@ def test_evaluation(root):
     result = read_result(root / "TED")
     assert result.task == "ted19" and len(result.directions) == 2
     assert read_result(root / "OUT").task == "flores"
+
+
+def test_graft(root):
+    """Two language models on text, a graft of them on pairs, and a translation."""
+    made_pages.own_text(root)
+    made_pages.text(root)
+    run_page("docs/graft.md", root)
+    graft = RunDirectory(root / "runs/graft/translator")
+    (method,) = graft.config().model.methods
+    assert method.name == "graformer" and method.decoder == "freeze"
+    lm, found = (load_params(root / "runs/graft" / name)[0] for name in ("lm", "translator"))
+    np.testing.assert_array_equal(found["target_embedding"], lm["embedding"])
+    source, translated = ((root / f"text.{code}").read_text() for code in ("de", "fr"))
+    assert translated.count("\n") == source.count("\n") > 0
 
 
 def test_methods(root, monkeypatch):
