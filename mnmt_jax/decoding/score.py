@@ -43,9 +43,14 @@ def perplexity(scores: Iterable[Score]) -> float:
     found = list(scores)
     if not found:
         raise UserError("the input has no lines; a perplexity needs one")
-    mean = sum(each.log_prob for each in found) / sum(each.tokens for each in found)
-    with np.errstate(over="ignore"):  # then it is infinite
-        return float(np.exp(-mean))
+    total = sum(each.log_prob for each in found)
+    return perplexity_of(-total / sum(each.tokens for each in found))
+
+
+def perplexity_of(nll: float) -> float:
+    """Returns exp(nll), infinite where that is larger than a float."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(nll))
 
 
 def score_labels(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.score import Score, perplexity
@@ -17,6 +18,8 @@ from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import NLL_TOKENS
+from mnmt_jax.training.train import train
+from tests.made_run import make_config, one_device, records
 from tests.run_commands import command
 from tests.unit.made_language_model import (
     BUCKETS,
@@ -128,6 +131,35 @@ def test_a_score_does_not_depend_on_the_other_lines(layout):
     mixed = model.score(TEXTS[:2], language=["de", "fr"])
     assert mixed == [together[0], *model.score(TEXTS[1:2], language="fr")]
     assert (mixed[1] == together[1]) == (layout == "masked_lm")  # whose text has no tag
+
+
+def test_training_reports_the_perplexity_that_scoring_finds(tmp_path, capfd):
+    """From text to a cache to a run of two updates to scores of its checkpoint."""
+    held = {code: [sentence(n, code)[:24] for n in range(40, 44)] for code in ("de", "fr")}
+
+    def task(code: str) -> TaskSource:
+        def of(texts):
+            return lambda: (([], vocabulary().encode(text)) for text in texts)
+
+        texts = {"train": [sentence(n, code)[:24] for n in range(20)], "validation": held[code]}
+        return TaskSource(f"text_{code}", code, code, {k: of(v) for k, v in texts.items()})
+
+    write_cache(tmp_path / "cache", [task("de"), task("fr")], vocabulary=vocabulary())
+    config = make_config(
+        tmp_path / "cache",
+        data={"instruction": "3", "target_length": 40},
+        model={"layout": "causal_lm", "dropout": 0.0},
+        train={"steps": 2, "log_every": 1, "eval_every": 2, "save_every": 2},
+        decode={"buckets": (24,)},
+    )
+    with one_device():
+        assert train(config, tmp_path / "run") is None
+    reported = records(tmp_path / "run")[-1]["validation"]["perplexity"]
+    model = LanguageModel.load(tmp_path / "run")
+    found = {code: model.perplexity(texts, language=code) for code, texts in held.items()}
+    assert found == pytest.approx(reported, rel=1e-5)
+    shown = ", ".join(f"{code} {value:.2f}" for code, value in reported.items())
+    assert f", perplexity {shown}" in capfd.readouterr().err
 
 
 def test_perplexity_is_per_token():
