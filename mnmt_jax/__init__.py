@@ -18,7 +18,7 @@ The rooms, each of which imports only rooms above it:
     model          the network
     methods        one paper, one file
     runs           run directories and their parameters
-    decoding       search, translation, the `Translator`
+    decoding       search, translation, `Translator` and `LanguageModel`
     training       updates, checkpoints, reports
     evaluation     scores and the report
     analysis       what a trained model does inside
@@ -40,14 +40,16 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.version import __version__
 
 if TYPE_CHECKING:
+    from mnmt_jax.decoding.language_model import LanguageModel
     from mnmt_jax.decoding.lines import Hypothesis, Translation
     from mnmt_jax.decoding.translator import Translator
 
 __path__.append(f"{__path__[0]}/moved")
-__all__ = ["Hypothesis", "Translation", "Translator", "UserError", "__version__"]
+__all__ = ["Hypothesis", "LanguageModel", "Translation", "Translator", "UserError", "__version__"]
 
 _HEAVY = {
     "Hypothesis": "mnmt_jax.decoding.lines",
+    "LanguageModel": "mnmt_jax.decoding.language_model",
     "Translation": "mnmt_jax.decoding.lines",
     "Translator": "mnmt_jax.decoding.translator",
 }

@@ -18,6 +18,8 @@ from mnmt_jax.version import __version__
 COMMANDS = {
     "train": "train a model, or continue a training",
     "translate": "translate lines of text",
+    "score": "print how probable given texts or translations are",
+    "sample": "draw texts from a language model",
     "evaluate": "translate and score every direction of a test set",
     "analyse": "draw attention, attribution and language branches of a model",
     "compare": "set evaluations of several runs side by side",
@@ -35,7 +37,7 @@ COMMANDS = {
     "add-language": "make a run of a trained one that has a language more",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
-_FILE_FLAGS = ("input", "output", "results", "parallel", "tsv", "bitext")
+_FILE_FLAGS = ("input", "reference", "output", "results", "parallel", "tsv", "bitext")
 _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 

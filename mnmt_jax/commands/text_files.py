@@ -23,13 +23,16 @@ UNFINISHED = "made_by"
 """First word of a file of translations that are kept until they are complete."""
 
 
-def read_lines(path: str | None, bad: list[int] | None = None) -> Iterator[str]:
+def read_lines(
+    path: str | None, bad: list[int] | None = None, *, droppable: bool = True
+) -> Iterator[str]:
     """Yields the lines of a file as `text_lines.read_lines` does.
 
     Args:
         path: a UTF-8 file, gzip or not; None reads standard input.
         bad: takes the numbers, from 1, of lines that are not UTF-8, which are read as blank; None
             stops at the first.
+        droppable: the command has `--on_bad_line`.
 
     Raises:
         UserError: if the file cannot be read, or a line is not UTF-8 and must be.
@@ -39,21 +42,20 @@ def read_lines(path: str | None, bad: list[int] | None = None) -> Iterator[str]:
         if not isinstance(line, text_lines.Flaw):
             yield line
         elif bad is None:
-            raise UserError(
-                f"{name}, line {number}: {line.detail}; convert the file, or take such lines as "
-                "blank with --on_bad_line=drop"
-            )
+            drop = ", or take such lines as blank with --on_bad_line=drop" if droppable else ""
+            raise UserError(f"{name}, line {number}: {line.detail}; convert the file{drop}")
         else:
             bad.append(number)
             yield ""
 
 
-def check_output_file(output: str, source: str | None) -> None:
+def check_output_file(output: str, source: str | None, flag: str = "--input") -> None:
     """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
     Args:
         output: the name of the one.
         source: the name of the other; None is standard input.
+        flag: by which that is given.
 
     Raises:
         UserError: if it is, also by a link, or if `output` is a folder or in none that is there.
@@ -72,7 +74,7 @@ def check_output_file(output: str, source: str | None) -> None:
     for name in (output, unfinished_path(output)):
         if _is_read(name, source):
             raise UserError(
-                f"--output={output}: {name} is what --input reads and would be replaced; choose "
+                f"--output={output}: {name} is what {flag} reads and would be replaced; choose "
                 "another --output"
             )
     _check_unfinished(unfinished_path(output))

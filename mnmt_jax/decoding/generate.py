@@ -1,9 +1,9 @@
 """A model and a search on one batch: compiled once per shape, with a cache that grows on demand.
 
 Attention over the growing keys costs as much as the cache is long, filled or not. So a batch starts
-with a cache for about as many steps as its sources are long and doubles it while any sentence is
-unfinished. The lengths follow from the bucket alone, so they cannot make a result depend on batch
-mates.
+with a cache for about as many steps as its sources are long, or what is to be continued, and
+doubles it while any sentence is unfinished. The lengths follow from the bucket alone, so they
+cannot make a result depend on batch mates.
 """
 
 from __future__ import annotations
@@ -114,15 +114,16 @@ def generate(
     Args:
         model: the model.
         params: its parameters.
-        batch: spans of the static roles, one sentence per row; with contrasts its own input and
-            theirs in rows side by side.
+        batch: spans of the static roles, one sentence per row, and languages; with contrasts its
+            own input and theirs in rows side by side.
         request: what is asked for each sentence.
         search: how to search.
 
     Returns:
         NumPy arrays.
     """
-    stops = growth_steps(batch["source_tokens"].shape[1], request.max_steps)
+    given = [batch[f"{role}_tokens"].shape[1] for role in model.layout.static_roles()]
+    stops = growth_steps((*given, request.prefix.shape[1])[0], request.max_steps)
     static = {"model": model, "search": search}
     state, found = _begin(params, dict(batch), request, until=stops[0], **static)
     for until in stops[1:]:

@@ -22,7 +22,7 @@ from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths
 from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
 from mnmt_jax.decoding.generate import generate, make_search
-from mnmt_jax.decoding.score import score_batch
+from mnmt_jax.decoding.score import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses, Request, Search, sentence_rngs
 from mnmt_jax.distributed.sharding import batch_shards, place_batch
 from mnmt_jax.errors import UserError
@@ -161,7 +161,7 @@ def translate_lines(
     """
     search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
-    _check(system, decode, {system.model.layout.generated: longest})
+    check_decode(system, decode, {system.model.layout.generated: longest})
     wanted = {i: line for i, line in enumerate(lines) if line.number not in done}
     readings = dict(zip(wanted, _readings(system, list(wanted.values()), decode), strict=True))
     room = max(decode.buckets) - system.instruction.source_extra
@@ -170,9 +170,9 @@ def translate_lines(
         rows = [_cut(readings[i], room) for i in members]
         numbers = [lines[i].number for i in members]
         batch, request = _request(system, rows, numbers, bucket=bucket, decode=decode)
-        found = _generate(system, batch, request, search)
+        found = search_batch(system, batch, request, search)
         for row, i in enumerate(members):
-            hypotheses = _hypotheses(system, found, row)
+            hypotheses = hypotheses_of(system, found, row)
             if not hypotheses:
                 raise UserError(
                     f"line {lines[i].number + 1}: the model's output is not a number; "
@@ -182,8 +182,8 @@ def translate_lines(
             yield i, Translation(hypotheses, len(readings[i][0][0].source) > room, limited)
 
 
-def _generate(system: System, batch: HostBatch, request: Request, search: Search) -> Hypotheses:
-    """Searches a batch on the devices of the system."""
+def search_batch(system: System, batch: HostBatch, request: Request, search: Search) -> Hypotheses:
+    """Searches a batch, of one shape per bucket, on the devices of the system."""
     if system.mesh is None:
         return generate(system.model, system.params, batch, request, search=search)
     with jax.set_mesh(system.mesh):
@@ -193,22 +193,20 @@ def _generate(system: System, batch: HostBatch, request: Request, search: Search
 
 def score_lines(
     system: System, lines: Sequence[Line], references: Sequence[str], decode: Decode
-) -> list[float]:
-    """Scores given translations as a search would have.
+) -> list[Score]:
+    """Scores given translations as a search would have, before it divides by lengths.
 
     Args:
         system: the model.
-        lines: the sources and their languages.
-        references: the translation of each.
-        decode: gives the buckets and the length penalty.
-
-    Returns:
-        One score per line, in nats.
+        lines: the sources and their languages; for a language model that continues text, sources
+            are empty.
+        references: the translation of each, or the text.
+        decode: gives the buckets.
 
     Raises:
         UserError: if a pair does not fit the largest bucket.
     """
-    _check(system, decode, {})
+    check_decode(system, decode, {})
     vocabulary, instruction = system.vocabulary, system.instruction
     sources = vocabulary.encode_lines(
         [line.text for line in lines], [line.source_lang for line in lines]
@@ -216,30 +214,56 @@ def score_lines(
     targets = vocabulary.encode_lines(references, [line.target_lang for line in lines])
     extra = max(instruction.source_extra, instruction.target_extra)
     sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
-    for i, size in enumerate(sizes):
-        if size > max(decode.buckets):
-            raise UserError(
-                f"line {lines[i].number + 1}: the pair needs {size} tokens, the largest of "
-                f"Decode.buckets is {max(decode.buckets)}; add a larger bucket"
-            )
-    scores = np.zeros(len(lines), np.float32)
-    for bucket in sorted(set(decode.buckets)):
-        below = max((b for b in decode.buckets if b < bucket), default=0)
-        members = [i for i, size in enumerate(sizes) if below < size <= bucket]
+    check_fit(lines, sizes, decode)
+    sums = np.zeros(len(lines), np.float32)
+    for bucket, members in in_buckets(sizes, decode):
         logits = bucket * vocabulary.size
         rows = max(1, min(decode.batch, _SCORED_LOGITS // logits))
-        for chunk in _chunks(members, rows):
-            pairs = [_example(system, lines[i], sources[i], targets[i]) for i in chunk]
+        for chunk in chunks(members, rows):
+            pairs = [example_of(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
             found = score_batch(
                 system.params,
-                _spans(system.converter(bucket).batch(segments, rows)),
+                spans_of(system.converter(bucket).batch(segments, rows)),
                 model=system.model,
                 forced=instruction.target_extra - 1,
-                length_penalty=decode.length_penalty,
             )
-            scores[chunk] = np.asarray(found)[: len(chunk)]
-    return scores.tolist()
+            sums[chunk] = np.asarray(found)[: len(chunk)]
+    return [Score(total, len(t) + 1) for total, t in zip(sums.tolist(), targets, strict=True)]
+
+
+def check_fit(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> None:
+    """Checks that what may not be cut fits the largest bucket.
+
+    Args:
+        lines: which to name.
+        sizes: tokens of each, with tags and eos.
+        decode: has the buckets.
+
+    Raises:
+        UserError: otherwise.
+    """
+    for line, size in zip(lines, sizes, strict=True):
+        if size > max(decode.buckets):
+            raise UserError(
+                f"line {line.number + 1} needs {size} tokens, the largest of Decode.buckets is "
+                f"{max(decode.buckets)}; add a larger bucket"
+            )
+
+
+def in_buckets(sizes: Sequence[int], decode: Decode) -> Iterator[tuple[int, list[int]]]:
+    """Yields each bucket with the indices of what it is the smallest for, those without left out.
+
+    Args:
+        sizes: that the largest bucket can hold.
+        decode: has the buckets.
+    """
+    below = 0
+    for bucket in sorted(set(decode.buckets)):
+        members = [i for i, size in enumerate(sizes) if below < size <= bucket]
+        if members:
+            yield bucket, members
+        below = bucket
 
 
 def length_limit(decode: Decode, source_tokens: int) -> int:
@@ -249,8 +273,17 @@ def length_limit(decode: Decode, source_tokens: int) -> int:
     return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
 
 
-def _check(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
-    """Checks that buckets can be followed; `lengths` of spans that do not follow from them."""
+def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
+    """Checks that a configuration can be followed.
+
+    Args:
+        system: the model.
+        decode: the configuration.
+        lengths: of spans that do not follow from its buckets.
+
+    Raises:
+        UserError: otherwise.
+    """
     if decode.batch < 1 or decode.max_length < 1:
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
@@ -292,9 +325,9 @@ def _readings(
     count = _OTHERS if decode.source_contrast else 0
 
     def reading(line: Line) -> list[_Reading]:
-        own = _example(system, line, pieces[line.text, line.source_lang])
+        own = example_of(system, line, pieces[line.text, line.source_lang])
         others = [
-            _example(system, line, pieces[text, line.source_lang]) for text in line.others[:count]
+            example_of(system, line, pieces[text, line.source_lang]) for text in line.others[:count]
         ]
         contrasts = [(other, decode.source_contrast / len(others)) for other in others]
         contrasts += [(own, 0.0)] * (count - len(others))
@@ -331,7 +364,7 @@ def _plan(
     for bucket in buckets:
         # Lines of similar length end at similar times, and a batch runs until its last line ends.
         ordered = sorted(members[bucket], key=lambda i: (len(readings[i][0][0].source), i))
-        for chunk in _chunks(ordered, decode.batch):
+        for chunk in chunks(ordered, decode.batch):
             yield bucket, chunk
 
 
@@ -369,7 +402,7 @@ def _request(
         max_steps=length_limit(decode, bucket) + 1,
     )
     segments = segments_from_rows([[example] for reading in rows for example, _ in reading])
-    return _spans(system.converter(bucket).static_batch(segments, size * inputs)), request
+    return spans_of(system.converter(bucket).static_batch(segments, size * inputs)), request
 
 
 def _encode(system: System, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
@@ -381,27 +414,33 @@ def _encode(system: System, texts: Sequence[tuple[str, str]]) -> list[list[int]]
     return system.vocabulary.encode_lines(shown, [language for _, language in texts])
 
 
-def _example(
-    system: System, line: Line, source: Sequence[int], target: Sequence[int] = ()
+def example_of(
+    system: System, line: Line, source: Sequence[int] = (), target: Sequence[int] = ()
 ) -> Example:
+    """Returns the pieces of a line with its languages."""
     index = system.vocabulary.language_index
     pieces = np.asarray(source, np.int32), np.asarray(target, np.int32)
     return Example(*pieces, index(line.source_lang), index(line.target_lang))
 
 
-def _hypotheses(system: System, found: Hypotheses, row: int) -> tuple[Hypothesis, ...]:
+def hypotheses_of(
+    system: System, found: Hypotheses, row: int, before: Sequence[int] = ()
+) -> tuple[Hypothesis, ...]:
+    """Returns what was found for a row, best first, in texts that begin with the tokens before."""
     hypotheses = []
     for rank, length in enumerate(found.lengths[row].tolist()):
         if length and np.isfinite(found.scores[row, rank]):
             tokens = tuple(found.tokens[row, rank, :length].tolist())
-            text = _LINE_BREAKS.sub(" ", system.vocabulary.decode(tokens))
+            text = _LINE_BREAKS.sub(" ", system.vocabulary.decode((*before, *tokens)))
             hypotheses.append(Hypothesis(text, float(found.scores[row, rank]), tokens))
     return tuple(hypotheses)
 
 
-def _spans(batch: HostBatch) -> HostBatch:
+def spans_of(batch: HostBatch) -> HostBatch:
+    """Returns what a model reads of a batch."""
     return {name: array for name, array in batch.items() if name != TASK}
 
 
-def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
+def chunks(items: list[int], size: int) -> Iterator[list[int]]:
+    """Yields so many items at a time."""
     return (items[start : start + size] for start in range(0, len(items), size))

@@ -38,6 +38,7 @@ class Request:
     Attributes:
         prefix: int32 [batch, prefix], the first decoder input and then any forced tokens, which are
             neither scored nor counted.
+        prefix_length: int32, of all prefixes; what stands behind is not read. None is all of it.
         max_length: int32 [batch], generated tokens at most, without eos; below `max_steps`.
         active: bool [batch], False for rows that only fill the batch.
         rngs: [batch] keys, read by `Sample` alone.
@@ -48,6 +49,7 @@ class Request:
     prefix: Int[AnyArray, "batch prefix"]
     max_length: Int[AnyArray, " batch"]
     active: Bool[AnyArray, " batch"]
+    prefix_length: Int[AnyArray, ""] | None = None
     rngs: Array | None = None
     contrast: Contrast | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
@@ -287,9 +289,16 @@ def _feed_prefix(step: Step, cache: Any, request: Request, beam: int) -> tuple[A
     """Steps over all prefix tokens but the last; returns the last one per beam and the cache."""
     batch, length = request.prefix.shape
     tokens = jnp.broadcast_to(request.prefix[:, None], (batch, beam, length)).astype(jnp.int32)
-    for position in range(length - 1):
-        _, cache = step(tokens[:, :, position], cache)
-    return tokens[:, :, -1], cache
+    if request.prefix_length is None:
+        for position in range(length - 1):
+            _, cache = step(tokens[:, :, position], cache)
+        return tokens[:, :, -1], cache
+
+    def feed(position: Array, cache: Any) -> Any:
+        return step(jnp.take(tokens, position, axis=2), cache)[1]
+
+    last = jnp.asarray(request.prefix_length) - 1
+    return jnp.take(tokens, last, axis=2), jax.lax.fori_loop(0, last, feed, cache)
 
 
 def _pick(array: Array, indices: Int[Array, "batch chosen"]) -> Array:

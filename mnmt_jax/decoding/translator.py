@@ -1,42 +1,41 @@
-"""The Python interface to a trained model: load a run, translate, score."""
+"""The Python interface to a trained translator: load a run, translate, score."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from pathlib import Path
 from typing import Any
 
-import jax
 from tqdm import tqdm
 
 from mnmt_jax.config.method import as_facts
-from mnmt_jax.config.sections import Config, Decode
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.generate import describe_search, with_beam_size, with_settings
+from mnmt_jax.decoding.input_checks import (
+    check_list,
+    check_text,
+    codes_of_lines,
+    unknown_language,
+)
 from mnmt_jax.decoding.lines import (
     Line,
-    System,
     Translation,
     score_lines,
     translate_lines,
     with_others,
 )
+from mnmt_jax.decoding.score import Score
+from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import UserError, counted
-from mnmt_jax.languages import LANGUAGES
-from mnmt_jax.model.network import build_model
-from mnmt_jax.runs.fingerprint import tree_fingerprint
-from mnmt_jax.vocabulary.pieces import Vocabulary
 
 WINDOW = 4096
 
 
-class Translator:
+class Translator(Trained):
     """Translates text with a trained model.
 
     Example:
@@ -45,81 +44,7 @@ class Translator:
         ['vor zwei Tagen']
     """
 
-    def __init__(
-        self,
-        config: Config,
-        vocabulary: Vocabulary,
-        params: Any,
-        *,
-        run: str = "",
-        step: int | None = None,
-        mesh: jax.sharding.Mesh | None = None,
-    ) -> None:
-        """Puts a model together.
-
-        Args:
-            config: of the run; `model`, `data.instruction` and `decode` matter.
-            vocabulary: the run's.
-            params: the model's parameters.
-            run: where they come from; empty if from nowhere.
-            step: of their checkpoint; None if unknown.
-            mesh: that the parameters are on, whose devices share each batch; None is one device.
-        """
-        self.config = config = config.fitted(vocabulary.languages)
-        self.vocabulary = vocabulary
-        self.run, self.step = run, step
-        model = build_model(config.model, vocabulary.size)
-        check_translates(model.layout)
-        instruction = get_instruction(config.data.instruction)
-        self._system = System(model, params, vocabulary, instruction, mesh)
-
-    @classmethod
-    def load(
-        cls,
-        run: str | Path,
-        step: int | str | None = None,
-        *,
-        gin_files: Sequence[str] = (),
-        bindings: Sequence[str] = (),
-        mesh: jax.sharding.Mesh | None = None,
-    ) -> Translator:
-        """Opens a run directory.
-
-        Args:
-            run: made by `mnmt train` or `mnmt import`.
-            step: a checkpoint's step, "best", "average", or None for the newest.
-            gin_files: read after the run's configuration, e.g. with other `Decode` values.
-            bindings: `Section.field=value`, read last.
-            mesh: of the devices that share each batch; None is the first device.
-
-        Raises:
-            UserError: if the folder is not a run or has no such checkpoint.
-        """
-        from mnmt_jax.runs.parameters import check_parameters, restore_params
-        from mnmt_jax.runs.run_directory import RunDirectory
-
-        folder = RunDirectory.open(run)
-        config = folder.config(gin_files, bindings)
-        vocabulary = Vocabulary.load(folder.vocabulary)
-        params, found = restore_params(folder, step, mesh=mesh)
-        check_parameters(folder, config.model, vocabulary.size, params)
-        return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
-
-    def __repr__(self) -> str:
-        """Says in one line which model this is."""
-        origin = f"{self.run!r}, step={self.step}, " if self.run else ""
-        layout, languages = self.config.model.layout, len(self.languages)
-        return f"Translator({origin}layout={layout!r}, languages={languages})"
-
-    @property
-    def system(self) -> System:
-        """The model with all that is needed to feed it text."""
-        return self._system
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Codes of the languages the model has tags for."""
-        return self.vocabulary.languages
+    check_layout = staticmethod(check_translates)
 
     def translate(
         self,
@@ -237,7 +162,7 @@ class Translator:
         if not isinstance(code, str):
             raise UserError(f"pivot={code!r}: must be a language's code")
         if code not in self.languages:
-            raise UserError(_unknown_language(code, "pivot", self.languages))
+            raise UserError(unknown_language(code, "pivot", self.languages))
 
     def numbered(
         self,
@@ -259,8 +184,9 @@ class Translator:
         Yields:
             One line at a time.
         """
-        _check_list(lines, "lines")
-        sources, targets = self._each(source, "source"), self._each(target, "target")
+        check_list(lines, "lines")
+        sources = codes_of_lines(source, "source", self.languages)
+        targets = codes_of_lines(target, "target", self.languages)
         numbered = _number(lines, sources, targets)
         decode = decode or self.config.decode
         return _contrasted(numbered, decode) if decode.source_contrast else numbered
@@ -345,15 +271,6 @@ class Translator:
         through = {} if pivot is None else {"pivot": pivot}
         return {"model": as_facts(self.config.model), **self.identity, **search, **through}
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What translations depend on besides model, search and sources, or its fingerprints."""
-        return {
-            "parameters": tree_fingerprint(self._system.params),
-            "vocabulary": self.vocabulary.fingerprint,
-            "instruction": self.config.data.instruction,
-        }
-
     def score(
         self,
         lines: Sequence[str],
@@ -376,32 +293,31 @@ class Translator:
         Raises:
             UserError: if the counts differ or a pair is longer than the largest bucket.
         """
-        _check_list(lines, "lines")
-        _check_list(references, "references")
+        found = self.log_probs(lines, references, source=source, target=target)
+        return [each.normalized(self.config.decode.length_penalty) for each in found]
+
+    def log_probs(
+        self,
+        lines: Sequence[str],
+        references: Sequence[str],
+        *,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+    ) -> list[Score]:
+        """Scores as `score` does, without dividing: sums and numbers of tokens."""
+        check_list(lines, "lines")
+        check_list(references, "references")
         for number, text in enumerate(references, start=1):
-            _check_text(text, f"reference {number}")
+            check_text(text, f"reference {number}")
         if len(lines) != len(references):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
         numbered = list(self.numbered(lines, source=source, target=target))
         return score_lines(self._system, numbered, references, self.config.decode)
 
-    def _each(self, codes: str | Sequence[str], flag: str) -> Iterator[str]:
-        """Returns the code of each line after checking them all."""
-        if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
-            raise UserError(
-                f"{flag}={codes!r}: must be a language's code, or a list of one per line"
-            )
-        for number, code in enumerate([codes] if isinstance(codes, str) else codes, start=1):
-            if not isinstance(code, str):
-                raise UserError(f"{flag} of line {number} is {code!r}; give a language's code")
-            if code not in self.languages:
-                raise UserError(_unknown_language(code, flag, self.languages))
-        return itertools.repeat(codes) if isinstance(codes, str) else iter(codes)
-
 
 def _number(lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[Line]:
     for number, text in enumerate(lines):
-        _check_text(text, f"line {number + 1}")
+        check_text(text, f"line {number + 1}")
         source, target = next(sources, None), next(targets, None)
         if source is None or target is None:
             raise UserError(f"line {number + 1} has no language; give one code or one per line")
@@ -428,36 +344,3 @@ def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Itera
     """Yields the translations, and closes the bar in the end."""
     with bar:
         yield from (translation for _, translation in pairs)
-
-
-def _check_list(texts: Any, name: str) -> None:
-    if isinstance(texts, str):
-        raise UserError(f"{name}: one text where a list of lines belongs; write [text]")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise UserError(f"{name}: a list of texts belongs here, not {type(texts).__name__}")
-
-
-def _check_text(text: Any, name: str) -> None:
-    if not isinstance(text, str):
-        remedy = "decode it" if isinstance(text, bytes) else "leave it out, or give ''"
-        raise UserError(f"{name} is no text but {type(text).__name__}; {remedy}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{name} has half a character (a surrogate, \\u{ord(text[error.start]):x}) at "
-            f"{error.start + 1}; decode it anew from its bytes"
-        ) from None
-
-
-def _unknown_language(code: str, flag: str, languages: Sequence[str]) -> str:
-    """Says that the model lacks a language, and which ones were perhaps meant."""
-    aliases = {known: known for known in languages}
-    for known in languages:
-        if known in LANGUAGES:
-            facts = LANGUAGES[known]
-            aliases |= {name.lower(): known for name in (facts.name, facts.flores) if name}
-    near = difflib.get_close_matches(code.lower(), aliases, n=3, cutoff=0.6)
-    meant = list(dict.fromkeys(aliases[alias] for alias in near))
-    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
-    return f"--{flag}={code}: the model has no such language; {hint}it has {', '.join(languages)}"

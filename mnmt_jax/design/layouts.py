@@ -87,7 +87,22 @@ def check_translates(layout: Layout) -> None:
     if layout.name in LANGUAGE_MODELS:
         raise UserError(
             f"Model.layout='{layout.name}' is a language model: it has no source and target to "
-            f"translate; graft it (method 'graformer'), or choose one of {', '.join(LAYOUTS)}"
+            f"translate; score and sample by --language, graft it (method 'graformer'), or choose "
+            f"one of {', '.join(LAYOUTS)}"
+        )
+
+
+def check_language_model(layout: Layout) -> None:
+    """Checks that a model knows text of single languages, without sources.
+
+    Raises:
+        UserError: if it translates.
+    """
+    if layout.name not in LANGUAGE_MODELS:
+        raise UserError(
+            f"Model.layout='{layout.name}' translates and is no language model; score with "
+            "--source, --target and --reference, or name a run with one of "
+            f"{', '.join(LANGUAGE_MODELS)}"
         )
 
 

@@ -178,10 +178,23 @@ class Network(nn.Module, Passing):
         return kind.change(getattr(self, name), states, place)
 
     def logits(
-        self, batch: Batch, deterministic: bool = True
-    ) -> Float[Array, "batch target vocab"]:
-        """Computes float32 logits of the next token at each target position; see `features`."""
-        return self._project(self.features(batch, deterministic))
+        self,
+        batch: Batch,
+        deterministic: bool = True,
+        at: Int[Array, "batch places"] | None = None,
+    ) -> Float[Array, "batch places vocab"]:
+        """Computes float32 logits of the next token at each target position; see `features`.
+
+        Args:
+            batch: as for `features`.
+            deterministic: as for `features`.
+            at: the positions in each row's span that are wanted; None is all.
+        """
+        features = self.features(batch, deterministic)
+        if at is not None:
+            places = jnp.asarray(at)[:, :, None]
+            features = tuple(jnp.take_along_axis(each, places, axis=1) for each in features)
+        return self._project(features)
 
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
         """Checks that every position of spans has a vector.
@@ -204,12 +217,13 @@ class Network(nn.Module, Passing):
         """Runs the static roles once and prepares decoding.
 
         Args:
-            batch: spans of the static roles, one sentence per row; no target span.
+            batch: spans of the static roles, one sentence per row, or where there are none its
+                languages; no target span.
             beam: hypotheses per sentence.
             max_steps: steps that may be taken.
         """
         _, memory, passed = self._run(batch, self.plan.static(), True)
-        rows, config = batch[f"{SOURCE}_tokens"].shape[0], self.config
+        rows, config = jax.tree.leaves(dict(batch))[0].shape[0], self.config
         shape = (rows, beam, max_steps, config.heads, config.head_dim)
         zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
         layers = []

@@ -13,11 +13,11 @@ from typing import Any, TextIO
 import jax
 
 from mnmt_jax.distributed.chips import chip_of
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import refusal
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.validation import SUPERVISED, ZERO_SHOT
+from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
 
 Record = dict[str, Any]
 
@@ -193,6 +193,9 @@ class Reporter:
         for group in (SUPERVISED, ZERO_SHOT):
             means = record.get("validation", {}).get(group)
             parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
+        if by_language := record.get("validation", {}).get(PERPLEXITY):
+            shown = listed([f"{code} {value:.2f}" for code, value in by_language.items()])
+            parts.append(f"{PERPLEXITY} {shown}")
         if not self._bar.disable and "validation" not in record:
             self._bar.set_postfix_str(", ".join(parts))
             return

@@ -55,7 +55,7 @@ from mnmt_jax.training.state import (
     roles_of,
     shardings_of,
 )
-from mnmt_jax.training.validation import chosen_by, validate, validation_tasks
+from mnmt_jax.training.validation import chosen_by, task_languages, validate, validation_tasks
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
 
@@ -399,7 +399,8 @@ class Session:
             return self._loss(self.state.params, place_batch(_for_device(batch), self.mesh))
 
         with self.reporter.paused():
-            result = validate(self._pipeline.validation(names), loss, self._tasks)
+            languages = task_languages(self._pipeline)
+            result = validate(self._pipeline.validation(names), loss, self._tasks, languages)
         self._validated = (self.step, chosen_by(result, self.config.train.best_by))
         return {"validation": result}
 

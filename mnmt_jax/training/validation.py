@@ -9,9 +9,11 @@ import jax
 import numpy as np
 
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
+from mnmt_jax.decoding.score import perplexity_of
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
+PERPLEXITY = "perplexity"
 
 
 class ValidationTasks(NamedTuple):
@@ -34,10 +36,17 @@ def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
     return ValidationTasks(tuple(name for name in present if name in trained), zero_shot)
 
 
+def task_languages(pipeline: Pipeline) -> dict[str, str]:
+    """Returns the language of each task of the cache that is text of one alone."""
+    tasks = pipeline.cache.tasks.items()
+    return {name: task.source_lang for name, task in tasks if task.source_lang == task.target_lang}
+
+
 def validate(
     batches: Iterable[tuple[str, Mapping[str, np.ndarray]]],
     loss: Callable[[Mapping[str, np.ndarray]], Sums],
     tasks: ValidationTasks,
+    languages: Mapping[str, str],
 ) -> dict[str, Any]:
     """Measures the loss per target token of each task.
 
@@ -45,16 +54,20 @@ def validate(
         batches: pairs of a task's name and a batch of that task alone.
         loss: sums of a batch, on the device; nothing waits for it before the last batch.
         tasks: which group each task belongs to.
+        languages: of the tasks that are text of one language.
 
     Returns:
-        `tasks`: name -> {"loss", "nll"} in nats per token; `supervised` and `zero_shot`: unweighted
-        means over their tasks, absent for an empty group.
+        `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll); `supervised`
+        and `zero_shot`: unweighted means of loss and nll over their tasks, absent for an empty
+        group; `perplexity`: of each of `languages`, over the tokens of all its tasks, absent if
+        there are none. For a model that fills masks `nll` and so perplexities are per token asked
+        for.
     """
     sums: dict[str, Sums] = {}
     for name, batch in batches:
-        found = loss(batch)
-        sums[name] = jax.tree.map(lambda a, b: a + b, sums[name], found) if name in sums else found
-    per_task = {name: _per_token(total) for name, total in jax.device_get(sums).items()}
+        _add(sums, name, loss(batch))
+    sums = jax.device_get(sums)
+    per_task = {name: _per_token(total) for name, total in sums.items()}
     result: dict[str, Any] = {}
     for group, names in zip((SUPERVISED, ZERO_SHOT), tasks, strict=True):
         measured = [per_task[name] for name in names if name in per_task]
@@ -62,7 +75,24 @@ def validate(
             result[group] = {
                 part: float(np.mean([values[part] for values in measured])) for part in measured[0]
             }
-    return {**result, "tasks": per_task}
+    found = {name: v | {PERPLEXITY: perplexity_of(v["nll"])} for name, v in per_task.items()}
+    by_language = _perplexities(sums, languages)
+    return {**result, **({PERPLEXITY: by_language} if by_language else {}), "tasks": found}
+
+
+def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dict[str, float]:
+    """Returns the perplexity of each language, over all its tasks."""
+    totals: dict[str, Sums] = {}
+    for name, code in languages.items():
+        if name in sums:
+            _add(totals, code, sums[name])
+    return {code: perplexity_of(_per_token(total)["nll"]) for code, total in totals.items()}
+
+
+def _add(totals: dict[str, Sums], name: str, found: Sums) -> None:
+    """Adds sums to those of a name."""
+    before = totals.get(name)
+    totals[name] = found if before is None else jax.tree.map(lambda a, b: a + b, before, found)
 
 
 def chosen_by(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:

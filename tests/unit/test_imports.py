@@ -113,5 +113,5 @@ def test_public_names_are_listed_before_they_are_loaded():
         f"print(*dir(mnmt_jax), not any(m in sys.modules for m in {HEAVY}))\n"
         "print(*(getattr(mnmt_jax, name).__name__ for name in dir(mnmt_jax) if name[0] != '_'))"
     )
-    names = "Hypothesis Translation Translator UserError"
+    names = "Hypothesis LanguageModel Translation Translator UserError"
     assert found.splitlines() == [f"{names} __version__ True", names]

@@ -80,11 +80,14 @@ def test_lines_off_a_terminal_tell_the_time_left(tmp_path, clock, capfd):
     clock.seconds += 4
     record = {"step": 5, "loss": 2.5, "nll": 2.0}
     record |= reporter.speed({"target": 10.0}, 1.0, [device("cpu")])
-    reporter.write(record | {"validation": {"zero_shot": {"loss": 3.25}}})
+    by_language = {"de": 12.345, "en": 8.0}
+    reporter.write(
+        record | {"validation": {"zero_shot": {"loss": 3.25}, "perplexity": by_language}}
+    )
     reporter.close()
     assert capfd.readouterr().err == (
         "step 5/7205: loss 2.5000, nll 2.0000, 10 target tokens/s, zero-shot loss 3.2500, "
-        "2:00:00 left\n"
+        "perplexity de 12.35, en 8.00, 2:00:00 left\n"
     )
     assert read(tmp_path / "metrics.jsonl")[0]["step"] == 5
 

@@ -1,0 +1,85 @@
+"""Draws texts from a language model, from the beginning of a text or from where prompts end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    add_step,
+    import_modules,
+    parse_command_line,
+    positive,
+)
+from mnmt_jax.commands.text_files import check_output_file, format_record, open_output, read_lines
+from mnmt_jax.errors import counted
+
+_TEMPERATURE = "Decode.temperature"
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__,
+        epilog="--gin.Decode.temperature (1 unless it is given), top_k, top_p, max_length and "
+        "batch say how texts are drawn.",
+    )
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument("--language", required=True, help="code of the texts' language")
+    parser.add_argument("--count", type=positive, default=1, help="texts per prompt")
+    parser.add_argument(
+        "--input", help="prompts, UTF-8 text or gzip; default: one text's beginning, no prompt"
+    )
+    parser.add_argument("--seed", type=int, help="of the draws; default: the run's Decode.seed")
+    parser.add_argument(
+        "--output",
+        help="written when complete, gzip if it ends in .gz; default: standard output",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="jsonl adds the numbers of prompt and draw, the log-probability of what follows the "
+        "prompt, its tokens, and a mark of text that was cut",
+    )
+    add_step(parser)
+    add_configuration(parser)
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.output:
+        check_output_file(flags.output, flags.input)
+    import_modules(flags.module_import)
+    from mnmt_jax.decoding.language_model import LanguageModel
+
+    prompts = read_lines(flags.input, droppable=False) if flags.input else [""]
+    model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
+    if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):
+        settings["temperature"] = model.config.decode.temperature  # 0 too, which is refused
+    found = model.continuations(prompts, language=flags.language, count=flags.count, **settings)
+    limited = 0
+    with open_output(flags.output) as file:
+        for each in found:
+            limited += each.limited
+            record = {
+                "line": each.prompt + 1,
+                "draw": each.draw + 1,
+                "text": each.text,
+                "log_prob": each.log_prob,
+                "tokens": len(each.tokens),
+                "limited": each.limited,
+            }
+            print(format_record(record) if flags.format == "jsonl" else each.text, file=file)
+    if limited:
+        print(
+            f"warning: {counted(limited, 'text')} at the length limit (Decode.max_length="
+            f"{model.config.decode.max_length}), perhaps without the end; raise "
+            "--gin.Decode.max_length",
+            file=sys.stderr,
+        )

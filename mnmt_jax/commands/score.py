@@ -1,0 +1,111 @@
+"""Prints how probable a model finds texts, or translations: a JSON line each, and the perplexity.
+
+A language model scores texts of one language (`--language`), a translator the lines of
+`--reference` as translations of those of `--input` (`--source`, `--target`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.arguments import (
+    CommandParser,
+    add_configuration,
+    add_step,
+    import_modules,
+    parse_command_line,
+)
+from mnmt_jax.commands.text_files import check_output_file, format_record, open_output, read_lines
+from mnmt_jax.errors import UserError, counted
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.score import Score
+
+_OF_PAIRS = ("source", "target", "reference")
+
+
+def make_parser() -> CommandParser:
+    """Makes the parser of the command line."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument("--language", help="code of the input's language, for a language model")
+    parser.add_argument("--source", help="code of the input's language, for a translator")
+    parser.add_argument("--target", help="code of the references' language")
+    parser.add_argument(
+        "--reference", metavar="FILE", help="UTF-8 text or gzip: a translation of each input line"
+    )
+    parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
+    parser.add_argument(
+        "--output",
+        help="written when complete, gzip if it ends in .gz: line, log_prob (nats, the sum over "
+        "the tokens with eos) and tokens of each input line; default: standard output",
+    )
+    add_step(parser)
+    add_configuration(parser)
+    return parser
+
+
+def main() -> None:
+    """Runs the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    _check(flags)
+    if flags.output:
+        check_output_file(flags.output, flags.input)
+        if flags.reference:
+            check_output_file(flags.output, flags.reference, "--reference")
+    import_modules(flags.module_import)
+    from mnmt_jax.decoding.score import perplexity
+
+    scores, name = _scores(flags, gin_files, bindings)
+    total = perplexity(scores)
+    with open_output(flags.output) as file:
+        for number, score in enumerate(scores, start=1):
+            record = {"line": number, "log_prob": score.log_prob, "tokens": score.tokens}
+            print(format_record(record), file=file)
+    tokens = counted(sum(score.tokens for score in scores), "token")
+    print(f"{name} {total:.4f} ({tokens} of {counted(len(scores), 'line')})", file=sys.stderr)
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Checks that the flags are those of one kind of model.
+
+    Raises:
+        UserError: otherwise.
+    """
+    given = [name for name in _OF_PAIRS if getattr(flags, name) is not None]
+    if flags.language is not None and given:
+        raise UserError(
+            f"--language is for a language model, --{given[0]} for a translator; leave one out"
+        )
+    if flags.language is None and len(given) < len(_OF_PAIRS):
+        missing = [f"--{name}" for name in _OF_PAIRS if name not in given]
+        raise UserError(
+            f"{', '.join(missing)} missing; a language model needs --language, a translator "
+            "--source, --target and --reference"
+        )
+
+
+def _scores(
+    flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
+) -> tuple[list[Score], str]:
+    """Returns the score of each line, and what their perplexity is called."""
+    lines = list(read_lines(flags.input, droppable=False))
+    if flags.language is not None:
+        from mnmt_jax.decoding.language_model import LanguageModel
+
+        model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+        name = "perplexity" if model.system.model.layout.grows else "pseudo-perplexity"
+        return model.score(lines, language=flags.language), name
+    from mnmt_jax.decoding.translator import Translator
+
+    references = list(read_lines(flags.reference, droppable=False))
+    if len(references) != len(lines):
+        raise UserError(
+            f"--reference={flags.reference}: has {counted(len(references), 'line')}, the input "
+            f"{len(lines)}; give a translation of each"
+        )
+    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    sides = {"source": flags.source, "target": flags.target}
+    return translator.log_probs(lines, references, **sides), "perplexity"

@@ -1,0 +1,147 @@
+"""The Python interface to a trained language model: load a run, score texts, continue them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.continuations import Continuation, draw_continuations
+from mnmt_jax.decoding.generate import with_settings
+from mnmt_jax.decoding.input_checks import check_list, check_text, codes_of_lines
+from mnmt_jax.decoding.lines import Line, score_lines
+from mnmt_jax.decoding.pseudo_likelihood import score_by_hiding
+from mnmt_jax.decoding.score import Score, perplexity
+from mnmt_jax.decoding.trained import Trained
+from mnmt_jax.decoding.translator import WINDOW
+from mnmt_jax.design.layouts import check_language_model
+from mnmt_jax.errors import UserError
+
+
+class LanguageModel(Trained):
+    """Scores and continues text with a language model that is not grafted.
+
+    Example:
+        >>> model = LanguageModel.load("runs/graft/lm")
+        >>> model.perplexity(["vor zwei Tagen"], language="de")
+        3.18
+        >>> model.sample(["vor zwei"], language="de", temperature=0.7)
+        ['vor zwei Jahren']
+    """
+
+    check_layout = staticmethod(check_language_model)
+
+    def score(self, lines: Sequence[str], *, language: str | Sequence[str]) -> list[Score]:
+        """Scores texts.
+
+        A causal model's score is the text's log-probability by the chain rule. A masked model's is
+        the pseudo-log-likelihood, as many passes as there are tokens
+        (`mnmt_jax.decoding.pseudo_likelihood`).
+
+        Args:
+            lines: one text each; a blank one has eos alone.
+            language: code of the language of all lines, or one per line.
+
+        Returns:
+            Sum in nats and number of tokens of each line, eos included; the language's tag is
+            given, not scored. A line's score does not depend on the others.
+
+        Raises:
+            UserError: if the model does not have a language, a line is no text, or one is longer
+                than the largest bucket.
+        """
+        decode, own = self.config.decode, list(self._numbered(lines, language))
+        if not self.system.model.layout.grows:
+            return score_by_hiding(self.system, own, decode)
+        empty = [Line(line.number, "", line.source_lang, line.target_lang) for line in own]
+        return score_lines(self.system, empty, lines, decode)
+
+    def perplexity(self, lines: Sequence[str], *, language: str | Sequence[str]) -> float:
+        """Computes exp(-(mean log-probability per token)) of texts; see `score`."""
+        return perplexity(self.score(lines, language=language))
+
+    def sample(
+        self,
+        prompts: Iterable[str] = ("",),
+        *,
+        language: str | Sequence[str],
+        count: int = 1,
+        **settings: Any,
+    ) -> list[str]:
+        """Draws texts that continue prompts.
+
+        Args:
+            prompts: how the texts begin; an empty one is the language's tag alone.
+            language: code of the language of all prompts, or one per prompt.
+            count: texts per prompt.
+            settings: fields of `Decode` in the place of the configuration's: `temperature` (1
+                where the configuration has 0, which searches), `top_k`, `top_p`, `max_length`,
+                `seed`, `batch`, `buckets`.
+
+        Returns:
+            `count` texts for each prompt, in order, with the prompt. A draw depends on the seed,
+            the prompt's number and its own, not on other prompts and draws.
+
+        Raises:
+            UserError: if the model fills masks, does not have a language, or a prompt is longer
+                than the largest bucket.
+        """
+        found = self.continuations(prompts, language=language, count=count, **settings)
+        return [each.text for each in found]
+
+    def continuations(
+        self,
+        prompts: Iterable[str] = ("",),
+        *,
+        language: str | Sequence[str],
+        count: int = 1,
+        **settings: Any,
+    ) -> Iterator[Continuation]:
+        """Draws as `sample` does, with log-probabilities, `WINDOW` texts in memory at a time."""
+        layout = self.system.model.layout
+        if not layout.grows:
+            raise UserError(
+                f"Model.layout='{layout.name}' fills masks and continues no text; sample from a "
+                "run with Model.layout='causal_lm'"
+            )
+        if not isinstance(count, int) or count < 1:
+            raise UserError(f"count={count!r} must be a whole number, at least 1")
+        decode = self._drawing(settings)
+        lines = self._numbered(prompts, language)
+        draws = ((line, draw) for line in lines for draw in range(count))
+        windows = iter(lambda: list(itertools.islice(draws, WINDOW)), [])
+        return itertools.chain.from_iterable(
+            draw_continuations(self.system, window, decode) for window in windows
+        )
+
+    def _drawing(self, settings: dict[str, Any]) -> Decode:
+        """Returns how to draw: as the configuration says, but for these, and never a search."""
+        own = self.config.decode
+        decode = with_settings(own, **{"temperature": own.temperature or 1.0, **settings})
+        if not decode.temperature:
+            raise UserError(
+                "Decode.temperature=0 searches and draws nothing; top_k=1 takes the most probable "
+                "token each time"
+            )
+        if decode.source_contrast or decode.language_contrast:
+            raise UserError(
+                f"Decode.source_contrast={decode.source_contrast:g}, language_contrast="
+                f"{decode.language_contrast:g}: a language model has no source; set both to 0"
+            )
+        return decode
+
+    def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:
+        """Gives texts their numbers and languages after checking them."""
+        check_list(lines, "lines")
+        codes = codes_of_lines(language, "language", self.languages)
+        return _number(lines, codes)
+
+
+def _number(lines: Iterable[str], codes: Iterator[str]) -> Iterator[Line]:
+    for number, text in enumerate(lines):
+        check_text(text, f"line {number + 1}")
+        code = next(codes, None)
+        if code is None:
+            raise UserError(f"line {number + 1} has no language; give one code or one per line")
+        yield Line(number, text, code, code)

@@ -1,0 +1,116 @@
+"""A trained model with all that is needed to feed it text: what interfaces to runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.lines import System
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.fingerprint import tree_fingerprint
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+class Trained:
+    """A model of a run; a subclass says what can be done with it."""
+
+    def __init__(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        params: Any,
+        *,
+        run: str = "",
+        step: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> None:
+        """Puts a model together.
+
+        Args:
+            config: of the run; `model`, `data.instruction` and `decode` matter.
+            vocabulary: the run's.
+            params: the model's parameters.
+            run: where they come from; empty if from nowhere.
+            step: of their checkpoint; None if unknown.
+            mesh: that the parameters are on, whose devices share each batch; None is one device.
+        """
+        self.config = config = config.fitted(vocabulary.languages)
+        self.vocabulary = vocabulary
+        self.run, self.step = run, step
+        model = build_model(config.model, vocabulary.size)
+        self.check_layout(model.layout)
+        instruction = get_instruction(config.data.instruction)
+        self._system = System(model, params, vocabulary, instruction, mesh)
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        step: int | str | None = None,
+        *,
+        gin_files: Sequence[str] = (),
+        bindings: Sequence[str] = (),
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> Self:
+        """Opens a run directory.
+
+        Args:
+            run: made by `mnmt train` or `mnmt import`.
+            step: a checkpoint's step, "best", "average", or None for the newest.
+            gin_files: read after the run's configuration, e.g. with other `Decode` values.
+            bindings: `Section.field=value`, read last.
+            mesh: of the devices that share each batch; None is the first device.
+
+        Raises:
+            UserError: if the folder is not a run, has no such checkpoint, or its model is not for
+                this.
+        """
+        from mnmt_jax.runs.parameters import check_parameters, restore_params
+        from mnmt_jax.runs.run_directory import RunDirectory
+
+        folder = RunDirectory.open(run)
+        config = folder.config(gin_files, bindings)
+        vocabulary = Vocabulary.load(folder.vocabulary)
+        params, found = restore_params(folder, step, mesh=mesh)
+        check_parameters(folder, config.model, vocabulary.size, params)
+        return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
+
+    @staticmethod
+    def check_layout(layout: Layout) -> None:
+        """Checks that a model of a layout can be used so.
+
+        Raises:
+            UserError: otherwise.
+        """
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Says in one line which model this is."""
+        origin = f"{self.run!r}, step={self.step}, " if self.run else ""
+        layout, languages = self.config.model.layout, len(self.languages)
+        return f"{type(self).__name__}({origin}layout={layout!r}, languages={languages})"
+
+    @property
+    def system(self) -> System:
+        """The model with all that is needed to feed it text."""
+        return self._system
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages the model has tags for."""
+        return self.vocabulary.languages
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What output depends on besides model, search and input, or its fingerprints."""
+        return {
+            "parameters": tree_fingerprint(self._system.params),
+            "vocabulary": self.vocabulary.fingerprint,
+            "instruction": self.config.data.instruction,
+        }

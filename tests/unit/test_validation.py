@@ -1,0 +1,48 @@
+"""What validation makes of the sums of its batches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mnmt_jax.training.losses import NLL_TOKENS
+from mnmt_jax.training.validation import ValidationTasks, validate
+
+
+def sums(nll: float, tokens: float, asked: float | None = None) -> dict[str, np.ndarray]:
+    found = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
+    found |= {} if asked is None else {NLL_TOKENS: asked}
+    return {name: np.float32(value) for name, value in found.items()}
+
+
+def test_perplexities_are_of_a_languages_tokens_in_all_its_tasks():
+    batches = [("news_de", sums(6, 4)), ("news_de", sums(2, 4)), ("en", sums(0, 2))]
+    batches += [("web_de", sums(16, 8)), ("en_de", sums(3, 1))]
+    tasks = ValidationTasks(("news_de", "web_de", "en"), ("en_de",))
+    languages = {"news_de": "de", "web_de": "de", "en": "en", "unseen": "fr"}
+    result = validate(batches, lambda batch: batch, tasks, languages)
+    assert result["perplexity"] == pytest.approx({"de": math.exp(24 / 16), "en": 1.0})
+    alone = {name: values["perplexity"] for name, values in result["tasks"].items()}
+    expected = {"news_de": math.e, "web_de": math.exp(2), "en": 1.0, "en_de": math.exp(3)}
+    assert alone == pytest.approx(expected)
+    assert result["supervised"] == pytest.approx({"loss": 2.0, "nll": 1.0})
+    assert result["zero_shot"] == pytest.approx({"loss": 6.0, "nll": 3.0})
+
+
+def test_a_masked_models_perplexity_is_per_token_asked_for():
+    result = validate(
+        [("de", sums(4, 20, 2))], lambda batch: batch, ValidationTasks(("de",), ()), {"de": "de"}
+    )
+    assert result["perplexity"] == pytest.approx({"de": math.exp(2)})
+    assert result["tasks"]["de"] == pytest.approx(
+        {"loss": 0.4, "nll": 2.0, "perplexity": math.exp(2)}
+    )
+
+
+def test_a_translator_has_perplexities_of_directions_alone():
+    tasks = ValidationTasks(("en_de",), ())
+    result = validate([("en_de", sums(2, 2))], lambda batch: batch, tasks, {})
+    assert "perplexity" not in result
+    assert result["tasks"]["en_de"]["perplexity"] == pytest.approx(math.e)
+    huge = validate([("en_de", sums(5000, 2))], lambda batch: batch, tasks, {})
+    assert huge["tasks"]["en_de"]["perplexity"] == math.inf
