@@ -190,6 +190,7 @@ def _run_script(
 ) -> None:
     """Becomes the script: in a fork of the server."""
     gc.freeze()  # looking through what was imported would copy its pages
+    gc.set_threshold(100_000, 10, 10)  # as in conftest.py
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND), number)
     # The server's own remember whether one can seek in them.
