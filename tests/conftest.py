@@ -1,6 +1,7 @@
 """What every test runs under: 8 virtual CPU devices, strict ranks and dtypes, typed arrays."""
 
 import gc
+import importlib
 import importlib.util
 import os
 import shutil
@@ -23,6 +24,8 @@ _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_spli
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
+if os.environ["XLA_FLAGS"] == " ".join(_FLAGS):
+    importlib.import_module("tests.unrolled_draws")
 
 # Tracing makes many objects that stay; the default looks through all of them again and again.
 gc.set_threshold(100_000, 10, 10)

@@ -40,8 +40,10 @@ _IMPORTED = (
     "google.cloud.storage",  # tensorboardX does, where it is installed
     "tqdm",
 )
+# That the children's programs be those of the tests, which the cache of programs then has.
+_AS_HERE = [name for name in ("tests.unrolled_draws",) if name in sys.modules]
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([*_IMPORTED, __name__])
+_SERVER.set_forkserver_preload([*_IMPORTED, *_AS_HERE, __name__])
 
 
 class Child:
@@ -188,6 +190,7 @@ def _run_script(
 ) -> None:
     """Becomes the script: in a fork of the server."""
     gc.freeze()  # looking through what was imported would copy its pages
+    gc.set_threshold(100_000, 10, 10)  # as in conftest.py
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND), number)
     # The server's own remember whether one can seek in them.

@@ -23,6 +23,8 @@ _LABELS = f"{TARGET}_labels"
 _LANGUAGES = ("source_lang", "target_lang")
 _PLACES = ("_positions", "_segment_ids")  # suffixes that seqio's packing gives
 _TASK_FEATURES = ("inputs", "targets", *_LANGUAGES)
+# No branch depends on a tensor: what AutoGraph would rewrite, call by call, can stay as written.
+_as_written = tf.autograph.experimental.do_not_convert
 
 
 class RoleFeatureConverter(seqio.FeatureConverter):
@@ -93,19 +95,19 @@ class RoleFeatureConverter(seqio.FeatureConverter):
     ) -> tf.data.Dataset:
         widths = self._widths(task_feature_lengths)
         if self.pack:
-            ds = ds.filter(lambda example: self._fits(example, widths))
+            ds = ds.filter(_as_written(lambda example: self._fits(example, widths)))
         else:
-            ds = ds.map(lambda example: self._cut(example, widths))
-        ds = ds.map(self._lay_out, num_parallel_calls=tf.data.AUTOTUNE)
+            ds = ds.map(_as_written(lambda example: self._cut(example, widths)))
+        ds = ds.map(_as_written(self._lay_out), num_parallel_calls=tf.data.AUTOTUNE)
         lengths = {span: widths[span] for span in self._spans}
         lengths |= {_LABELS: widths[TARGET], **dict.fromkeys(_LANGUAGES, self._max_segments)}
         if self._max_segments > 1:
             packed = seqio.trim_and_pack_dataset(ds, lengths, self._use_custom_packing_ops)
-            return packed.map(self._name, num_parallel_calls=tf.data.AUTOTUNE)
-        alone = ds.map(_one_segment, num_parallel_calls=tf.data.AUTOTUNE)
+            return packed.map(_as_written(self._name), num_parallel_calls=tf.data.AUTOTUNE)
+        alone = ds.map(_as_written(_one_segment), num_parallel_calls=tf.data.AUTOTUNE)
         lengths |= {f"{key}{kind}": length for key, length in lengths.items() for kind in _PLACES}
         padded = seqio.utils.trim_and_pad_dataset(alone, lengths)
-        return padded.map(self._name, num_parallel_calls=tf.data.AUTOTUNE)
+        return padded.map(_as_written(self._name), num_parallel_calls=tf.data.AUTOTUNE)
 
     def _fits(self, example: Example, widths: Mapping[str, int]) -> tf.Tensor:
         instruction = self._converter.instruction
