@@ -55,7 +55,7 @@ class LanguageModel(Trained):
         if not self.system.model.layout.grows:
             return score_by_hiding(self.system, own, decode)
         empty = [Line(line.number, "", line.source_lang, line.target_lang) for line in own]
-        return score_lines(self.system, empty, lines, decode)
+        return score_lines(self.system, empty, [line.text for line in own], decode)
 
     def perplexity(self, lines: Sequence[str], *, language: str | Sequence[str]) -> float:
         """Computes exp(-(mean log-probability per token)) of texts; see `score`."""
