@@ -41,7 +41,8 @@ PERL = [
         'EU:ssa ja USA:n kello 10:30: "hei", hän sanoi.',
         'EU:ssa ja USA:n kello 10 : 30 : " hei " , hän sanoi .',
     ),
-    ("bg", "Той е роден през 1990 г.", "Той е роден през 1990 г ."),
+    ("ru", "Это было в 2018 г.", "Это было в 2018 г ."),
+    ("en", "He told LiverpoolFC.com.", "He told LiverpoolFC.com ."),
     ("hr", 'Rekao je: "Danas."', 'Rekao je : " Danas " .'),
     (
         "tr",
