@@ -3,7 +3,8 @@
 The scripts give sacreBLEU the hypotheses as references and the references as hypotheses; score
 against references that went through SentencePiece and back (`<<unk>>` where a character has no
 piece); and average in ways of their own (`paper_groups`). None of this is how a translation should
-be scored: these numbers stand beside the correct ones and are labelled.
+be scored: these numbers stand beside the correct ones and are labelled. Graformer's script leaves
+both in their places, and counts Moses' tokens.
 
 Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the rest.
 """
@@ -11,20 +12,21 @@ Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer
+from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.paper_groups import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_note
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
     MITRE_LANGUAGES,
+    NEWSCRAWL_LANGUAGES,
     OPUS100_LANGUAGES,
     TED19_LANGUAGES,
     Direction,
@@ -42,6 +44,8 @@ _EC40_OFF_TARGET = frozenset(
 _OPUS_BERT_SCORE = frozenset(OPUS100_LANGUAGES) - set(
     "am as eo fy gd ha ig km ku ky li mt or ps rw se si th tk ug wa xh yi zu fa".split()
 )
+# Languages whose BLEU is sacreBLEU's own also where others' is of Moses' tokens.
+_OWN_TOKENS = ("hi", "ja", "zh")
 _OPUS_COMET = frozenset(OPUS100_LANGUAGES) - set("ig li mt oc rw se sh tg tk tt wa zu".split())
 
 
@@ -54,6 +58,7 @@ class Procedure:
         languages: of its models, by which it is recognised.
         spbleu: BLEU over Flores-200's pieces; else over the target language's words.
         detokenize: Moses' detokenizer on sources, hypotheses and references first.
+        tokenize: BLEU alone, with both in their places, over Moses' tokens, but for hi, ja and zh.
         longest: pairs with a sentence of more tokens (tag and eos counted) were not scored; 0
             scores all.
         own_bert_models: as in `BertScore`.
@@ -64,6 +69,7 @@ class Procedure:
     languages: tuple[str, ...]
     spbleu: bool
     detokenize: bool = False
+    tokenize: bool = False
     longest: int = 0
     own_bert_models: bool = True
     measured: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
@@ -71,13 +77,19 @@ class Procedure:
     @property
     def label(self) -> str:
         """Says what readers of the numbers must know."""
-        parts = ["as published: hypotheses and references swapped in BLEU and chrF++"]
+        swapped = "hypotheses and references swapped in BLEU and chrF++"
+        tokens = f"BLEU over Moses' tokens, to {', '.join(_OWN_TOKENS)} sacreBLEU's own"
+        parts = [f"as published: {tokens if self.tokenize else swapped}"]
         parts.append("references through SentencePiece and back")
         if self.detokenize:
             parts.append("Moses' detokenizer first")
         if self.longest:
             parts.append(f"pairs of more than {self.longest} tokens left out")
-        zeros = "count" if self.name == "mitre" else "are left out of en →, → en, zero and avg"
+        zeros = (
+            "count"
+            if self.name in ("mitre", "ted30")
+            else "are left out of en →, → en, zero and avg"
+        )
         return "; ".join([*parts, f"values of exactly zero {zeros}"])
 
     def table(self, metric: str, values: Mapping[Direction, float]) -> dict[str, dict[str, Any]]:
@@ -103,6 +115,7 @@ PROCEDURES: Mapping[str, Procedure] = {
             measured={"comet": _EC40_COMET, "off_target": _EC40_OFF_TARGET},
         ),
         Procedure("ted19", TED19_LANGUAGES, spbleu=False, detokenize=True),
+        Procedure("ted30", NEWSCRAWL_LANGUAGES, spbleu=False, detokenize=True, tokenize=True),
         Procedure(
             "opus100",
             OPUS100_LANGUAGES,
@@ -113,7 +126,7 @@ PROCEDURES: Mapping[str, Procedure] = {
         ),
     )
 }
-"""The published procedures by name (registers.md 7.4 to 7.7, two_stage.md 7.2 to 7.8)."""
+"""The published procedures by name (registers.md 7.4-7.7, two_stage.md 7.2-7.8, graft.md 6)."""
 
 
 def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
@@ -168,8 +181,7 @@ class PaperScorer:
         self.procedure = procedure
         self._vocabulary = vocabulary
         self._tokenizer = tokenizer
-        self._detokenizers: dict[str, Callable[[list[str]], str]] = {}
-        self._moses: Any = _import_sacremoses() if procedure.detokenize else None
+        self._moses = Moses() if procedure.detokenize or procedure.tokenize else None
 
     def texts(
         self,
@@ -195,17 +207,19 @@ class PaperScorer:
         return kept
 
     def scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
-        """Returns the swapped scores, to two decimals as the scripts print them.
+        """Returns the scores, to two decimals as the scripts print them.
 
         Args:
             direction: source and target.
             texts: from `texts`.
 
         Returns:
-            `spbleu` or `bleu` (absent if its tokenizer is), and `chrf`.
+            `spbleu` or `bleu` (absent if its tokenizer is), and `chrf` where they compute it.
         """
         if not texts.references:
             return {}
+        if self.procedure.tokenize:
+            return self._tokenized_scores(direction, texts)
         found = {}
         swapped = (texts.references, [texts.hypotheses])  # sic
         if self.procedure.spbleu:
@@ -226,7 +240,22 @@ class PaperScorer:
         """Says why BLEU is left out of a direction's scores; "" if it is not."""
         if self.procedure.spbleu:
             return "" if self._tokenizer is not None else missing_note()
+        if self.procedure.tokenize and direction[1] not in _OWN_TOKENS:
+            return ""
         return missing_tokenizer(language(direction[1]).sacrebleu_tokenizer)
+
+    def _tokenized_scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
+        """Returns BLEU with hypotheses and references in their places, as Graformer's script."""
+        if self.note(direction):
+            return {}
+        target, hypotheses, references = direction[1], texts.hypotheses, texts.references
+        bleu = BLEU(tokenize=language(target).sacrebleu_tokenizer, force=True)
+        if target not in _OWN_TOKENS and self._moses is not None:
+            tokenize = self._moses.tokenize
+            hypotheses = [tokenize(text, target) for text in hypotheses]
+            references = [tokenize(text, target) for text in references]
+            bleu = BLEU(tokenize="none", force=True)
+        return {"bleu": two_decimals(bleu.corpus_score(hypotheses, [references]).score)}
 
     def _text(self, ids: Sequence[int]) -> str:
         """Joins pieces as fairseq does in its "T-" lines, with an escaped <unk>."""
@@ -236,23 +265,11 @@ class PaperScorer:
         return joined.replace(" ", "").replace("\u2581", " ").strip()
 
     def _detokenize(self, text: str, code: str) -> str:
-        if self._moses is None:
+        if self._moses is None or not self.procedure.detokenize:
             return text
-        if code not in self._detokenizers:
-            self._detokenizers[code] = self._moses.MosesDetokenizer(lang=code).detokenize
-        return self._detokenizers[code](text.split())
+        return self._moses.detokenize(text, code)
 
 
 def two_decimals(value: float) -> float:
     """Rounds as the scripts do: printed with four decimals, read, rounded to two."""
     return round(float(f"{value:.4f}"), 2)
-
-
-def _import_sacremoses() -> Any:
-    try:
-        return importlib.import_module("sacremoses")
-    except ImportError as error:
-        raise UserError(
-            "--paper_compatible: this benchmark's texts are detokenized first; pip install "
-            "sacremoses"
-        ) from error

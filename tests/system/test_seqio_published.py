@@ -4,7 +4,9 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.data.mixtures import MIXTURES
+from mnmt_jax.data.cache import write_cache
+from mnmt_jax.data.corpora import get_corpus
+from mnmt_jax.data.mixtures import MIXTURES, cache_sources
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.seqio.tasks import add_task, task_sources
@@ -33,12 +35,19 @@ def test_every_mixture_is_registered_with_its_directions():
         "iwslt17": 6, "iwslt17_zero_shot": 6, "iwslt17_circle": 9, "iwslt17_circle_zero_shot": 3,
         "iwslt17_circle_90k": 9, "iwslt17_circle_90k_zero_shot": 3, "europarl_triangle": 3,
         "europarl_triangle_zero_shot": 3, "europarl_square": 8, "europarl_square_zero_shot": 4,
+        "ted30": 60, "ted30_transfer_de": 1, "ted30_transfer_de_zero_shot": 1,
+        "ted30_transfer_fr": 1, "ted30_transfer_fr_zero_shot": 1, "wmt14_transfer_de": 1,
+        "wmt14_transfer_de_zero_shot": 1, "wmt14_transfer_fr": 1, "wmt14_transfer_fr_zero_shot": 1,
+        "newscrawl": 45,
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     for name in MIXTURES:
         if MIXTURES[name].corpus in PUBLISHED:
-            assert name in expected
+            assert name in expected or name in seqio.TaskRegistry.names()
     assert "ted19_zh_de" in seqio.TaskRegistry.names()
+    assert "ted30_zero_shot" not in found and "ted30_de_fr" not in seqio.TaskRegistry.names()
+    [tested] = seqio.MixtureRegistry.get("ted30_transfer_de_zero_shot").tasks
+    assert tested.name == "ted30_fr_en"
 
 
 def test_a_task_without_files_says_what_to_put_where(data):
@@ -70,6 +79,32 @@ def test_tasks_read_the_corpus(data, monkeypatch):
     assert set(source.splits) == {"train", "validation"}
     pairs = list(source.splits["validation"]())
     assert [vocabulary.decode(pair[1]) for pair in pairs] == made_text.sentences("fr", 5, 100)
+
+
+def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch):
+    folder = data / "newscrawl"
+    folder.mkdir()
+    for code in ("en", "de"):
+        for year, start in ((2019, 1), (2020, 50)):
+            text = "\n".join(made_text.sentences(code, 12, start)) + "\n"
+            (folder / f"news.{year}.{code}.shuffled.deduped").write_text(text, encoding="utf-8")
+    made_text.vocabulary().save(data / "made")
+    monkeypatch.setenv("MNMT_JAX_NEWSCRAWL_VOCABULARY", str(data / "made"))
+    task = seqio.TaskRegistry.get("newscrawl_de")
+    assert task.splits == ("train",) and task.num_input_examples("train") == 24
+    [example, *_] = task.get_dataset(None, "train", shuffle=False).as_numpy_iterator()
+    assert example["inputs"].tolist() == []
+    vocabulary = made_text.vocabulary()
+    assert vocabulary.decode(example["targets"]) == made_text.sentences("de", 1)[0]
+    tag = vocabulary.languages.index("de")
+    assert example["source_lang"].tolist() == example["target_lang"].tolist() == [tag]
+    [theirs] = task_sources("newscrawl_de", ("train",))
+    [ours] = cache_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
+    written = [
+        write_cache(data / name, [source], vocabulary=vocabulary)
+        for name, source in (("theirs", theirs), ("ours", ours))
+    ]
+    assert written[0].tasks == written[1].tasks and "newscrawl_de" in written[0].tasks
 
 
 def test_nested_features_of_any_data_source():

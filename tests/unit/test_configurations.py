@@ -194,6 +194,9 @@ def test_other_readings_are_one_binding_away(name, bindings, total):
         ("opus100_wide", {0: 0.0, 4000: 5e-4, 100_000: 1.0e-4}),
         ("iwslt17", {0: 0.0, 4000: 5e-4, 100_000: 1.0e-4}),
         ("opus100_base", {0: 0.0, 4000: 7e-4}),
+        ("newscrawl_masked_lm", {0: 1e-7, 2000: 2.50005e-3, 4000: 5e-3, 16_000: 2.5e-3}),
+        ("newscrawl_causal_lm", {0: 1e-7, 4000: 1e-3, 400_000: 1e-4}),
+        ("ted30", {0: 1e-7, 4000: 1e-3, 16_000: 5e-4}),
         ("mitre_finetune_5", {0: 0.0, 1: 1e-4, 2: 7.071e-5, 3: 5.774e-5}),
         ("ted19_from_m2m100_1.2b", {0: 0.0, 4000: 2e-4}),
     ],
@@ -218,6 +221,11 @@ def test_schedule(name, landmarks):
         ("europarl_square", 4 * 4000, 4),
         ("ted20", 4 * 4000, 4),
         ("opus100_base", 4 * 6000 * 2, 4),
+        ("newscrawl_masked_lm", 8 * 8000 * 6, 8),
+        ("newscrawl_causal_lm", 8 * 8000 * 5, 8),
+        ("ted30", 16 * 4000 * 5, 16),
+        ("wmt14_en_de", 16 * 4000 * 5, 16),
+        ("wmt14_en_fr", 16 * 4000 * 5, 16),
         ("ted19_from_m2m100_418m", 8 * 4000, 8),
         ("ted19_from_nllb_600m", 8 * 2000 * 2, 8),
         ("ted19_from_m2m100_1.2b", 4 * 4000 * 2, 4),
@@ -255,6 +263,11 @@ def test_every_published_run_is_tested_here():
         ("europarl_square", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
         ("ted20", (1_290_000, 1, 1.0, 1e-8, 1e-4, 0.2, 0.0, 0.1, 4, 200)),
         ("opus100_base", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
+        ("newscrawl_masked_lm", (546_875, 1, 1.4285714, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
+        ("newscrawl_causal_lm", (656_250, 1, 1.4285714, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
+        ("ted30", (30_000, 1, 5.0, 1e-8, 0.0, 0.3, 0.0, 0.1, 5, 200)),
+        ("wmt14_en_de", (25_000, 1, 1.0, 1e-8, 0.0, 0.3, 0.0, 0.1, 5, 200)),
+        ("wmt14_en_fr", (100_000, 1, 1.0, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
         ("ted19_from_m2m100_418m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("ted19_from_nllb_600m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
         ("ted19_from_m2m100_1.2b", (70_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
@@ -271,6 +284,8 @@ def test_settings(name, values):
     assert (config.model.dropout, config.model.attention_dropout) == (dropout, attention)
     assert config.optimizer.label_smoothing == smoothing
     assert (config.decode.beam_size, config.decode.max_length) == (beam, longest)
+    graformer = name.startswith(("newscrawl", "ted30", "wmt14"))
+    assert config.decode.length_penalty == (0.6 if graformer else 1.0)
     assert config.optimizer.clip_norm == 0
     assert config.model.dtype == "bfloat16"
 
@@ -353,7 +368,8 @@ def test_three_files_make_every_published_row_with_instructcl(family, run_name, 
 def test_tags_stand_where_the_released_models_have_them():
     for path in model_files():
         config = load_config([str(path)])
-        expected = "register" if config.model.layout == "register" else "1"
+        layouts = {"register": "register"}
+        expected = "3" if "graformer" in path.stem else layouts.get(config.model.layout, "1")
         assert config.data.instruction == expected, path
         for other in run_files():
             both = load_config([str(path), str(other)])

@@ -118,3 +118,16 @@ def test_a_language_without_training_text_needs_a_vocabulary(data):
     flags = "--mixture=wmt14_transfer_de", "--output", data / "cache"
     with pytest.raises(UserError, match="wmt14_transfer_de.*has no training text in fr.*--vocab"):
         command("cache_tasks", *flags)
+
+
+def test_what_cannot_be_validated_has_no_task(data):
+    numbered(data, "wmt14/en-de", "train", 2, ["en", "de"])
+    numbered(data, "wmt14/en-de", "newstest2013", 2, ["en", "de"])
+    mixture = MIXTURES["wmt14_transfer_de"]
+    tasks = cache_sources(
+        get_corpus("wmt14"),
+        mixture.directions,
+        made_text.vocabulary(),
+        zero_shot=mixture.zero_shot,
+    )
+    assert [task.name for task in tasks] == ["wmt14_de_en"]

@@ -24,7 +24,13 @@ from mnmt_jax.evaluation.paper import (
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, spbleu
 from mnmt_jax.evaluation.translations import Output
-from mnmt_jax.languages import EC40_LANGUAGES, MITRE_LANGUAGES, OPUS100_LANGUAGES, TED19_LANGUAGES
+from mnmt_jax.languages import (
+    EC40_LANGUAGES,
+    MITRE_LANGUAGES,
+    NEWSCRAWL_LANGUAGES,
+    OPUS100_LANGUAGES,
+    TED19_LANGUAGES,
+)
 from tests.unit import made_text
 from tests.unit.test_neural import FakeBertScore
 
@@ -145,6 +151,7 @@ def test_procedures_are_recognised_by_the_languages():
         "ec40": EC40_LANGUAGES,
         "ted19": TED19_LANGUAGES,
         "opus100": OPUS100_LANGUAGES,
+        "ted30": NEWSCRAWL_LANGUAGES,
     }
     for name, codes in languages.items():
         assert choose_procedure("auto", tuple(reversed(codes))).name == name
