@@ -62,6 +62,8 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
     ("scripts/train.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
     ("scripts/infer.py *", _SEARCH),
+    ("scripts/sample.py *", _SEARCH),
+    ("scripts/score.py *", _SEARCH),
     ("scripts/back_translate.py *", (*_UPDATES, *_ROWS, *_SEARCH)),
     ("scripts/evaluate.py *--task?cldr_quickstart *", ("--limit=1",)),
     ("scripts/evaluate.py *--task=flores *", ("--limit=1", *_SEARCH)),
@@ -280,7 +282,7 @@ def _plain(text: str) -> list[str]:
 
 
 def _in_this_process(arguments: list[str]) -> str:
-    with one_device(), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with one_device(), contextlib.redirect_stdout(_Printed()) as printed:
         call(arguments[0], [*arguments[1:], *shortening(arguments)])
     return printed.getvalue()
 
@@ -337,6 +339,13 @@ def _parse(script: str, arguments: list[str]) -> None:
     if files := getattr(flags, "gin_file", None):
         bindings = [a.removeprefix("--gin.") for a in arguments if a.startswith("--gin.")]
         load_config(files, bindings)
+
+
+class _Printed(io.StringIO):
+    """What is printed, whatever its encoding is set to."""
+
+    def reconfigure(self, **_: object) -> None:
+        """Does nothing: it is text."""
 
 
 def _free_port() -> int:

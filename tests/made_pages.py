@@ -63,6 +63,7 @@ def text(root: Path) -> None:
             lines = made_text.sentences(code, count, start)
             write_lines(root / "text" / f"{split}.{code}", lines)
     write_lines(root / "text.de", made_text.sentences("de", 3, 200))
+    write_lines(root / "prompts.de", [made_text.sentences("de", 1, 200)[0].split()[0]])
 
 
 def tmx(sides: Mapping[str, Iterable[str]]) -> str:

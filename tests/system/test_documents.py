@@ -193,6 +193,9 @@ def test_graft(root):
     np.testing.assert_array_equal(found["target_embedding"], lm["embedding"])
     source, translated = ((root / f"text.{code}").read_text() for code in ("de", "fr"))
     assert translated.count("\n") == source.count("\n") > 0
+    scores = [json.loads(line) for line in (root / "scores.jsonl").read_text().splitlines()]
+    assert len(scores) == source.count("\n") and all(each["log_prob"] < 0 for each in scores)
+    assert (root / "texts.de").read_text().strip()
 
 
 def test_methods(root, monkeypatch):
