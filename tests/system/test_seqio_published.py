@@ -7,9 +7,10 @@ import tensorflow as tf
 from mnmt_jax.data.cache import write_cache
 from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, cache_sources
+from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
-from mnmt_jax.seqio.tasks import add_task, task_sources
+from mnmt_jax.seqio.tasks import add_corpus, add_task, task_sources
 from mnmt_jax.seqio.vocabulary import PieceVocabulary
 from mnmt_jax.tasks import published
 from tests.unit import made_text
@@ -105,6 +106,15 @@ def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch
         for name, source in (("theirs", theirs), ("ours", ours))
     ]
     assert written[0].tasks == written[1].tasks and "newscrawl_de" in written[0].tasks
+    own = TextFiles("own_news", f"{folder}/news.2019.{{language}}.*", ("en", "de"), splits={})
+    directions = own.directions("train")
+    names = add_corpus(own, directions=directions, vocabulary=PieceVocabulary(made_text.vocabulary))
+    assert names == ["own_news_en", "own_news_de"]
+    [english] = task_sources("own_news_en", ("train", "validation"))
+    pairs = [
+        (list(source), vocabulary.decode(target)) for source, target in english.splits["train"]()
+    ]
+    assert pairs == [([], line) for line in made_text.sentences("en", 12)]
 
 
 def test_nested_features_of_any_data_source():
