@@ -223,7 +223,7 @@ def test_an_existing_model_is_adopted(tmp_path):
     ("arguments", "message"),
     [
         (["--mixture", "nix"], "unknown mixture 'nix'; built in are cldr_quickstart"),
-        ([], "one of the arguments --mixture --parallel --tsv --bitext is"),
+        ([], "one of the arguments --mixture --parallel --tsv --bitext --text is"),
         (["--parallel", "text"], "--parallel needs --languages"),
         (["--parallel", "no/such", "--languages", "en,de"], "--parallel=no/such"),
         (["--tsv", "no/{split}.tsv"], "no files match"),
