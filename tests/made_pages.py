@@ -145,14 +145,14 @@ def spm_model(root: Path) -> None:
 
 
 def seqio_module(root: Path) -> None:
-    """A module that registers `wmt14` with text at hand, as the page's own does with TFDS."""
+    """A module that registers `wmt19` with text at hand, as the page's own does with TFDS."""
     lines = (
         "import seqio",
         "from mnmt_jax.seqio.tasks import add_mixture, add_task",
         "from tests.t5x.made_tasks import VOCABULARY, source",
-        "seqio.MixtureRegistry.remove('wmt14')",  # the page's own, in the same process
+        "seqio.MixtureRegistry.remove('wmt19')",  # the page's own, in the same process
         "text = source('de', 'en')",
-        "add_task('wmt14_made', text, direction=('de', 'en'), vocabulary=VOCABULARY)",
-        "add_mixture('wmt14', ['wmt14_made'], temperature=1.0)",
+        "add_task('wmt19_made', text, direction=('de', 'en'), vocabulary=VOCABULARY)",
+        "add_mixture('wmt19', ['wmt19_made'], temperature=1.0)",
     )
     write_lines(root / "my_tasks.py", lines)

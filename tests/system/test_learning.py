@@ -46,7 +46,7 @@ def cache(corpus, tmp_path_factory):
 
 
 def configure(cache, layout: str, instruction: str) -> Config:
-    stages = len(LAYOUTS[layout].stages)
+    stages = {1: (2,), 2: (1, 2), 3: (1, 1, 1)}[len(LAYOUTS[layout].stages)]
     return Config(
         data=Data(
             cache=str(cache),
@@ -57,9 +57,7 @@ def configure(cache, layout: str, instruction: str) -> Config:
             instruction=instruction,
             chunk_examples=480,
         ),
-        model=dataclasses.replace(
-            LEARNS, layout=layout, stage_layers=(2,) if stages == 1 else (1, 2)
-        ),
+        model=dataclasses.replace(LEARNS, layout=layout, stage_layers=stages),
         optimizer=LEARNS_FAST,
         train=Train(steps=300, eval_every=300, save_every=300, log_every=100),
         decode=Decode(beam_size=1, max_length=60, buckets=(48,), batch=PHRASES),

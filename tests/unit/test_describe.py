@@ -100,7 +100,8 @@ def test_every_tiny_model_file_is_described(path):
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
     counts = dict(found["parameters"])
-    assert counts.pop("learnable") == counts["total"] > 0
+    frozen = Trainable.from_config(config.model, config.optimizer).frozen
+    assert (counts.pop("learnable") == counts["total"]) == (not frozen) and counts["total"] > 0
     assert sum(counts.values()) == 2 * counts["total"]
     assert found["layout"] == config.model.layout
 
