@@ -58,16 +58,17 @@ def validate(
 
     Returns:
         `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll); `supervised`
-        and `zero_shot`: unweighted means of loss and nll over their tasks, absent for an empty
-        group; `perplexity`: of each of `languages`, over the tokens of all its tasks, absent if
-        there are none. For a model that fills masks `nll` and so perplexities are per token asked
-        for.
+        and `zero_shot`: unweighted means of the three over their tasks, absent for an empty group
+        (perplexities so averaged are those of Graformer's Tables 5 and 6); `perplexity`: of each of
+        `languages`, over the tokens of all its tasks, absent if there are none. For a model that
+        fills masks `nll` and so perplexities are per token asked for.
     """
     sums: dict[str, Sums] = {}
     for name, batch in batches:
         _add(sums, name, loss(batch))
     sums = jax.device_get(sums)
-    per_task = {name: _per_token(total) for name, total in sums.items()}
+    measures = {name: _per_token(total) for name, total in sums.items()}
+    per_task = {name: v | {PERPLEXITY: perplexity_of(v["nll"])} for name, v in measures.items()}
     result: dict[str, Any] = {}
     for group, names in zip((SUPERVISED, ZERO_SHOT), tasks, strict=True):
         measured = [per_task[name] for name in names if name in per_task]
@@ -75,9 +76,8 @@ def validate(
             result[group] = {
                 part: float(np.mean([values[part] for values in measured])) for part in measured[0]
             }
-    found = {name: v | {PERPLEXITY: perplexity_of(v["nll"])} for name, v in per_task.items()}
     by_language = _perplexities(sums, languages)
-    return {**result, **({PERPLEXITY: by_language} if by_language else {}), "tasks": found}
+    return {**result, **({PERPLEXITY: by_language} if by_language else {}), "tasks": per_task}
 
 
 def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dict[str, float]:
