@@ -228,7 +228,7 @@ def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
     # Validation, which chooses the best checkpoint, is of the cross entropy alone.
     measured = [line["validation"] for line in lines if "validation" in line]
     assert len(measured) == 2
-    assert all(set(result["supervised"]) == {"loss", "nll"} for result in measured)
+    assert all(set(result["supervised"]) == {"loss", "nll", "perplexity"} for result in measured)
     assert f"contrastive {lines[0]['contrastive']:.4f}" in capfd.readouterr().err
     with monkeypatch.context() as patch:
         stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
