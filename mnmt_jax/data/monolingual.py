@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, is_new
-from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.data.text_lines import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
 
@@ -134,7 +134,11 @@ class TextFiles(FileCorpus):
     @staticmethod
     def _paths(pattern: str) -> tuple[str, ...]:
         names = (pattern, f"{pattern}.gz")
-        return tuple(sorted({path for name in names for path in glob.glob(name, recursive=True)}))
+        found = {path for name in names for path in glob.glob(name, recursive=True)}
+        if not pattern.endswith(".gz"):
+            for path in found:
+                resolve(path.removesuffix(".gz"))
+        return tuple(sorted(found))
 
 
 def check_own(corpus: Corpus, split: str, direction: Direction) -> None:
