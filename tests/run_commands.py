@@ -27,10 +27,14 @@ def command(name: str, *arguments: object) -> None:
 
 
 def call(script: str, arguments: Sequence[str]) -> None:
-    """Runs the `main` of a file of the repository, which must succeed."""
+    """Runs the `main` of a file of the repository, which must succeed.
+
+    As when Python starts a file, its folder comes first on the path of imports.
+    """
     spec = importlib.util.spec_from_file_location(Path(script).stem, ROOT / script)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [script, *arguments])
+        patch.syspath_prepend((ROOT / script).parent)
+        spec.loader.exec_module(module)
         assert not module.main(), script
