@@ -14,14 +14,14 @@ those whose loops do not depend on the batch: it counts any other round once.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from turns import medians
 
 from mnmt_jax.errors import run_command
 from mnmt_jax.model.routing import ROUTINGS, Branches, choose_routing, one_slot
@@ -105,14 +105,8 @@ class Timed:
 
     def __call__(self, programs: dict[str, Any], arguments: tuple[Any, ...]) -> dict[str, float]:
         """Returns the median of each."""
-        seconds: dict[str, list[float]] = {name: [] for name in programs}
-        for number in range(self._rounds + 1):
-            for name, program in programs.items():
-                start = time.perf_counter()
-                jax.block_until_ready(program(*arguments))
-                if number:  # the first round compiles
-                    seconds[name].append(time.perf_counter() - start)
-        return {name: statistics.median(each) for name, each in seconds.items()}
+        calls = {name: functools.partial(each, *arguments) for name, each in programs.items()}
+        return medians(calls, self._rounds)
 
 
 class Ahead:

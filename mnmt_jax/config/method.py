@@ -11,7 +11,7 @@ import numpy as np
 from mnmt_jax.config.fields import Checked
 from mnmt_jax.design.derived import Derived
 from mnmt_jax.design.mask_shares import MaskShares
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.move import Move, Needed
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
@@ -192,6 +192,15 @@ class Method(Checked):
 
     def moves(self, config: Model) -> tuple[Move, ...]:
         """Returns what a new run takes from other runs; asked for only when one is made.
+
+        Args:
+            config: sizes of the new run's model.
+        """
+        del config
+        return ()
+
+    def needed(self, config: Model) -> tuple[Needed, ...]:
+        """Returns what the runs must be that `moves` names; of others any run will do.
 
         Args:
             config: sizes of the new run's model.

@@ -54,7 +54,7 @@ _TOKENS = 32  # a side of a sentence pair, where FLOPs are counted
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
 _NO_VOCABULARY: Any = types.SimpleNamespace(
-    tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID, unk_id=UNK_ID, mask_id=UNK_ID, size=UNK_ID + 2
+    tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID, mask_id=UNK_ID, size=UNK_ID + 2
 )
 # libtpu must not ask for the facts of a machine it is not on, nor complain of them.
 _LIBTPU = {

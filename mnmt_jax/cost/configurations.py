@@ -43,13 +43,17 @@ Parameters, counted from the shapes of the model's own initialisation
 (`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
 (the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs
 `*_lora` train what LoRA adds: {lora}.
+What stands beside a model in training alone, as TPDM's critic does, is not in its row; its position
+head and gates, of training alone too, are.
 """
 
 _RUNS = """
 ## Runs
 
 Tokens per update are rows x length x accumulated micro-batches, padding included; beam is that of
-translation. What does not train has no gradient, no optimizer state and no weight decay.
+translation. "Trains" is what the run file says: a method of the model may freeze more, as
+`graformer` does its causal model. What does not train has no gradient, no optimizer state and no
+weight decay.
 """
 
 _CONTRASTIVE = """

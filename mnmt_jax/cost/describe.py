@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Model, Optimizer
+from mnmt_jax.design.layouts import translates
 from mnmt_jax.design.plan import Plan
-from mnmt_jax.interchange.names import FIRST_POSITION
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.lora import LORA_A, LORA_B
+from mnmt_jax.model.modules import FIRST_ROW
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable import Trainable
@@ -24,12 +25,13 @@ _EVERYTHING_TRAINS = Optimizer()
 
 
 def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
-    """Counts parameters per component and in `total`.
+    """Counts parameters per component and in `total`, without what stands beside the plan.
 
     Args:
         shapes: a parameter tree of arrays or shapes.
         plan: of the model.
     """
+    aside = {each.name for each in plan.aside}
     tables = [table.name for table in plan.tables]
     tables += [f"{name}_positions" for name in tables]
     components = dict.fromkeys(tables, _EMBEDDING) | {
@@ -37,15 +39,28 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         LORA_B: _LORA,
     }
     layers = (each for _, layer in plan.layers() for each in layer)
-    for each in (*layers, *plan.around(), *plan.aside):
+    for each in (*layers, *plan.around()):
         components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
         components |= each.kind.inner
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         names = [entry.key for entry in path]
+        if names[0] in aside:
+            continue
         named = [components[name] for name in reversed(names) if name in components]
         counts[named[0]] += int(np.prod(leaf.shape))
     return counts | {"total": sum(counts.values())}
+
+
+def count_aside(shapes: Any, plan: Plan) -> dict[str, int]:
+    """Counts the parameters of each sublayer beside the plan, which training alone asks for.
+
+    Args:
+        shapes: as for `count_parameters`.
+        plan: of the model.
+    """
+    trees = {each.name: jax.tree.leaves(shapes[each.name]) for each in plan.aside}
+    return {name: sum(int(np.prod(x.shape)) for x in leaves) for name, leaves in trees.items()}
 
 
 def describe(
@@ -68,7 +83,9 @@ def describe(
         optimizer: says what does not train.
 
     Returns:
-        JSON-ready figures; FLOPs count a multiply-add as two.
+        JSON-ready figures; FLOPs count a multiply-add as two. Where sublayers stand beside the
+        plan, as a critic does, `parameters_beside` counts theirs, and nothing else does. Beams are
+        those of a translator; what fills masks keeps no keys and values.
     """
     plan = build_model(config, vocab_size).plan
     layout = plan.layout
@@ -79,7 +96,9 @@ def describe(
     counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
     if unused := _unused_elsewhere(config, plan):
         counts["unused_elsewhere"] = unused  # the authors' code has them besides
-    return {
+    beside = count_aside(shapes, plan)
+    lengths = {"source": source_length, "target": target_length}
+    found = {
         "layout": layout.name,
         "stages": [
             {"roles": stage.roles, "sees": stage.sees, "layers": stage.layers}
@@ -87,13 +106,17 @@ def describe(
         ],
         "vocabulary": vocab_size,
         "parameters": counts,
-        "lengths": {"source": source_length, "target": target_length, "beam": beam},
+        **({"parameters_beside": beside} if beside else {}),
+        "lengths": lengths | ({"beam": beam} if translates(layout) else {}),
         "flops_per_target_token": {
             "forward": round(forward_flops(*sizes) / target_length),
             "train": round(train_flops(*sizes, trainable=trainable) / target_length),
         },
-        "key_value_bytes_per_sentence": cache_bytes(config, layout, sentence, beam),
     }
+    if layout.grows:
+        beams = beam if translates(layout) else 1
+        found["key_value_bytes_per_sentence"] = cache_bytes(config, layout, sentence, beams)
+    return found
 
 
 def _unused_elsewhere(config: Model, plan: Plan) -> int:
@@ -102,4 +125,4 @@ def _unused_elsewhere(config: Model, plan: Plan) -> int:
     of_layers = sum(each.kind.unused_elsewhere(config) for each in sublayers)
     if "learned" not in config.positions:
         return of_layers
-    return of_layers + FIRST_POSITION * config.embed * sum(table.embeds for table in plan.tables)
+    return of_layers + FIRST_ROW * config.embed * sum(table.embeds for table in plan.tables)

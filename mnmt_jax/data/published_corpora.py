@@ -19,7 +19,19 @@ from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, registe
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
 from mnmt_jax.data.help_corpus import HELP_LANGUAGES
 from mnmt_jax.data.monolingual import TextFiles
-from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.data.published_files import (
+    DROP,
+    EUROPARL_CENTRIC_LANGUAGES,
+    MULTI30K_LANGUAGES,
+    MULTIUN_LANGUAGES,
+    ec40,
+    europarl_devsets,
+    mmcr,
+    multi30k,
+    multiun,
+    opus100,
+    wmt14,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
@@ -40,7 +52,6 @@ from mnmt_jax.languages import (
 
 DATA_VARIABLE = "MNMT_JAX_DATA"
 _log = logging.getLogger(__name__)
-_DROP = Cleaning(on_bad_line="drop")
 
 
 @dataclass(frozen=True)
@@ -124,55 +135,13 @@ def _ted(
     return make
 
 
-# OPUS-100: plain files as on the OPUS site (supervised/ and zero-shot/ of v1.0), or the Parquet
-# files of the Hugging Face Hub. Training and validation text is without the test set's pairs, each
-# pair once. The authors also refill validation from training, in an order that cannot be had again;
-# files that their script made ("rebuilt") are taken where they are.
-def _opus100(folder: Path, name: str) -> Corpus:
-    plain = f"{folder}/supervised/{{pair}}/opus.{{pair}}-"
-    table = f"{folder}/{{pair}}/"
-    column = "-00000-of-00001.parquet#translation.{language}"
-    patterns = {
-        "train": (
-            f"{plain}train-rebuilt.{{language}}",
-            f"{plain}train.{{language}}",
-            f"{table}train{column}",
-        ),
-        "validation": (
-            f"{plain}dev-rebuilt.{{language}}",
-            f"{plain}dev.{{language}}",
-            f"{table}validation{column}",
-        ),
-        "test": (
-            f"{plain}test.{{language}}",
-            f"{folder}/zero-shot/{{pair}}/opus.{{pair}}-test.{{language}}",
-            f"{table}test{column}",
-        ),
-    }
-    held_out = Selection(held_out=("test",))
-    return PatternFiles(name, patterns, OPUS100_LANGUAGES, cleaning=_DROP, selection=held_out)
-
-
-# EC-40: the plain files of Tan and Monz, normalised and tokenised as they come.
-def _ec40(folder: Path, name: str) -> Corpus:
-    patterns = {
-        "train": (f"{folder}/EC40_dataset/{{pair}}.{{language}}",),
-        "validation": (f"{folder}/EC40-NTREX-val-plain/test.{{pair}}.{{language}}",),
-        "test": (
-            f"{folder}/EC40-FLORES-en-centric-plain/test.{{pair}}.{{language}}",
-            f"{folder}/EC40-FLORES-zs-plain/test.{{pair}}.{{language}}",
-        ),
-    }
-    return PatternFiles(name, patterns, EC40_LANGUAGES, cleaning=_DROP)
-
-
 # NLLB's mined text as OPUS gives it (Moses format); validation and test are Flores+.
 def _nllb(folder: Path, name: str) -> Corpus:
     patterns = (
         f"{folder}/{{pair}}/NLLB.{{pair}}.{{language}}",
         f"{folder}/NLLB.{{pair}}.{{language}}",
     )
-    train = PatternFiles(name, {"train": patterns}, MITRE_LANGUAGES, cleaning=_DROP)
+    train = PatternFiles(name, {"train": patterns}, MITRE_LANGUAGES, cleaning=DROP)
     parts: dict[str, Corpus] = {"train": train}
     try:
         flores = published_corpus("flores")
@@ -224,22 +193,6 @@ def _ntrex(folder: Path, name: str) -> Corpus:
     return PatternFiles(name, patterns, tuple(_NTREX_WORDS), words=_NTREX_WORDS)
 
 
-MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
-
-
-def _multi30k(folder: Path, name: str) -> Corpus:
-    words = {
-        "train": ("train",),
-        "validation": ("val", "validation"),
-        "test": ("test_2016_flickr", "test2016", "test"),
-    }
-    patterns = {
-        split: tuple(f"{folder}/{word}.{{language}}" for word in names)
-        for split, names in words.items()
-    }
-    return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
-
-
 # LibreOffice's help pages, as 'mnmt fetch' writes them. Pairs without English have training text
 # too, but not in the disjoint form, with whose pairs they would share sentences.
 def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
@@ -251,10 +204,9 @@ def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
     return make
 
 
-# IWSLT 2017 and Europarl v7 from MMCR4NLP: files per pair of languages, or one per language whose
-# lines mean the same in all; MMCR4NLP's own names for the 21 languages of Europarl are known too.
-# Validation text is every direction's. Source: Qu and Watanabe (2022), Tables 6 and 11, Appendix A,
-# and the note on subsampling of their code; which pairs their draws took cannot be had again.
+# IWSLT 2017 and Europarl v7 from MMCR4NLP. Validation text is every direction's. Source: Qu and
+# Watanabe (2022), Tables 6 and 11, Appendix A, and the note on subsampling of their code; which
+# pairs their draws took cannot be had again.
 _IWSLT17_LANGUAGES = ("en", "it", "ro", "nl")
 _IWSLT17_CENTRIC = english_centric(_IWSLT17_LANGUAGES)
 _IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
@@ -267,45 +219,10 @@ _SQUARE = tuple(
 )
 
 
-def _mmcr(
-    languages: Sequence[str], drawn: Mapping[Direction, int]
-) -> Callable[[Path, str], Corpus]:
-    words = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
-    forms = (
-        "{word}.{{pair}}.{{language}}",
-        "{word}.{{language}}",
-        "21lingual/{word}.21langmultiway.europarl-v7.{{language}}-en.{{language}}",
-    )
-
-    def make(folder: Path, name: str) -> Corpus:
-        patterns = {
-            split: [f"{folder}/{form.format(word=word)}" for form in forms for word in names]
-            for split, names in words.items()
-        }
-        selection = Selection(drawn=drawn)
-        return PatternFiles(name, patterns, languages, cleaning=_DROP, selection=selection)
-
-    return make
-
-
-# WMT14: a folder for each pair, by the words of the usual preparations.
-def _wmt14(folder: Path, name: str) -> Corpus:
-    words = {
-        "train": ("train",),
-        "validation": ("newstest2013", "valid", "dev"),
-        "test": ("newstest2014", "test"),
-    }
-    patterns = {
-        split: tuple(f"{folder}/{{pair}}/{word}.{{language}}" for word in names)
-        for split, names in words.items()
-    }
-    return PatternFiles(name, patterns, WMT14_LANGUAGES, cleaning=_DROP)
-
-
 # News-Crawl: files of one language and year, in one folder or in one of each language's.
 def _newscrawl(folder: Path, name: str) -> Corpus:
     pattern = f"{folder}/**/news.*.{{language}}.shuffled.deduped"
-    return TextFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=_DROP)
+    return TextFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=DROP)
 
 
 _TED_WANTED = (
@@ -344,7 +261,7 @@ def _iwslt17_row(
     return Published(
         name,
         _IWSLT17_LANGUAGES,
-        _mmcr(_IWSLT17_LANGUAGES, drawn),
+        mmcr(_IWSLT17_LANGUAGES, drawn),
         _IWSLT17_WANTED,
         supervised,
         _IWSLT17_LANGUAGES,
@@ -361,7 +278,7 @@ def _europarl_row(
     return Published(
         name,
         languages,
-        _mmcr(languages, dict.fromkeys(supervised, pairs)),
+        mmcr(languages, dict.fromkeys(supervised, pairs)),
         _EUROPARL_WANTED,
         supervised,
         languages,
@@ -392,7 +309,7 @@ _ROWS: Sequence[Published] = (
     Published(
         "opus100",
         OPUS100_LANGUAGES,
-        _opus100,
+        opus100,
         "the folders supervised and zero-shot of opus-100-corpus/v1.0, or a copy of the data set "
         "Helsinki-NLP/opus-100 (en-fr/train-00000-of-00001.parquet and so on)",
         english_centric(OPUS100_LANGUAGES),
@@ -401,7 +318,7 @@ _ROWS: Sequence[Published] = (
     Published(
         "ec40",
         EC40_LANGUAGES,
-        _ec40,
+        ec40,
         "the plain EC-40 folders EC40_dataset (en-de.de and so on), EC40-NTREX-val-plain, "
         "EC40-FLORES-en-centric-plain and EC40-FLORES-zs-plain "
         "(github.com/Smu-Tan/ZS-NMT-Variations)",
@@ -448,7 +365,7 @@ _ROWS: Sequence[Published] = (
     Published(
         "multi30k",
         MULTI30K_LANGUAGES,
-        _multi30k,
+        multi30k,
         "train.XX, val.XX and test_2016_flickr.XX (or .gz) for en, de, fr, cs of "
         "github.com/multi30k/dataset",
         english_centric(MULTI30K_LANGUAGES),
@@ -465,7 +382,7 @@ _ROWS: Sequence[Published] = (
     Published(
         "wmt14",
         WMT14_LANGUAGES,
-        _wmt14,
+        wmt14,
         "train.XX, newstest2013.XX and newstest2014.XX of WMT14 in the folders en-de and en-fr "
         "(en-de/train.en, en-de/train.de and so on)",
         english_centric(WMT14_LANGUAGES),
@@ -488,6 +405,28 @@ _ROWS: Sequence[Published] = (
     ),
     _europarl_row("europarl_triangle", ("it", "nl", "de"), _TRIANGLE, 200_000),
     _europarl_row("europarl_square", ("fr", "it", "de", "es"), _SQUARE, 1_000_000),
+    Published(
+        "multiun",
+        MULTIUN_LANGUAGES,
+        multiun,
+        "the Moses files of MultiUN on OPUS (MultiUN.ar-en.ar, MultiUN.ar-en.en and so on) or the "
+        "folders ar-en, en-ru and en-zh of the UN Parallel Corpus v1.0 (ar-en/UNv1.0.ar-en.ar and "
+        "so on), and its folder testsets (testsets/devset/UNv1.0.devset.ar and so on)",
+        english_centric(MULTIUN_LANGUAGES),
+        MULTIUN_LANGUAGES,
+        temperature=1.0,
+    ),
+    Published(
+        "europarl_centric",
+        EUROPARL_CENTRIC_LANGUAGES,
+        europarl_devsets,
+        "europarl-v7.de-en.de, europarl-v7.fr-en.fr and so on (statmt.org/europarl/v7), and "
+        "devtest2006.XX and test2006.XX of the workshops' development sets, in UTF-8",
+        english_centric(EUROPARL_CENTRIC_LANGUAGES),
+        EUROPARL_CENTRIC_LANGUAGES,
+        temperature=1.0,
+        folder="europarl",
+    ),
     _help_row("libreoffice_help", _help("train", "train")),
     _help_row("libreoffice_help_disjoint", _help("train_disjoint")),
 )

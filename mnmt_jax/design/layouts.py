@@ -11,6 +11,8 @@ copy gives the source what the reference gives it while no static role depends o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.errors import UserError
 
@@ -78,17 +80,21 @@ LAYOUTS = {row.name: row for row in _ROWS}
 LANGUAGE_MODELS = {row.name: row for row in _LANGUAGE_MODELS}
 
 
+def translates(layout: Layout) -> bool:
+    """Returns whether a model turns sources into targets; otherwise it is a language model."""
+    return layout.name not in LANGUAGE_MODELS
+
+
 def check_translates(layout: Layout) -> None:
     """Checks that a model turns sources into targets.
 
     Raises:
         UserError: if it is a language model.
     """
-    if layout.name in LANGUAGE_MODELS:
+    if not translates(layout):
         raise UserError(
-            f"Model.layout='{layout.name}' is a language model: it has no source and target to "
-            f"translate; score and sample by --language, graft it (method 'graformer'), or choose "
-            f"one of {', '.join(LAYOUTS)}"
+            f"Model.layout='{layout.name}' is a language model and does not translate; "
+            f"{_uses(layout)}, graft it (docs/graft.md), or name a run of a translator"
         )
 
 
@@ -98,11 +104,74 @@ def check_language_model(layout: Layout) -> None:
     Raises:
         UserError: if it translates.
     """
-    if layout.name not in LANGUAGE_MODELS:
+    if translates(layout):
         raise UserError(
-            f"Model.layout='{layout.name}' translates and is no language model; score with "
-            "--source, --target and --reference, or name a run with one of "
-            f"{', '.join(LANGUAGE_MODELS)}"
+            f"Model.layout='{layout.name}' translates and is no language model; translate with "
+            "'mnmt translate --source --target', score with 'mnmt score --source --target "
+            f"--reference', or name a run with one of {', '.join(LANGUAGE_MODELS)}"
+        )
+
+
+def check_continues(layout: Layout) -> None:
+    """Checks that a language model continues text.
+
+    Raises:
+        UserError: if it fills masks.
+    """
+    if not layout.grows:
+        raise UserError(
+            f"Model.layout='{layout.name}' fills masks and continues no text; {_uses(layout)}, or "
+            "name a run of 'causal_lm'"
+        )
+
+
+def _uses(layout: Layout) -> str:
+    """Says which commands there are for a language model."""
+    sample = ", continue text with 'mnmt sample --language'" if layout.grows else ""
+    return f"score text with 'mnmt score --language'{sample}"
+
+
+def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str) -> None:
+    """Checks that a model can learn of what a cache has.
+
+    Args:
+        layout: of the model.
+        tasks: source and target language of each task trained on, twice the same of text of one.
+        cache: that has them.
+
+    Raises:
+        UserError: if it is a language model and a task has pairs, or translates and none has.
+    """
+    pairs = [name for name, (source, target) in tasks.items() if source != target]
+    if pairs and not translates(layout):
+        raise UserError(
+            f"Data.cache='{cache}': task '{pairs[0]}' is of pairs, and Model.layout='{layout.name}'"
+            " learns of text of single languages; make a cache with 'mnmt cache --text' or "
+            "--monolingual, or name tasks of single languages in Data.tasks"
+        )
+    if tasks and not pairs and translates(layout):
+        raise UserError(
+            f"Data.cache='{cache}': task '{next(iter(tasks))}' and all others are text of single "
+            f"languages, and Model.layout='{layout.name}' translates; make a cache of pairs, such "
+            f"as with 'mnmt cache --parallel', or choose one of {', '.join(LANGUAGE_MODELS)}"
+        )
+
+
+def check_taken_of(name: str, needed: str, flag: str) -> None:
+    """Checks that a run is of the kind that parameters are taken of.
+
+    Args:
+        name: of its layout.
+        needed: name of the layout that it must have.
+        flag: what names the run.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if name != needed:
+        raise UserError(
+            f"{flag}: its Model.layout is '{name}', and what is taken there are layers of a "
+            f"'{needed}'; name such a run"
         )
 
 

@@ -17,8 +17,8 @@ class MaskShares:
         random: of those, the share that another token stands for, uniform over all but specials.
         kept: of those, the share that stays as it is; the rest is the mask.
 
-    Source: Devlin et al. 2019, section 3.1; count, eos and tags as in Graformer's code (graft spec
-    4.1).
+    Source: Devlin et al. 2019, section 3.1; count, eos and tags as in Graformer's code
+    (Sun et al. 2021).
     """
 
     share: float = 0.15

@@ -58,6 +58,23 @@ class Move:
             yield _RANGE.sub(str(taken), self.take), _RANGE.sub(str(put), self.put)
 
 
+@dataclasses.dataclass(frozen=True)
+class Needed:
+    """What a run must be that a method's own moves take from.
+
+    Attributes:
+        origin: its name among the origins.
+        layout: of its model.
+        layers: that it has at least.
+        field: of the configuration, with its value, which says how many.
+    """
+
+    origin: str
+    layout: str
+    layers: int
+    field: str
+
+
 def is_origin_name(text: str) -> bool:
     """Returns whether a text can name an origin."""
     return bool(_NAME.fullmatch(text))

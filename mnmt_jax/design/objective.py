@@ -21,7 +21,8 @@ class States:
     """Names the states of a role after a layer.
 
     Attributes:
-        layer: counted from 1 through all stages; the role must pass it.
+        layer: counted from 1 through all stages; the role must pass it. 0 is before all: its
+            vectors with positions; of objectives none may read it.
         role: whose states.
         view: of which sentences; None is the batch itself.
         ended: after what the role passes at the end of its stage besides, whose last layer this

@@ -16,5 +16,6 @@ SECTIONS = {
     "lcs": "LCS",
     "mrasp2": "MRASP2",
     "tables": "Tables",
+    "tpdm": "TPDM",
     "tuning_layers": "TuningLayers",
 }

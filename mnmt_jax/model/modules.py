@@ -30,7 +30,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
 }
-_FIRST_ROW = 2  # fairseq counts positions from padding_idx + 1
+FIRST_ROW = 2  # of fairseq's tables, that of position 0: it counts from padding_idx + 1
 
 
 def sinusoid(
@@ -50,7 +50,7 @@ def sinusoid(
     """
     half = embed // 2
     rates = jnp.exp(jnp.arange(half, dtype=jnp.float32) * (-math.log(base) / max(half - 1, 1)))
-    rows = (positions + _FIRST_ROW).astype(jnp.float32)
+    rows = (positions + FIRST_ROW).astype(jnp.float32)
     angles = rows[..., None] * rates.reshape((1,) * rows.ndim + (half,))
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 

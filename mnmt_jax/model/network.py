@@ -145,7 +145,7 @@ class Network(nn.Module, Passing):
         _, _, layers = self._run(batch, self.plan.stages, deterministic)
         after = [passed.spans.get(self.layout.generated) for passed in layers]
         context = self._context(batch, deterministic)
-        return self._finish(after, context), self._picked(layers, reads, context)
+        return self._finish(after, context), self._picked(layers, reads, batch, context)
 
     def states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
@@ -162,7 +162,7 @@ class Network(nn.Module, Passing):
         """
         parts = self.plan.static(max(each.layer for each in reads))
         _, _, layers = self._run(batch, parts, deterministic)
-        return self._picked(layers, reads, self._context(batch, deterministic))
+        return self._picked(layers, reads, batch, self._context(batch, deterministic))
 
     def change_aside(
         self,
@@ -399,11 +399,13 @@ class Network(nn.Module, Passing):
         return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
 
     def _picked(
-        self, layers: Sequence[_Passed], reads: Sequence[States], context: Context
+        self, layers: Sequence[_Passed], reads: Sequence[States], batch: Batch, context: Context
     ) -> tuple[Array, ...]:
         ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
 
         def picked(each: States) -> Array:
+            if not each.layer:
+                return self._embed_spans(batch, [each.role])[each.role]
             states = layers[each.layer - 1].spans[each.role]
             if not each.ended:
                 return states

@@ -28,6 +28,11 @@ def hand_out(module: Any, place: Place, name: str, value: Array) -> None:
         module.sow(TAPS, own, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
 
 
+def is_read(module: Any) -> bool:
+    """Returns whether to make what is handed out alone: it is read, or its parameters are drawn."""
+    return module.is_initializing() or module.is_mutable_collection(TAPS)
+
+
 def tapped(taps: Any, tap: Tap) -> Array:
     """Returns what was handed out.
 

@@ -15,6 +15,8 @@ is missing is said when a task is first used.
 | `iwslt17`, `iwslt17_zero_shot` | 6 with English; 6 |
 | `iwslt17_circle`, `iwslt17_circle_90k`, and with `_zero_shot` | 9; 3 |
 | `europarl_triangle`, `europarl_square`, and with `_zero_shot` | 3 and 8; 3 and 4 |
+| `multiun`, `multiun_zero_shot` | 6 with English; 6 |
+| `europarl_centric`, `europarl_centric_zero_shot` | 4 with English; 2 |
 | `ted30` | 60 with English |
 | `ted30_transfer_de`, `wmt14_transfer_de`, and with `_zero_shot` | de-en; fr-en |
 | `ted30_transfer_fr`, `wmt14_transfer_fr`, and with `_zero_shot` | fr-en; de-en |

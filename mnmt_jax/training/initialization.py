@@ -9,8 +9,9 @@ once, when a run is made, and checked before anything of it is written.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +26,8 @@ from mnmt_jax.training.layer_order import sources_in_order
 from mnmt_jax.training.moves import sources_of_moves
 from mnmt_jax.training.origins import Giver, Origin, Sources, check_names, check_sources
 from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_NUMBER = re.compile(r"(?<=_)(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,18 +79,18 @@ def read_start(
     Raises:
         UserError: if the origins are not those that the methods' moves name; if a vocabulary, a
             size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
-            place.
+            place; or if a run is not the kind of model that a method takes from.
     """
-    if [origin.name for origin in origins] == [""]:
-        givers = {"": Giver.open(origins[0])}
-        moves = all_moves(config, without=all_lasting(givers[""].config.methods))
-        check_names(origins, moves)
-    else:
-        moves = all_moves(config)
-        check_names(origins, moves)
-        givers = {origin.name: Giver.open(origin) for origin in origins}
+    whole = Giver.open(origins[0]) if [origin.name for origin in origins] == [""] else None
+    moves = all_moves(config, without=all_lasting(whole.config.methods) if whole else ())
+    check_names(origins, moves)
     if not origins:
         return None
+    givers = {"": whole} if whole else {each.name: Giver.open(each) for each in origins}
+    for method in config.methods:
+        for needed in method.needed(config.model):
+            if needed.origin in givers:
+                givers[needed.origin].check_kind(needed)
     leaves = jax.tree_util.tree_leaves_with_path(like)
     shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
     if moves:
@@ -151,7 +154,23 @@ def _report(givers: Sequence[Giver], sources: Sources, names: Collection[str]) -
 
 
 def _summary(names: Iterable[str]) -> str:
-    """Returns parameter names without layer numbers and without what is inside a module."""
-    general = [(re.sub(r"_\d+", "_*", name).split("/"), is_lora(name)) for name in names]
-    short = {"LoRA of " * lora + "/".join(parts[:2]) for parts, lora in general}
-    return ", ".join(sorted(short))
+    """Returns parameter names without what is inside a module, and layers as ranges of a `Move`."""
+    numbers: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        short = "LoRA of " * is_lora(name) + "/".join(name.split("/")[:2])
+        before, number, after = (*_NUMBER.split(short, maxsplit=1), "", "")[:3]
+        numbers.setdefault((before, after), set()).update([int(number)] if number else [])
+    return ", ".join(
+        f"{before}{part}{after}"
+        for (before, after), found in sorted(numbers.items())
+        for part in _ranges(found)
+    )
+
+
+def _ranges(numbers: Collection[int]) -> Iterator[str]:
+    """Yields numbers as `{0-5}` where they follow each other; one empty text for none."""
+    if not numbers:
+        yield ""
+    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda each: each[1] - each[0]):
+        (_, first), *rest = run
+        yield f"{{{first}-{rest[-1][1]}}}" if rest else str(first)

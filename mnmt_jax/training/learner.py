@@ -210,8 +210,8 @@ def batch_loss(
     """Computes what one micro-batch adds to the loss.
 
     Where a layout fills masks, labels below 0 are of positions that are not asked for. The loss is
-    then divided by all tokens, as Graformer's authors do, and `nll` by those asked for (graft spec
-    3).
+    then divided by all tokens, as Graformer's authors do (Sun et al. 2021), and `nll` by those
+    asked for.
 
     Args:
         learner: the run's constants.

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.layouts import check_taken_of
+from mnmt_jax.design.move import Move, Needed
 from mnmt_jax.distributed.sharding import parameter_axes
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -86,6 +87,20 @@ class Giver:
     def step(self) -> int:
         """The step that they are of."""
         return self._loaded[1]
+
+    def check_kind(self, needed: Needed) -> None:
+        """Checks that it is what a method takes from.
+
+        Raises:
+            UserError: if it is another kind of model, or has too few layers.
+        """
+        model = self.config.model
+        check_taken_of(model.layout, needed.layout, self.origin.flag)
+        if (layers := sum(model.stage_layers)) < needed.layers:
+            raise UserError(
+                f"{self.origin.flag}: has {counted(layers, 'layer')}, of which {needed.field} "
+                f"takes {needed.layers}; lower that, or name a deeper run"
+            )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:
         """Checks that a new run can take whatever it has.

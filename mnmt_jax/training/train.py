@@ -21,7 +21,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import Extras, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
-from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.layouts import SOURCE, TARGET, check_tasks, get_layout
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.distributed.sharding import (
@@ -263,7 +263,7 @@ class Session:
         extra = restored.extra if restored else {}
         self.state = restored.state if restored else create_state(init, self.mesh)
         if restored:
-            self._batches.set_state(extra["data"])
+            self._batches.set_state(extra["data"], str(self.run.place / "config.gin"))
         taken = self._take(start) if start else ()
         self.step = int(self.state.step)
         self._saved = self.step if restored else NEVER
@@ -452,6 +452,12 @@ class Session:
 def _spelled_out(config: Config, cache: TokenCache) -> Config:
     """Names training tasks and languages, so that the run directory alone tells what it is of."""
     tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
+    known = {name: cache.tasks[name] for name in tasks if name in cache.tasks}
+    check_tasks(
+        get_layout(config.model.layout, config.model.stage_layers),
+        {name: (task.source_lang, task.target_lang) for name, task in known.items()},
+        config.data.cache,
+    )
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
     return config.fitted(cache.vocabulary.languages)
 

@@ -19,6 +19,7 @@ from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.methods.mrasp2 import MRASP2
+from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
 from tests.made_run import LEARNS, LEARNS_FAST, records
@@ -99,8 +100,14 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
         ),
         ("register", "register", (LanguageLayers(mlp=32),), ()),
         ("encoder_decoder", "5", (LCS(),), (MRASP2(1),)),
+        ("encoder_decoder", "1", (TPDM(layer=1, gated=True),), ()),
     ],
-    ids=["language layers and a cut residual", "registers with language layers", "lcs and mrasp2"],
+    ids=[
+        "language layers and a cut residual",
+        "registers with language layers",
+        "lcs and mrasp2",
+        "positions disentangled",
+    ],
 )
 def test_learns_with_methods(
     layout, instruction, of_model, of_training, cache, corpus, tmp_path, one_device

@@ -39,7 +39,8 @@ def test_every_mixture_is_registered_with_its_directions():
         "ted30": 60, "ted30_transfer_de": 1, "ted30_transfer_de_zero_shot": 1,
         "ted30_transfer_fr": 1, "ted30_transfer_fr_zero_shot": 1, "wmt14_transfer_de": 1,
         "wmt14_transfer_de_zero_shot": 1, "wmt14_transfer_fr": 1, "wmt14_transfer_fr_zero_shot": 1,
-        "newscrawl": 45,
+        "newscrawl": 45, "multiun": 6, "multiun_zero_shot": 6, "europarl_centric": 4,
+        "europarl_centric_zero_shot": 2,
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     for name in MIXTURES:

@@ -95,6 +95,14 @@ GRAFORMERS = {
 PADDING = 2 * 1024
 TOTALS |= {name: total - PADDING * (1 if "lm" in name else 2) for name, total in GRAFORMERS.items()}
 
+# position_disentangle.md 7: two tables of 49,320 rows, with TPDM two heads and three norms, without
+# the critic. Its Table 8 has these in millions to three digits, but for the gates.
+for size, width, body in (("small", 256, 5_529_600), ("base", 512, 44_138_496)):
+    baseline, heads = 98_640 * width + body, 4 * width**2 + 10 * width
+    TOTALS |= {f"{kind}_tpdm_{size}": baseline for kind in ("encoder_decoder", "residual")}
+    TOTALS |= {f"tpdm_{size}": baseline + heads}
+    TOTALS |= {f"gtpdm_{size}": baseline + heads + width**2 + 2 * width + 1}
+
 
 def model(name, *bindings):
     return load_config([str(GIN_CONFIGS / "models" / f"{name}.gin")], bindings).model
@@ -196,6 +204,7 @@ def test_other_readings_are_one_binding_away(name, bindings, total):
         ("opus100_base", {0: 0.0, 4000: 7e-4}),
         ("newscrawl_masked_lm", {0: 1e-7, 2000: 2.50005e-3, 4000: 5e-3, 16_000: 2.5e-3}),
         ("newscrawl_causal_lm", {0: 1e-7, 4000: 1e-3, 400_000: 1e-4}),
+        ("multiun", {0: 0.0, 4000: 5e-4, 400_000: 5e-5}),
         ("ted30", {0: 1e-7, 4000: 1e-3, 16_000: 5e-4}),
         ("mitre_finetune_5", {0: 0.0, 1: 1e-4, 2: 7.071e-5, 3: 5.774e-5}),
         ("ted19_from_m2m100_1.2b", {0: 0.0, 4000: 2e-4}),
@@ -221,6 +230,8 @@ def test_schedule(name, landmarks):
         ("europarl_square", 4 * 4000, 4),
         ("ted20", 4 * 4000, 4),
         ("opus100_base", 4 * 6000 * 2, 4),
+        ("multiun", 8000 * 4, 4),
+        ("europarl_centric", 8000 * 4, 4),
         ("newscrawl_masked_lm", 8 * 8000 * 6, 8),
         ("newscrawl_causal_lm", 8 * 8000 * 5, 8),
         ("ted30", 16 * 4000 * 5, 16),
@@ -263,6 +274,8 @@ def test_every_published_run_is_tested_here():
         ("europarl_square", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
         ("ted20", (1_290_000, 1, 1.0, 1e-8, 1e-4, 0.2, 0.0, 0.1, 4, 200)),
         ("opus100_base", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
+        ("multiun", (500_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 5, 200)),
+        ("europarl_centric", (300_000, 1, 1.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 5, 200)),
         ("newscrawl_masked_lm", (546_875, 1, 1.4285714, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
         ("newscrawl_causal_lm", (656_250, 1, 1.4285714, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
         ("ted30", (30_000, 1, 5.0, 1e-8, 0.0, 0.3, 0.0, 0.1, 5, 200)),

@@ -9,8 +9,9 @@ import jax
 import pytest
 
 from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Model
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.trainable import Trainable, join
@@ -87,6 +88,16 @@ def test_liveness_of_the_register_layout():
 def test_description_is_json():
     found = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
     assert json.loads(json.dumps(found))["flops_per_target_token"]["train"] > 0
+
+
+@pytest.mark.parametrize("layout", LANGUAGE_MODELS)
+def test_a_language_model_has_no_beams_and_a_masked_one_no_keys(layout):
+    """What is continued has a hypothesis: 3 layers of keys and values of 4 positions."""
+    config = Model(layout, (3,), embed=64, mlp=128, heads=4)
+    found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
+    assert found["lengths"] == {"source": 8, "target": 4}
+    keys = found.get("key_value_bytes_per_sentence")
+    assert keys is None if layout == "masked_lm" else keys["total"] == 3 * 4 * 2 * 64 * 4
 
 
 # tests/unit/test_configurations.py counts the published ones.

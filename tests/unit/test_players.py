@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +15,12 @@ from mnmt_jax.config.sections import Mesh, Train
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
-from mnmt_jax.training.learner import Learner, turn_loss
+from mnmt_jax.training.learner import Learner, Turn, turn_loss
 from mnmt_jax.training.state import make_init
-from mnmt_jax.training.train import train
 from tests.applied import apply
-from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.made_run import make_cache, make_config
 from tests.sharded.test_meshes import make_batch, start
 from tests.toy_players import Guessed
-from tests.unit.test_train import stop_after
 
 VOCAB = 20
 ATOL = 2e-6
@@ -106,21 +103,27 @@ def test_each_player_has_gradients_of_its_own_parameters_alone(cache):
     assert set(critic.trainable.split(state.params)[0]) == {"critic"}
 
 
+@functools.cache
+def gradient_of(learner: Learner, turn: Turn):
+    """Returns the mean gradient of a turn over the micro-batches of a batch."""
+
+    def loss(params, batch, rng):
+        parts = [{name: array[number] for name, array in batch.items()} for number in range(2)]
+        found = [
+            turn_loss(learner, turn, params, part, jax.random.fold_in(rng, number))
+            for number, part in enumerate(parts)
+        ]
+        return sum(f[0] for f in found) / sum(f[1]["tokens"] for f in found)
+
+    return jax.jit(jax.grad(loss))
+
+
 def by_hand(learner: Learner, state, batch, order):
     """An update written out: one player after the other, each with its own Adam."""
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
     params = state.params
     for turn in order:
-
-        def loss(params, turn=turn):
-            parts = [{n: jnp.asarray(a[k]) for n, a in batch.items()} for k in range(2)]
-            found = [
-                turn_loss(learner, turn, params, part, jax.random.fold_in(rng, k))
-                for k, part in enumerate(parts)
-            ]
-            return sum(f[0] for f in found) / sum(f[1]["tokens"] for f in found)
-
-        gradients, _ = turn.trainable.split(jax.jit(jax.grad(loss))(params))
+        gradients, _ = turn.trainable.split(gradient_of(learner, turn)(params, batch, rng))
         own, _ = turn.trainable.split(params)
         updates, _ = turn.optimizer.update(gradients, state.opt_state[turn.name], own)
         params = {**params, **optax.apply_updates(own, updates)}
@@ -137,27 +140,13 @@ def test_the_rest_moves_by_the_critic_that_has_moved(cache):
     assert largest(apart) > 50 * ATOL
 
 
-@pytest.mark.parametrize("mesh", [Mesh(fsdp=4), Mesh(fsdp=2, tensor=2)], ids=str)
-def test_the_update_is_that_of_one_device(mesh, cache):
+def test_the_update_is_that_of_one_device(cache):
     _, _, _, expected, expected_metrics = updated(cache)
-    _, _, _, found, metrics = updated(cache, Guessed(), mesh)
+    _, _, _, found, metrics = updated(cache, Guessed(), Mesh(fsdp=2, tensor=2))
     assert_close(found.params, expected.params, ATOL)
     assert metrics.keys() == expected_metrics.keys() >= {"guess", "hidden", "loss"}
     for name, value in metrics.items():
         assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
-
-
-def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_device):
-    config = configure(cache)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(config, whole) is None
-    for line in records(whole):
-        assert line["guess"] > 0 > line["hidden"]
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
-        assert train(config, broken) == "SIGTERM"
-    assert train(config, broken) is None
-    assert_same_training(broken, whole, 6)
 
 
 @dataclasses.dataclass(frozen=True)

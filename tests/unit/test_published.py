@@ -435,6 +435,8 @@ def test_numbers_of_directions():
         "iwslt17_circle_90k": 9,
         "europarl_triangle": 3,
         "europarl_square": 8,
+        "multiun": 6,
+        "europarl_centric": 4,
         "ted30": 60,
         "wmt14": 4,
         "newscrawl": 45,

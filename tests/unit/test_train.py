@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.design.views import View
@@ -27,6 +28,7 @@ from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import token_loss
 from mnmt_jax.training.state import create_state, make_init
 from mnmt_jax.training.train import Session, train, train_step
+from tests import made_run
 from tests.made_run import (
     SUPERVISED,
     assert_same_training,
@@ -36,6 +38,7 @@ from tests.made_run import (
     steps_of,
 )
 from tests.sample_batches import VOCAB, random_pairs, unpacked
+from tests.unit import made_text
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -313,6 +316,34 @@ def test_another_vocabulary_is_refused(cache, straight, tmp_path):
     other.save(run / "vocabulary")
     with pytest.raises(UserError, match="differs from the vocabulary"):
         train(make_config(cache), run)
+
+
+def test_a_cache_that_was_changed_is_refused_with_the_run_named(straight, tmp_path):
+    lines = {"train": lambda: made_run.random_pairs(40, 9)}
+    tasks = [TaskSource(f"made_{s}_{t}", s, t, lines) for s, t in SUPERVISED]
+    write_cache(tmp_path / "other", tasks, vocabulary=made_text.vocabulary())
+    config = make_config(tmp_path / "other", train={"steps": 9})
+    with pytest.raises(UserError, match=rf"the settings of {straight}/config\.gin, or start a new"):
+        train(config, straight)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("causal_lm", "task 'made_en_de' is of pairs, and Model.layout='causal_lm' learns of text"),
+        ("masked_lm", "'masked_lm' learns of .* with 'mnmt cache --text' or --monolingual, or"),
+        ("prefix", "'made_en' and all others are text of single .*'prefix' translates; make a c"),
+    ],
+)
+def test_a_cache_of_the_wrong_kind_of_text_is_refused(layout, message, cache, tmp_path):
+    lines = {"train": lambda: made_run.random_pairs(9, 9)}
+    text = [TaskSource("made_en", "en", "en", lines)]
+    if layout == "prefix":
+        write_cache(tmp_path / "text", text, vocabulary=made_text.vocabulary())
+        cache = tmp_path / "text"
+    with pytest.raises(UserError, match=f"^Data.cache='{cache}': .*{message}"):
+        train(make_config(cache, model={"layout": layout}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_longer_equals_training_long(cache, straight, tmp_path):

@@ -1,0 +1,164 @@
+"""Where published corpora of plain parallel files lie, and what their files are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.data.corpora import PatternFiles
+from mnmt_jax.data.corpus import Corpus, Selection
+from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.languages import (
+    EC40_LANGUAGES,
+    OPUS100_LANGUAGES,
+    WMT14_LANGUAGES,
+    Direction,
+    english_centric,
+)
+
+DROP = Cleaning(on_bad_line="drop")
+MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
+MULTIUN_LANGUAGES = ("en", "ar", "ru", "zh")
+EUROPARL_CENTRIC_LANGUAGES = ("en", "de", "fr")
+
+
+def opus100(folder: Path, name: str) -> Corpus:
+    """Makes OPUS-100 of plain files as on the OPUS site, or of Parquet files of the Hub.
+
+    Training and validation text is without the test set's pairs, each pair once. The authors also
+    refill validation from training, in an order that cannot be had again; files that their script
+    made ("rebuilt") are taken where they are.
+    """
+    plain = f"{folder}/supervised/{{pair}}/opus.{{pair}}-"
+    table = f"{folder}/{{pair}}/"
+    column = "-00000-of-00001.parquet#translation.{language}"
+    patterns = {
+        "train": (
+            f"{plain}train-rebuilt.{{language}}",
+            f"{plain}train.{{language}}",
+            f"{table}train{column}",
+        ),
+        "validation": (
+            f"{plain}dev-rebuilt.{{language}}",
+            f"{plain}dev.{{language}}",
+            f"{table}validation{column}",
+        ),
+        "test": (
+            f"{plain}test.{{language}}",
+            f"{folder}/zero-shot/{{pair}}/opus.{{pair}}-test.{{language}}",
+            f"{table}test{column}",
+        ),
+    }
+    held_out = Selection(held_out=("test",))
+    return PatternFiles(name, patterns, OPUS100_LANGUAGES, cleaning=DROP, selection=held_out)
+
+
+def ec40(folder: Path, name: str) -> Corpus:
+    """Makes EC-40 of the plain files of Tan and Monz, normalised and tokenised as they come."""
+    patterns = {
+        "train": (f"{folder}/EC40_dataset/{{pair}}.{{language}}",),
+        "validation": (f"{folder}/EC40-NTREX-val-plain/test.{{pair}}.{{language}}",),
+        "test": (
+            f"{folder}/EC40-FLORES-en-centric-plain/test.{{pair}}.{{language}}",
+            f"{folder}/EC40-FLORES-zs-plain/test.{{pair}}.{{language}}",
+        ),
+    }
+    return PatternFiles(name, patterns, EC40_LANGUAGES, cleaning=DROP)
+
+
+def multi30k(folder: Path, name: str) -> Corpus:
+    """Makes Multi30k of its plain files."""
+    words = {
+        "train": ("train",),
+        "validation": ("val", "validation"),
+        "test": ("test_2016_flickr", "test2016", "test"),
+    }
+    patterns = {
+        split: tuple(f"{folder}/{word}.{{language}}" for word in names)
+        for split, names in words.items()
+    }
+    return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
+
+
+def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[Path, str], Corpus]:
+    """Returns what makes IWSLT 2017 or Europarl v7 of MMCR4NLP's files.
+
+    They are of a pair of languages each, or of one language, line i being the same in all. Its own
+    names for the 21 languages of Europarl are known too.
+
+    Args:
+        languages: codes.
+        drawn: training pairs drawn of a direction.
+    """
+    words = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
+    forms = (
+        "{word}.{{pair}}.{{language}}",
+        "{word}.{{language}}",
+        "21lingual/{word}.21langmultiway.europarl-v7.{{language}}-en.{{language}}",
+    )
+
+    def make(folder: Path, name: str) -> Corpus:
+        patterns = {
+            split: [f"{folder}/{form.format(word=word)}" for form in forms for word in names]
+            for split, names in words.items()
+        }
+        selection = Selection(drawn=drawn)
+        return PatternFiles(name, patterns, languages, cleaning=DROP, selection=selection)
+
+    return make
+
+
+def wmt14(folder: Path, name: str) -> Corpus:
+    """Makes WMT14, a folder for each pair, by the words of the usual preparations."""
+    words = {
+        "train": ("train",),
+        "validation": ("newstest2013", "valid", "dev"),
+        "test": ("newstest2014", "test"),
+    }
+    patterns = {
+        split: tuple(f"{folder}/{{pair}}/{word}.{{language}}" for word in names)
+        for split, names in words.items()
+    }
+    return PatternFiles(name, patterns, WMT14_LANGUAGES, cleaning=DROP)
+
+
+def multiun(folder: Path, name: str) -> Corpus:
+    """Makes MultiUN of OPUS' Moses files, or of those of the UN Parallel Corpus v1.0.
+
+    Held-out text is the latter's, which is the same in all languages: of its 4,000 lines for
+    development the first 1,000, and the test set. Both directions of a pair have the same draw.
+
+    Source: Chen, Zhang, Fu 2023, section 4.1 and Table 5; Wang et al. 2021, whose public
+    `prepare-multiun.sh` has the files, the draw (`shuf` without a seed) and the 1,000 lines.
+    """
+    patterns = {
+        "train": (
+            f"{folder}/MultiUN.{{pair}}.{{language}}",
+            f"{folder}/{{pair}}/MultiUN.{{pair}}.{{language}}",
+            f"{folder}/{{pair}}/UNv1.0.{{pair}}.{{language}}",
+        ),
+        "validation": (f"{folder}/testsets/devset/UNv1.0.devset.{{language}}",),
+        "test": (f"{folder}/testsets/testset/UNv1.0.testset.{{language}}",),
+    }
+    drawn = dict.fromkeys(english_centric(MULTIUN_LANGUAGES), 2_000_000)
+    selection = Selection(first={"validation": 1000}, drawn=drawn)
+    return PatternFiles(name, patterns, MULTIUN_LANGUAGES, cleaning=DROP, selection=selection)
+
+
+def europarl_devsets(folder: Path, name: str) -> Corpus:
+    """Makes Europarl v7 of statmt.org's files, with the workshops' sets of 2006.
+
+    Source: Chen, Zhang, Fu 2023, section 4.1 and Appendix B: devtest to validate, test to test.
+    """
+    inside = ("", "dev/", "wmt07/devtest/")  # of other archives
+    patterns = {
+        "train": tuple(
+            f"{folder}/{part}europarl-v7.{{pair}}.{{language}}" for part in ("", "training/")
+        ),
+        "validation": tuple(f"{folder}/{part}devtest2006.{{language}}" for part in inside),
+        "test": tuple(f"{folder}/{part}test2006.{{language}}" for part in inside[:2]),
+    }
+    selection = Selection(first=dict.fromkeys(("validation", "test"), 2000))
+    return PatternFiles(
+        name, patterns, EUROPARL_CENTRIC_LANGUAGES, cleaning=DROP, selection=selection
+    )

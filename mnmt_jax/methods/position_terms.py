@@ -1,0 +1,141 @@
+"""The terms of position disentangling, of packed sentences.
+
+C[i, k] is the cosine of what the critic makes of token i's content and of token k's position;
+tokens meet those of their own sentence alone. All is computed in float32 at least, and summed over
+tokens.
+
+Source: Chen, Zhang, Fu 2023 (TPDM), equations 1 and 6 to 12; where these cannot be meant as they
+stand, as docs/methods.md decides: softmaxes have the exp that equations 6 and 9 lack.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from mnmt_jax.model.vectors import precise, unit_vectors
+
+Tokens = Float[Array, "rows length"]
+Vectors = Float[Array, "rows length embed"]
+Ids = Int[Array, "rows length"]
+
+_FAR = -1e9  # a logit that takes no part: finite, so that gradients of rows of padding are too
+
+
+def critic_loss(guesses: Vectors, positions: Vectors, ids: Ids, temperature: float) -> Array:
+    """Computes -sum_i log softmax_k(C[i, k] / t) at k = i: what the critic minimises.
+
+    Args:
+        guesses: of the critic, from contents.
+        positions: of the same tokens.
+        ids: segments; 0 is padding.
+        temperature: t.
+
+    Source: equations 6 and 8.
+    """
+    log_probs = _log_probs(guesses, positions, ids, temperature)
+    return -jnp.where(ids != 0, jnp.diagonal(log_probs, axis1=1, axis2=2), 0.0).sum()
+
+
+def information(guesses: Vectors, positions: Vectors, ids: Ids, temperature: float) -> Tokens:
+    """Bounds what each token's content tells of its position: I of each token, in nats.
+
+    I_j = log p(p_j | h_j) - mean_i log p(p_j | h_i), over the tokens i of the sentence; 0 at
+    padding. May be negative. The mean over positions for one content, CLUB's order, has the same
+    sum, not the same tokens.
+
+    Args:
+        guesses: of the critic, from contents.
+        positions: of the same tokens.
+        ids: segments; 0 is padding.
+        temperature: of the critic's softmax.
+
+    Source: equations 1 and 7.
+    """
+    log_probs = _log_probs(guesses, positions, ids, temperature)
+    meet = _meet(ids)
+    count = jnp.maximum(meet.sum(axis=1), 1).astype(log_probs.dtype)
+    means = jnp.where(meet, log_probs, 0.0).sum(axis=1) / count
+    return jnp.where(ids != 0, jnp.diagonal(log_probs, axis1=1, axis2=2) - means, 0.0)
+
+
+def alignment(
+    positions: Vectors, ids: Ids, places: Ids, temperature: float, *, anchors: Array
+) -> Array:
+    """Computes -sum_j log softmax_k(cos(p_j, anchor_k) / t) at k = the place of j.
+
+    Args:
+        positions: of tokens.
+        ids: segments; 0 is padding.
+        places: of tokens in their sentence, from 0.
+        temperature: t.
+        anchors: [places, embed], one for each place; k goes over those of the sentence.
+
+    Source: equation 9.
+    """
+    own, others = unit_vectors(positions), unit_vectors(anchors)
+    cosines = jnp.einsum("rle,ke->rlk", own, others, precision="highest")
+    lengths = _meet(ids).sum(axis=-1)
+    there = jnp.arange(anchors.shape[0])[None, None] < lengths[..., None]
+    log_probs = jax.nn.log_softmax(jnp.where(there, cosines / temperature, _FAR), axis=-1)
+    found = jnp.take_along_axis(log_probs, places[..., None], axis=-1)[..., 0]
+    return -jnp.where(ids != 0, found, 0.0).sum()
+
+
+def mean_anchors(positions: Vectors, ids: Ids, places: Ids) -> Float[Array, "places embed"]:
+    """Returns for each place the mean over the sentences that have it; 0 where none does.
+
+    Args:
+        positions: of tokens.
+        ids: segments; 0 is padding.
+        places: of tokens in their sentence, from 0.
+
+    Source: equation 9, whose 1 / b is of sentences of one length.
+    """
+    dtype = precise(positions.dtype)
+    weights = jax.nn.one_hot(jnp.where(ids != 0, places, -1), ids.shape[1], dtype=dtype)
+    sums = jnp.einsum("rlk,rle->ke", weights, positions.astype(dtype), precision="highest")
+    return sums / jnp.maximum(weights.sum(axis=(0, 1)), 1.0)[:, None]
+
+
+def relaxed_gates(logits: Tokens, uniform: Tokens, temperature: float) -> Tokens:
+    """Draws gates between 0 and 1 (binary concrete): sigmoid((e + log u - log(1 - u)) / t).
+
+    Args:
+        logits: e.
+        uniform: u, in (0, 1).
+        temperature: t.
+
+    Source: section 3.5, after Paranjape et al. 2020; Maddison et al. 2017, equation 16.
+    """
+    return jax.nn.sigmoid((logits + jnp.log(uniform) - jnp.log1p(-uniform)) / temperature)
+
+
+def gate_divergence(logits: Tokens, prior: float) -> Tokens:
+    """Computes KL(Bernoulli(sigmoid(e)) || Bernoulli(prior)) of each token, in nats.
+
+    Args:
+        logits: e.
+        prior: in (0, 1).
+
+    Source: the "additional training objective" of section 5.1, which the paper does not write.
+    """
+    opened, closed = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    share = jax.nn.sigmoid(logits)
+    return share * (opened - jnp.log(prior)) + (1 - share) * (closed - jnp.log1p(-prior))
+
+
+def _log_probs(
+    guesses: Vectors, positions: Vectors, ids: Ids, temperature: float
+) -> Float[Array, "rows length length"]:
+    """Returns log p(p_k | h_i) at [i, k] where both are of one sentence."""
+    cosines = jnp.einsum(
+        "rie,rke->rik", unit_vectors(guesses), unit_vectors(positions), precision="highest"
+    )
+    return jax.nn.log_softmax(jnp.where(_meet(ids), cosines / temperature, _FAR), axis=-1)
+
+
+def _meet(ids: Ids) -> Bool[Array, "rows length length"]:
+    """Returns which tokens are of one sentence."""
+    return (ids[:, :, None] == ids[:, None, :]) & (ids != 0)[:, :, None]

@@ -1,0 +1,205 @@
+"""Position disentangling as a method: its sizes, who moves what, and what translating keeps of it.
+
+Its terms are held to loops in `tests/parity/test_position_terms.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Mesh, Model
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.position_terms import critic_loss, information
+from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.train import train
+from tests.applied import apply
+from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.unit.test_players import ATOL, assert_close, by_hand, largest, rest_of, updated
+from tests.unit.test_train import stop_after
+
+SIZES = {"layout": "encoder_decoder", "stage_layers": (2, 1)}
+METHOD = TPDM(layer=2)
+GATED = dataclasses.replace(METHOD, gated=True)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("tpdm"))
+
+
+def size(tree) -> int:
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "layer", "backbone", "critic"),
+    [(6, 512, 4, 44_138_496, 3_152_384), (3, 256, 2, 5_529_600, 789_760)],
+    ids=["base", "small"],
+)
+def test_sizes_are_those_of_table_8(layers, width, layer, backbone, critic):
+    """95.696 and 31.046 million: two heads and three norms, without the critic."""
+    sizes = {"embed": width, "mlp": 4 * width, "heads": width // 64, "norm": "post"}
+    model = Model("encoder_decoder", (layers, layers), methods=(TPDM(layer),), **sizes)
+    shapes = parameter_shapes(model, 98_640)
+    assert size(shapes["critic"]) == critic
+    total = size(shapes) - critic
+    assert total == backbone + 98_640 * width + 4 * width**2 + 10 * width
+    assert round(total / 1e6, 3) == {512: 95.696, 256: 31.046}[width]
+
+
+def test_translating_keeps_the_content_alone(cache):
+    """Neither critic nor positions are parameters of prefill, step or the logits."""
+    learner, state, batch, *_ = updated(cache, METHOD, **SIZES)
+    kept = rest_of(state.params)
+    heads = {n: v for n, v in kept["layer_1"]["disentangle"].items() if n != "position"}
+    kept["layer_1"] = kept["layer_1"] | {"disentangle": heads}
+    assert {"content", "content_norm"} == set(heads)
+    given = {n: a[0] for n, a in batch.items()}
+    static = {n: a for n, a in given.items() if n.startswith("source")}
+    prefilled = apply(learner.model, kept, static, beam=2, max_steps=3, method="prefill")
+    step = jax.jit(lambda *given: learner.model.apply({"params": kept}, *given, method="step"))
+    logits, _ = step(jnp.ones((8, 2), jnp.int32), prefilled)
+    assert logits.shape[:2] == (8, 2)
+    found = apply(learner.model, kept, given)
+    np.testing.assert_array_equal(found, apply(learner.model, state.params, given))
+
+
+def test_each_player_moves_its_own(cache):
+    """Without the model's terms, all but the critic and the position's head trains as without."""
+    alone = TPDM(layer=2, information=0.0, alignment=0.0)
+    _, state, _, after, metrics = updated(cache, alone, **SIZES)
+    moved = jax.tree.map(lambda a, b: a - b, after.params, state.params)
+    assert largest(moved["critic"]) > 1e-5
+    assert largest(moved["layer_1"]["disentangle"]["position"]) == 0.0
+    assert "information" not in metrics and metrics["critic"] > 0
+    _, _, _, both, terms = updated(cache, METHOD, **SIZES)
+    assert_close(both.params["critic"], after.params["critic"])  # the terms do not move it
+    assert {"critic", "information", "alignment"} <= set(terms)
+    other = jax.tree.map(lambda a, b: a - b, rest_of(both.params), rest_of(after.params))
+    assert largest(other["layer_1"]["disentangle"]["position"]) > 1e-5
+    assert largest(other["layer_0"]) > 1e-6  # the bound reaches what contents are made of
+
+
+def test_gates_are_drawn_and_logged(cache):
+    _, state, _, after, metrics = updated(cache, GATED, **SIZES)
+    assert 0 < float(metrics["mean_gate"]) < 1 and float(metrics["gate_divergence"]) > 0
+    gates = ("gate_first", "gate_last")
+    heads = state.params["layer_1"]["disentangle"], after.params["layer_1"]["disentangle"]
+    assert all(
+        largest(jax.tree.map(lambda a, b: a - b, heads[0][n], heads[1][n])) > 0 for n in gates
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "layout", "layers", "message"),
+    [
+        (TPDM(3), "encoder_decoder", (2, 2), "TPDM.layer=3"),
+        (TPDM(1), "causal_lm", (2,), "has no source"),
+    ],
+)
+def test_what_it_needs_is_said(method, layout, layers, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        build_model(Model(layout, layers, embed=16, mlp=24, heads=2, methods=(method,)), 20)
+
+
+def test_language_models_are_refused(cache):
+    sizes = {"layout": "masked_lm", "stage_layers": (2,), "methods": (TPDM(2),)}
+    config = make_config(cache, model=sizes)
+    with pytest.raises(UserError, match="layout 'masked_lm' is a language model's; take a"):
+        Learner.from_config(config, 20, make_mesh(Mesh(), jax.devices()[:1]))
+
+
+@pytest.mark.parametrize("layout", ["register", "two_stage"])
+def test_other_layouts_change_the_source_alone(layout):
+    """Our extension: registers and targets do not pass the heads."""
+    stages = (2, 2)[: len(LAYOUTS[layout].stages)]
+    model = Model(layout, stages, embed=16, mlp=24, heads=2, methods=(TPDM(2),))
+    plan = build_model(model, 20).plan
+    ((stage, layer),) = [each for each in plan.layers() if len(each[1]) == 3]
+    assert layer[1].roles == ("source",) and "source" in stage.roles
+
+
+def test_the_bound_is_by_the_critic_that_has_moved(cache):
+    """One update written out, and the same with the players' turns swapped."""
+    learner, state, batch, after, _ = updated(cache, METHOD, **SIZES)
+    turns = learner.turns
+    assert [turn.name for turn in turns] == ["critic", ""]
+    right, swapped = (
+        jax.device_get(by_hand(learner, state, batch, order)) for order in (turns, turns[::-1])
+    )
+    assert_close(after.params, right, ATOL)
+    assert largest(jax.tree.map(jnp.subtract, rest_of(right), rest_of(swapped))) > 50 * ATOL
+
+
+def test_the_update_is_that_of_one_device(cache):
+    """Anchors are of all devices' sentences, and gates draw alike."""
+    _, _, _, expected, expected_metrics = updated(cache, GATED, **SIZES)
+    _, _, _, found, metrics = updated(cache, GATED, Mesh(fsdp=4), **SIZES)
+    assert_close(found.params, expected.params, ATOL)
+    assert metrics.keys() == expected_metrics.keys() >= {"critic", "mean_gate", "alignment"}
+    for name, value in metrics.items():
+        assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+
+
+def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_device):
+    config = trained(cache, GATED, steps=6, dropout=0.1, accumulate=2)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, whole) is None
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+        assert train(config, broken) == "SIGTERM"
+    assert train(config, broken) is None
+    assert_same_training(broken, whole, 6)
+
+
+def trained(cache, method, steps, dropout, accumulate=1):
+    sizes = {**SIZES, "heads": 4, "dropout": dropout, "methods": (method,)}
+    return make_config(
+        cache,
+        model=sizes,
+        optimizer={"learning_rate": 1e-2, "schedule": "constant", "accumulate": accumulate},
+        train={"steps": steps, "log_every": steps // 3, "eval_every": steps, "save_every": steps},
+    )
+
+
+def test_gates_collapse_without_their_prior_alone(cache, tmp_path, one_device):
+    shares = {}
+    for weight in (1.0, 0.0):
+        run, method = tmp_path / str(weight), dataclasses.replace(GATED, gate=weight)
+        train(trained(cache, method, steps=120, dropout=0.0), run)
+        shares[weight] = records(run)[-1]["mean_gate"]
+    assert 0.3 < shares[1.0] < 0.6  # the prior is 0.4
+    assert min(shares[0.0], 1 - shares[0.0]) < 0.05
+
+
+def test_terms_of_bfloat16_states_are_of_float32():
+    """Cosines in bfloat16 are wrong by a hundredth, logits by twenty times that."""
+    rng = np.random.default_rng(0)
+    guesses, positions = jnp.asarray(rng.standard_normal((2, 1, 12, 64)), jnp.bfloat16)
+    ids, sizes = jnp.ones((1, 12), jnp.int32), (jnp.float32, jnp.bfloat16)
+    for term in (critic_loss, information):
+        exact, found = (
+            term(*(s.astype(d) for s in (guesses, positions)), ids, 0.05) for d in sizes
+        )
+        assert found.dtype == jnp.float32
+        np.testing.assert_array_equal(found, exact)
+    unit = [s / jnp.linalg.norm(s, axis=-1, keepdims=True) for s in (guesses, positions)]
+    assert unit[0].dtype == jnp.bfloat16
+    wide = [s.astype(jnp.float32) for s in (guesses, positions)]
+    wide = [s / jnp.linalg.norm(s, axis=-1, keepdims=True) for s in wide]
+    rounded, true = (jnp.einsum("rie,rke->rik", *pair) / 0.05 for pair in (unit, wide))
+    error = jnp.abs(rounded.astype(jnp.float32) - true).max()
+    assert 0.01 < error < 1
+    assert jnp.abs(rounded.astype(jnp.float32) - true).mean() > 1e-3
