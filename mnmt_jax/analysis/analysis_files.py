@@ -19,7 +19,7 @@ FORMAT = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
 _JSON, _PAGE = "analysis.json", "analysis.html"
 # What an analysis is of; the same again may be replaced.
-_OWN = ("analysis", "run", "parameters", "task")
+_OWN = ("analysis", "run", "parameters", "task", "others", "read_directions")
 
 
 def check_analysis_folder(output: str | Path) -> None:
@@ -35,11 +35,11 @@ def check_analysis_folder(output: str | Path) -> None:
 
 
 def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
-    """Refuses to replace a finished analysis of another kind, run or task.
+    """Refuses to replace a finished analysis of another kind, run, task or directions.
 
     Args:
         output: folder that `check_analysis_folder` has passed.
-        facts: of the analysis to make; those of `_OWN` are compared.
+        facts: of the analysis to make; those of `_OWN` are compared that both have.
 
     Raises:
         UserError: if there is one; what earlier versions did not write is not compared.
@@ -48,8 +48,8 @@ def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
     if not path.is_file() or not path.stat().st_size:
         return
     document = read_object(path, remedy="replace it with --overwrite")
-    found = {name: document[name] for name in _OWN if name in document}
-    wanted = {name: facts.get(name) for name in found}
+    found = {name: document[name] for name in _OWN if name in document and name in facts}
+    wanted = {name: facts[name] for name in found}
     if changes := differing(found, wanted):
         raise UserError(
             f"--output={output}: holds a finished analysis of something else "

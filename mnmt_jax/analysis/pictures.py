@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from mnmt_jax.analysis.attribution import OUTPUTS
+from mnmt_jax.analysis.page_parts import (
+    Facts,
+    charts,
+    direction_name,
+    muted,
+    percent,
+    plain_table,
+    three_digits,
+)
+from mnmt_jax.analysis.state_pictures import STATE_SECTIONS
 from mnmt_jax.evaluation.chart import bar_chart
 from mnmt_jax.evaluation.heat_map import value_map
 from mnmt_jax.evaluation.markup import Html, language_name, tag, text_in
 from mnmt_jax.evaluation.page import fold, section
 from mnmt_jax.evaluation.table import format_score
-
-Facts = Mapping[str, Any]
 
 _OPEN_MAPS = 2  # sentences whose maps are unfolded
 _COMPONENTS = {
@@ -53,6 +60,7 @@ def draw(facts: Facts) -> list[Html]:
         "attention": _attention,
         "ablation": _ablation,
         "scales": _scales,
+        **STATE_SECTIONS,
     }
     told = f"Layout {facts['layout']}, {facts['checkpoint']}."
     if facts.get("task"):
@@ -61,40 +69,23 @@ def draw(facts: Facts) -> list[Html]:
     return [header, *sections[facts["analysis"]](facts)]
 
 
-def _muted(text: str) -> Html:
-    return tag("p", text, class_="muted")
-
-
-def _names(direction: Facts) -> str:
-    return f"{language_name(direction['source'])} → {language_name(direction['target'])}"
-
-
-def _plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in header]))
-    body = [
-        tag("tr", tag("th", first, scope="row"), [tag("td", text) for text in rest])
-        for first, *rest in rows
-    ]
-    return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")
-
-
 # Attribution
 
 
 def _attribution(facts: Facts) -> Iterator[Html]:
     yield section(
         "Means over target tokens",
-        _muted("; ".join(f"{name}: {text}" for name, text in _COMPONENTS.items())),
-        _muted(_SIGNED),
+        muted("; ".join(f"{name}: {text}" for name, text in _COMPONENTS.items())),
+        muted(_SIGNED),
         tag("div", _mean_maps(facts, "signed"), class_="maps"),
-        _muted(_ABSOLUTE),
+        muted(_ABSOLUTE),
         tag("div", _mean_maps(facts, "absolute"), class_="maps"),
-        _muted(f"{facts['nodes']} Gauss-Legendre nodes; {_largest_error(facts)}"),
+        muted(f"{facts['nodes']} Gauss-Legendre nodes; {_largest_error(facts)}"),
     )
     for direction in facts["directions"]:
         branch = "" if direction["branch"] else " (the target language has no branch)"
         maps = [_token_maps(sentence) for sentence in direction["sentences"]]
-        yield section(f"{_names(direction)}{branch}", *maps)
+        yield section(f"{direction_name(direction)}{branch}", *maps)
 
 
 def _largest_error(facts: Facts) -> str:
@@ -117,8 +108,8 @@ def _mean_maps(facts: Facts, kind: str) -> list[Html]:
         layers = direction["layers"]
         columns = [f"layer {layer['layer']}" for layer in layers]
         rows = [(name, [float(layer[kind][name]) for layer in layers]) for name in OUTPUTS]
-        caption = f"{_names(direction)}, {kind}"
-        maps.append(value_map(caption, columns, rows, largest=largest, write=_three))
+        caption = f"{direction_name(direction)}, {kind}"
+        maps.append(value_map(caption, columns, rows, largest=largest, write=three_digits))
     return maps
 
 
@@ -129,12 +120,10 @@ def _token_maps(sentence: Facts) -> Html:
         largest = max((abs(value) for row in signed.values() for value in row), default=0.0)
         rows = list(signed.items())
         caption = f"layer {layer['layer']}"
-        maps.append(value_map(caption, sentence["tokens"], rows, largest=largest, write=_three))
+        maps.append(
+            value_map(caption, sentence["tokens"], rows, largest=largest, write=three_digits)
+        )
     return tag("div", tag("p", sentence["target"]), maps)
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}"
 
 
 # Attention
@@ -144,7 +133,7 @@ def _attention(facts: Facts) -> Iterator[Html]:
     heads = "each head" if facts["by_head"] else f"mean of {facts['heads']} heads"
     yield section(
         "Attention weights",
-        _muted(
+        muted(
             f"Percent, {heads}; a row is a query, a column a key. What a query may not see is 0."
         ),
     )
@@ -158,7 +147,7 @@ def _attention(facts: Facts) -> Iterator[Html]:
             ]
             maps = tag("div", [_head_maps(m, sentence) for m in sentence["maps"]], class_="maps")
             parts.append(fold(summary, *texts, maps, unfolded=number < _OPEN_MAPS))
-        yield section(_names(direction), *parts)
+        yield section(direction_name(direction), *parts)
 
 
 def _head_maps(one: Facts, sentence: Facts) -> list[Html]:
@@ -173,12 +162,8 @@ def _head_maps(one: Facts, sentence: Facts) -> list[Html]:
     for number, head in enumerate(heads, start=1):
         caption = f"{title}, head {number}" if weights.ndim == 3 else title
         rows = list(zip(tokens[one["query"]], head.tolist(), strict=True))
-        maps.append(value_map(caption, columns, rows, largest=1.0, write=_percent))
+        maps.append(value_map(caption, columns, rows, largest=1.0, write=percent))
     return maps
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}"
 
 
 # Ablation
@@ -205,8 +190,8 @@ def _ablation(facts: Facts) -> Iterator[Html]:
         rows.append(cells)
     yield section(
         "With and without language branches",
-        _muted("Means over directions, percent; rows numbered as in the paper's Table 9."),
-        _plain_table(header, rows),
+        muted("Means over directions, percent; rows numbered as in the paper's Table 9."),
+        plain_table(header, rows),
     )
     yield section("Every direction", _ablated_directions(facts["directions"]))
 
@@ -216,7 +201,7 @@ def _ablated_directions(directions: Sequence[Facts]) -> Html:
     header = ["direction", "", "references", "BLEU with", "without", "chrF++ with", "without"]
     rows = []
     for direction in directions:
-        name, own = _names(direction), {direction["target"]: direction}
+        name, own = direction_name(direction), {direction["target"]: direction}
         for code, found in (own | direction["against"]).items():
             scores = [
                 format_score(found[branches][metric])
@@ -224,7 +209,7 @@ def _ablated_directions(directions: Sequence[Facts]) -> Html:
                 for branches in ("on", "off")
             ]
             rows.append([name, kinds[direction["supervised"]], code, *scores])
-    return _plain_table(header, rows)
+    return plain_table(header, rows)
 
 
 # Scales
@@ -238,13 +223,9 @@ def _scales(facts: Facts) -> Iterator[Html]:
         for layer in facts["layers"]
     ]
     largest = max((abs(value) for _, values in rows for value in values), default=0.0)
-    table = value_map("t", list(mean), rows, largest=largest, write=_three)
+    table = value_map("t", list(mean), rows, largest=largest, write=three_digits)
     told = "Languages in the vocabulary's order."
     if facts["without"]:
         told += f" Without a branch: {', '.join(map(language_name, facts['without']))}."
-    yield section("Scales of the language branches", _muted(told), _charts(chart))
+    yield section("Scales of the language branches", muted(told), charts(chart))
     yield section("By layer", table)
-
-
-def _charts(chart: Html) -> Html:
-    return tag("div", chart, class_="charts")

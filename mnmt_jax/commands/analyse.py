@@ -1,13 +1,22 @@
-"""Analyses a model: attribution, attention maps, ablation and scales of language branches."""
+"""Analyses a model: attention, language branches, and what its states hold of each layer."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mnmt_jax.commands.analyse_states import OF_SEVERAL, STATE_KINDS, of_states
+from mnmt_jax.commands.analysis_inputs import (
+    benchmark_of,
+    directions_of,
+    forced_sentences,
+    layer_numbers,
+    origin,
+    own_output,
+)
 from mnmt_jax.commands.arguments import (
     CommandParser,
     add_beam_size,
@@ -16,38 +25,38 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
     positive,
+    seed,
 )
 from mnmt_jax.commands.corpus_arguments import (
     add_own_files,
-    benchmark_corpus,
     check_limit,
     listed_directions,
     refuse_flags,
-    split_list,
 )
-from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
 
-if TYPE_CHECKING:
-    from mnmt_jax.analysis.forced import Forced
-    from mnmt_jax.config.sections import Config
-    from mnmt_jax.decoding.translator import Translator
-    from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.languages import Direction
-
 # Kind of analysis -> sentences per direction by default (0: all), and the flags that are its own.
-_LIMITS = {"attribution": 8, "attention": 1, "ablation": 0, "scales": 0}
+_LIMITS = {"attribution": 8, "attention": 1, "ablation": 0, "scales": 0, **STATE_KINDS}
+_OF_SENTENCES = tuple(kind for kind in _LIMITS if kind != "scales")
 _OWN_FLAGS = {
-    "layers": ("attribution", "attention"),
-    "targets": ("attribution", "attention"),
+    "layers": ("attribution", "attention", *STATE_KINDS),
+    "targets": ("attribution", "attention", "alignment"),
     "nodes": ("attribution",),
     "by_head": ("attention",),
     "supervised_targets": ("ablation",),
-    "beam_size": ("attribution", "attention", "ablation"),
-    "limit": ("attribution", "attention", "ablation"),
-    "directions": ("attribution", "attention", "ablation"),
-    "task": ("attribution", "attention", "ablation"),
-    "input": ("attribution", "attention"),
+    "beam_size": ("attribution", "attention", "ablation", "alignment"),
+    "limit": _OF_SENTENCES,
+    "directions": _OF_SENTENCES,
+    "task": _OF_SENTENCES,
+    "input": ("attribution", "attention", "alignment"),
+    "trained_on": ("probe",),
+    "classifier": ("probe",),
+    "updates": ("probe",),
+    "min_count": ("probe",),
+    "seed": ("probe", "states"),
+    "points": ("states",),
+    "roles": ("states",),
+    "perplexity": ("states",),
 }
 _CORPUS_FLAGS = ("parallel", "tsv", "bitext", "languages", "splits")
 
@@ -58,14 +67,20 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "kind",
         choices=tuple(_LIMITS),
-        help="attribution and ablation of language branches, their scales, or attention maps",
+        help="attribution and ablation of language branches, their scales, attention maps, or what "
+        "states hold: docs/analysis.md",
     )
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--run",
+        required=True,
+        action="append",
+        help="directory of a trained or imported model; probe and svcca take it more than once",
+    )
     parser.add_argument("--output", required=True, help="folder of analysis.json and analysis.html")
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a finished analysis of another kind, run or task",
+        help="replace a finished analysis of another kind, run, task or directions",
     )
     sentences = parser.add_argument_group("sentences")
     sentences.add_argument(
@@ -78,8 +93,9 @@ def make_parser() -> CommandParser:
     sentences.add_argument(
         "--limit",
         type=int,
-        help="sentences per direction, 0: all; default: of a task 8 for attribution, 1 for "
-        "attention; else 0",
+        help="sentences per direction, 0: all; default: "
+        + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
+        + "; else 0",
     )
     sentences.add_argument("--input", help="UTF-8 text to read in the place of --task")
     sentences.add_argument("--source", help="code of the language of --input")
@@ -90,7 +106,11 @@ def make_parser() -> CommandParser:
         help="what the target is forced to be; default: reference, for --input the model's output",
     )
     drawn = parser.add_argument_group("what is drawn")
-    drawn.add_argument("--layers", metavar="LIST", help="counted from 1, e.g. 8,9; default: all")
+    drawn.add_argument(
+        "--layers",
+        metavar="LIST",
+        help="counted from 1, e.g. 8,9, of states 0 for the embeddings; default: all",
+    )
     drawn.add_argument(
         "--nodes",
         type=positive,
@@ -105,11 +125,46 @@ def make_parser() -> CommandParser:
         help="of source languages, the language whose references zero-shot output is scored by "
         "besides, e.g. it-nl,nl-de; default: those the run was trained on",
     )
+    _add_state_flags(parser)
     add_beam_size(parser)
-    add_step(parser)
+    add_step(parser, "; probe and svcca take several, e.g. 1000,2000")
     add_own_files(parser)
     add_configuration(parser)
     return parser
+
+
+def _add_state_flags(parser: CommandParser) -> None:
+    """Adds the flags of the kinds that read states."""
+    group = parser.add_argument_group("what is read of states")
+    group.add_argument(
+        "--trained_on",
+        choices=("validation", "test"),
+        help="split whose sources a probe is trained on, all but a tenth; test: that tenth is what "
+        "it is tested on; default: validation, tested on the test split",
+    )
+    group.add_argument(
+        "--classifier",
+        choices=("mlp", "linear"),
+        help="of a probe: one hidden layer as wide as the states (default), or none",
+    )
+    group.add_argument("--updates", type=positive, help="of a probe's training; default: 2000")
+    group.add_argument(
+        "--min_count",
+        type=positive,
+        help="tokens that a type must have to count among a probe's types; default: 5",
+    )
+    group.add_argument("--seed", type=seed, help="of a probe or of t-SNE; default: 0")
+    group.add_argument(
+        "--points",
+        choices=("sentences", "tokens"),
+        help="what t-SNE places: means of sentences (default), or tokens drawn from them",
+    )
+    group.add_argument(
+        "--roles",
+        metavar="LIST",
+        help="whose states t-SNE places, of source, register, target; default: all there are",
+    )
+    group.add_argument("--perplexity", type=positive, help="of t-SNE; default: 30")
 
 
 def main() -> None:
@@ -126,6 +181,7 @@ def main() -> None:
         "attention": _of_sentences,
         "ablation": _ablation,
         "scales": _scales,
+        **dict.fromkeys(STATE_KINDS, of_states),
     }[flags.kind](flags, gin_files, bindings)
     page = write_analysis(flags.output, made, page_title(made), draw(made))
     print(f"Page: {page}", file=sys.stderr)
@@ -137,6 +193,11 @@ def _check_flags(flags: argparse.Namespace) -> None:
     Raises:
         UserError: if there are any, or some are missing.
     """
+    flags.runs = flags.run
+    flags.run = flags.runs[0]
+    if len(flags.runs) > 1 and flags.kind not in OF_SEVERAL:
+        raise UserError(f"analyse {flags.kind} is of one --run; leave the others out")
+    _check_names(flags.runs)
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
             refuse_flags(flags, [flag], f"analyse {flags.kind}")
@@ -159,6 +220,23 @@ def _check_flags(flags: argparse.Namespace) -> None:
     check_limit(flags.limit)
 
 
+def _check_names(runs: Sequence[str]) -> None:
+    """Refuses runs whose folders have the same name.
+
+    Raises:
+        UserError: if there are any.
+    """
+    named: dict[str, str] = {}
+    for run in runs:
+        name = Path(run).resolve().name
+        if name in named:
+            raise UserError(
+                f"--run={run}: is called '{name}' like --run={named[name]}, and figures are told "
+                "apart by that; give one of the folders another name"
+            )
+        named[name] = run
+
+
 def _of_sentences(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
@@ -169,20 +247,20 @@ def _of_sentences(
     from mnmt_jax.analysis.forced import in_float32
     from mnmt_jax.decoding.translator import Translator
 
-    layers = _numbers(flags.layers)
+    layers = layer_numbers(flags.layers)
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     system = in_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
-    origin = _origin(flags, translator.config, translator.identity, f"step {translator.step}")
-    every = _forced(flags, translator)
+    told = origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    every = forced_sentences(flags, translator)
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         found = attributions(system, every, longest, layers, flags.nodes or NODES)
     else:
         found = attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
-    targets = "output" if _own_output(flags) else "reference"
-    return {**origin, "targets": targets, **found}
+    targets = "output" if own_output(flags) else "reference"
+    return {**told, "targets": targets, **found}
 
 
 def _scales(
@@ -194,8 +272,8 @@ def _scales(
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     system = translator.system
-    origin = _origin(flags, translator.config, translator.identity, f"step {translator.step}")
-    return {**origin, **branch_scales(system.model, system.params)}
+    told = origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    return {**told, **branch_scales(system.model, system.params)}
 
 
 def _ablation(
@@ -225,9 +303,9 @@ def _ablation(
         for switch in (ON, OFF)
     )
     ablated = Ablated(on, off, languages)
-    origin = _origin(flags, on.config, on.identity, on.decoding["checkpoint"])
-    benchmark = _benchmark(flags, ablated.languages)
-    directions = _directions(flags.directions, benchmark, ablated.on.supervised)
+    told = origin(flags, on.config, on.identity, on.decoding["checkpoint"])
+    benchmark = benchmark_of(flags, ablated.languages)
+    directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
     if flags.supervised_targets:
         pairs = listed_directions(flags.supervised_targets, ablated.languages)
         targets = supervised_targets(pairs, pairs)
@@ -241,98 +319,4 @@ def _ablation(
         targets=targets,
         overwrite=flags.overwrite,
     )
-    return {**origin, "decoding": dict(on.decoding), **found}
-
-
-def _origin(
-    flags: argparse.Namespace, config: Config, identity: Mapping[str, Any], checkpoint: str
-) -> dict[str, Any]:
-    """Returns the facts of what is analysed.
-
-    Raises:
-        UserError: if a finished analysis of something else would be replaced.
-    """
-    from mnmt_jax.analysis.analysis_files import check_finished
-
-    task = Path(flags.input).name if flags.input else flags.task
-    facts = {
-        "analysis": flags.kind,
-        "run": Path(flags.run).resolve().name,
-        "parameters": identity["parameters"],
-        "layout": config.model.layout,
-        "checkpoint": checkpoint,
-        **({"task": task} if task else {}),
-    }
-    if not flags.overwrite:
-        check_finished(flags.output, facts)
-    return facts
-
-
-def _own_output(flags: argparse.Namespace) -> bool:
-    return bool(flags.input) or flags.targets == "output"
-
-
-def _forced(flags: argparse.Namespace, translator: Translator) -> list[Forced]:
-    """Returns the sentences that the flags name."""
-    from mnmt_jax.analysis.forced import force
-    from mnmt_jax.runs.run_directory import RunDirectory
-
-    if flags.input:
-        lines = list(read_lines(flags.input, [] if flags.on_bad_line == "drop" else None))
-        pair = (flags.source, flags.target)
-        found = [force(translator, pair, lines[: flags.limit or None], None, flags.beam_size)]
-    else:
-        benchmark = _benchmark(flags, translator.languages)
-        trained = RunDirectory.open(flags.run).trained_directions()
-        found = []
-        for pair in _directions(flags.directions, benchmark, trained):
-            texts = benchmark.texts(pair)
-            references = None if _own_output(flags) else texts.references
-            found.append(force(translator, pair, texts.sources, references, flags.beam_size))
-    kept = [forced for forced in found if forced.examples]
-    if not kept:
-        raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
-    return kept
-
-
-def _benchmark(flags: argparse.Namespace, languages: Sequence[str]) -> Benchmark:
-    """Returns the test sentences of a task in the languages of the model."""
-    from mnmt_jax.evaluation.benchmark import Benchmark
-
-    corpus, wanted = benchmark_corpus(flags)
-    kept = [code for code in wanted if code in languages]
-    return Benchmark(flags.task, corpus, languages=kept, limit=flags.limit, candidates=languages)
-
-
-def _directions(
-    text: str | None, benchmark: Benchmark, trained: frozenset[Direction] | None
-) -> tuple[Direction, ...]:
-    """Returns the directions that a flag names.
-
-    Raises:
-        UserError: if one of a list has no test sentences, or a word leaves none.
-    """
-    from mnmt_jax.evaluation.benchmark import WHICH, choose_directions
-
-    if text is None or text in WHICH or "-" not in text:
-        return choose_directions(benchmark.directions, text or "all", trained)
-    languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    found = listed_directions(text, languages, f"; or write {', '.join(WHICH)}")
-    if missing := [pair for pair in found if pair not in benchmark.directions]:
-        raise UserError(
-            f"--directions: task '{benchmark.task}' has no test sentences for "
-            f"{'-'.join(missing[0])}"
-        )
-    return found
-
-
-def _numbers(text: str | None) -> list[int]:
-    """Returns the layers of a list.
-
-    Raises:
-        UserError: if an item is no number from 1.
-    """
-    try:
-        return [positive(item) for item in split_list(text)]
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"--layers={text}: {error}") from error
+    return {**told, "decoding": dict(on.decoding), **found}

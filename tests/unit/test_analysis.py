@@ -222,6 +222,24 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
         ("attention", [TASK, "--layers=0"], "--layers=0: '0' must be a whole number"),
         ("attention", [TASK, "--layers=9"], "--layers: the model has 3 layers, not 9"),
         ("attribution", [TASK, "--layers=1"], "--layers: layer 1 has no branches .* from 2, 3"),
+        ("attention", [TASK, "--run=x"], "analyse attention is of one --run; leave the others out"),
+        ("attention", [TASK, "--updates=3"], "--updates does not apply to analyse attention"),
+        ("states", [TASK, "--targets=output"], "--targets does not apply to analyse states"),
+        (
+            "states",
+            [TASK, "--roles=register"],
+            "--roles: layout 'encoder_decoder' has no register;",
+        ),
+        ("states", [TASK, "--step=0,0"], "--step=0,0: analyse states is of one checkpoint"),
+        ("probe", ["--input=x"], "--input does not apply to analyse probe"),
+        ("probe", [TASK], "--directions=zero_shot: the run does not say .* --trained_on=test"),
+        (
+            "probe",
+            [TASK, "--layers=3", "--directions=all"],
+            "no source states after layer 3; choose",
+        ),
+        ("retrieval", [TASK, "--directions=en-de"], "'cldr_quickstart': no two of the languages"),
+        ("similarity", [TASK, "--layers=-1"], "--layers=-1: '-1' must be a whole number"),
         ("attention", [TASK, "--directions=en-xx"], "--directions: 'en-xx' has 'xx', which is"),
         ("attention", [TASK, "--directions=some"], "--directions=some must be one of all, super"),
         (
@@ -235,6 +253,34 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_probe_is_not_tested_on_what_it_learned(runs, tmp_path):
+    for code in ("en", "de"):
+        (tmp_path / f"lines.{code}").write_text(f"one {code}\ntwo {code}\n", encoding="utf-8")
+    own = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
+    given = ["--run", runs / "layers", "--directions=all", *own]
+    with pytest.raises(UserError, match="^task 'mine': validation and test sentences are the same"):
+        command("analyse", "probe", "--output", tmp_path / "x", *given)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_probe_of_checkpoints_is_drawn_by_step():
+    """Figure 1 (right) of the TPDM paper; one of two runs is not."""
+    found = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
+
+    def subject(run, step, accuracy):
+        place = {"role": "source", "layer": 1, "ended": False, "classes": {"all": found}}
+        places = [place | {"accuracy": accuracy, "held_out": None}]
+        return {"run": run, "checkpoint": f"step {step}", "places": places}
+
+    facts = {"analysis": "probe", "run": "r", "layout": "prefix", "checkpoint": "step 20"}
+    facts |= {"probe": {"hidden": True, "updates": 3}, "least": 5, "learned_from": "validation"}
+    facts |= {"tested_on": "test", "subjects": [subject("r", 20, 0.5), subject("r", 9, 0.25)]}
+    drawn = "".join(draw(facts))
+    assert "Accuracy by step" in drawn and "layer 1: 0.500" in drawn  # the last step's value
+    facts["subjects"][1]["run"] = "other"
+    assert "Accuracy by step" not in "".join(draw(facts))
 
 
 def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
@@ -266,6 +312,7 @@ def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypat
 
 def test_an_analysis_is_known_by_its_facts(tmp_path):
     facts = {"analysis": "attention", "run": "r", "parameters": 2**32 - 1, "task": "t"}
+    facts["others"] = [{"run": "s", "step": "newest"}]
     check_finished(tmp_path, facts)
     write_analysis(tmp_path, {**facts, "layers": [1]}, "title", [])
     check_finished(tmp_path, {**facts, "layers": [2]})

@@ -1,0 +1,82 @@
+"""Points on a plane as inline SVG: a colour per group, a shape per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mnmt_jax.evaluation.markup import Html, tag
+
+_SIZE, _EDGE, _RADIUS = 420, 12, 3.2
+_SHAPES = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points of one colour and shape.
+
+    Attributes:
+        label: for the legend and for those who cannot see the chart.
+        points: (x, y).
+        colour: number of the colour, from 0.
+        shape: 0 is a circle, 1 a square, 2 a triangle; further ones begin again.
+    """
+
+    label: str
+    points: Sequence[Sequence[float]]
+    colour: int
+    shape: int
+
+
+def scatter_chart(title: str, groups: Sequence[Group]) -> Html:
+    """Draws groups of points; the axes mean nothing and are not drawn.
+
+    Args:
+        title: caption.
+        groups: with at least one point in all.
+    """
+    every = [point for group in groups for point in group.points]
+    xs, ys = [x for x, _ in every], [y for _, y in every]
+    span = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
+    unit = (_SIZE - 2 * _EDGE) / span
+    colours = 1 + max(group.colour for group in groups)
+    parts = []
+    for group in groups:
+        marks = [
+            _mark(group.shape, _EDGE + (x - min(xs)) * unit, _SIZE - _EDGE - (y - min(ys)) * unit)
+            for x, y in group.points
+        ]
+        parts.append(tag("g", tag("title", group.label), marks, style=_style(group, colours)))
+    drawing = tag(
+        "svg",
+        parts,
+        viewBox=f"0 0 {_SIZE} {_SIZE}",
+        role="img",
+        aria_label=f"{title}: points of {len(groups)} groups, which the legend names",
+    )
+    return tag("figure", tag("figcaption", title), drawing)
+
+
+def scatter_legend(groups: Sequence[Group]) -> Html:
+    """Draws what the groups of charts are called."""
+    colours = 1 + max(group.colour for group in groups)
+    items = []
+    for group in groups:
+        mark = tag("g", _mark(group.shape, 6, 6), style=_style(group, colours))
+        swatch = tag("svg", mark, viewBox="0 0 12 12", style="width:12px", aria_hidden="true")
+        box = "display:inline-flex;gap:.4em;align-items:center"
+        items.append(tag("span", swatch, tag("span", group.label), style=box))
+    return tag("div", items, class_="legend")
+
+
+def _style(group: Group, colours: int) -> str:
+    hue = round(360 * group.colour / colours)
+    return f"fill:hsl({hue} 65% 48%);fill-opacity:.75"
+
+
+def _mark(shape: int, x: float, y: float) -> Html:
+    kind, r = shape % _SHAPES, _RADIUS
+    if kind == 0:
+        return tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{r}")
+    corners = [(-r, -r), (r, -r), (r, r), (-r, r)] if kind == 1 else [(0, -r), (r, r), (-r, r)]
+    return tag("polygon", points=" ".join(f"{x + a:.1f},{y + b:.1f}" for a, b in corners))

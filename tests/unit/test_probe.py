@@ -1,0 +1,375 @@
+"""Probes of positions: what they can learn and cannot, their counts by hand, and what they keep."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+from lxml import html
+
+from mnmt_jax.analysis import probe as probing
+from mnmt_jax.analysis.analysis_files import write_analysis
+from mnmt_jax.analysis.forced import Forced
+from mnmt_jax.analysis.layer_states import state_places
+from mnmt_jax.analysis.pictures import draw
+from mnmt_jax.analysis.probe import (
+    ByType,
+    Probe,
+    by_type,
+    class_accuracy,
+    gains,
+    held_out,
+    predict,
+    probed,
+    train_probe,
+)
+from mnmt_jax.analysis.probe_facts import Subject, probe_facts
+from mnmt_jax.analysis.probe_features import Features
+from mnmt_jax.analysis.token_classes import classes_of, classes_of_id
+from mnmt_jax.commands import analyse_states
+from mnmt_jax.commands.analyse import make_parser
+from mnmt_jax.commands.analysis_inputs import check_same_sentences, sentences_read, source_texts
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.objective import States
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.modules import sinusoid
+from mnmt_jax.model.sublayers import make_plan
+from tests.run_commands import command
+from tests.sample_batches import small_config
+from tests.unit.made_text import vocabulary
+
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # of optax
+
+EMBED, LONGEST = 16, 12
+QUICK = Probe(updates=300, batch=128, learning_rate=1e-2)
+
+
+def tokens(count: int, seed: int):
+    """Positions, and what a model's own sinusoids make of them below noise."""
+    rng = np.random.default_rng(seed)
+    positions = rng.integers(0, LONGEST, count).astype(np.int32)
+    rows = np.asarray(sinusoid(positions[None], EMBED, 100.0))[0]
+    return positions, (rows + 0.1 * rng.normal(size=rows.shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_positions_are_read_off_sinusoids_and_chance_off_shuffled_labels(hidden):
+    learned, states = tokens(2000, 0)
+    told, others = tokens(400, 1)
+    probe = Probe(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
+    params = train_probe(states, learned, LONGEST, probe)
+    assert [layer["weight"].shape for layer in params] == (
+        [(EMBED, EMBED)] * hidden + [(EMBED, LONGEST)]
+    )
+    assert (predict(params, others) == told).mean() > 0.95
+    shuffled = np.random.default_rng(2).permutation(learned)
+    params = train_probe(states, shuffled, LONGEST, probe)
+    assert (predict(params, others) == told).mean() < 2 / LONGEST
+
+
+def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
+    """On separable states both have the same signs: an independent fit tells the same."""
+    positions, states = tokens(600, 3)
+    params = train_probe(states, positions, LONGEST, Probe(False, 400, 600, 1e-2))
+    targets = np.eye(LONGEST)[positions]
+    weight, bias = np.zeros((EMBED, LONGEST)), np.zeros(LONGEST)
+    for _ in range(2000):
+        logits = states @ weight + bias
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        step = (shares - targets) / len(states)
+        weight -= 2.0 * states.T @ step
+        bias -= 2.0 * step.sum(axis=0)
+    expected = (states @ weight + bias).argmax(axis=1)
+    assert (predict(params, states) == expected).mean() > 0.99
+
+
+def test_a_tenth_of_the_texts_is_held_out_whole():
+    texts = np.repeat(np.arange(20), np.arange(1, 21))
+    out = held_out(texts, 0)
+    assert len(set(texts[out])) == 2 and set(texts[out]).isdisjoint(texts[~out])
+    assert (held_out(texts, 0) == out).all() and (held_out(texts, 1) != out).any()
+    assert not held_out(np.zeros(4, int), 0).any()  # one text is learned from
+    assert held_out(np.array([3, 3, 8]), 0).sum() in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("piece", "classes"),
+    [
+        ("▁Haus", {"capital", "Latin"}),
+        ("haus", {"Latin"}),
+        ("▁Москва", {"capital", "Cyrillic"}),
+        ("كتاب", {"Arabic"}),
+        ("中文", {"Han"}),
+        ("ひ", {"Hiragana"}),
+        ("▁12", {"number"}),
+        ("٣", {"number"}),
+        ("²", set()),
+        ("...", {"punctuation"}),
+        ("▁€,", {"punctuation"}),
+        ("a1", {"Latin"}),
+        ("Aж", {"capital"}),
+        ("▁", set()),
+        ("'s", {"Latin"}),
+        ("人々", {"Han"}),
+        ("々", {"Han"}),
+        ("カー", {"Katakana"}),
+        ("らー", {"Hiragana"}),
+        ("ー", set()),
+        ("ｶﾅ", {"Katakana"}),
+        ("Ａｂ", {"capital", "Latin"}),
+        ("ª", {"Latin"}),
+        ("µ", set()),
+        ("▁µm", {"Latin"}),
+        ("<0xE2>", set()),
+        ("<0xE2>x", {"Latin"}),
+    ],
+)
+def test_classes_of_pieces_by_hand(piece, classes):
+    assert classes_of(piece) == classes
+
+
+def test_classes_of_ids():
+    known = vocabulary()
+    found = [set(classes_of_id(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
+    assert found == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
+    piece = known.encode("Haus")[0]
+    assert classes_of_id(known, piece) == classes_of(known.tokens([piece])[0]) != frozenset()
+
+
+CLASSES = {3: frozenset("a"), 5: frozenset("ab"), 7: frozenset()}
+
+
+def test_accuracy_by_type_and_class_by_hand():
+    ids = np.array([5, 3, 3, 7, 5, 3, 3])
+    right = np.array([1, 1, 0, 1, 1, 1, 1], bool)
+    types = by_type(ids, right)
+    assert types.ids.tolist() == [3, 5, 7] and types.counts.tolist() == [4, 2, 1]
+    assert types.accuracy.tolist() == [0.75, 1, 1]
+    found = class_accuracy(types, CLASSES, 2)
+    assert list(found) == ["all", "a", "b"]
+    assert found["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
+    assert found["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
+    assert found["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
+    assert class_accuracy(types, CLASSES, 3)["b"]["macro"] is None
+
+
+def test_gains_are_of_the_second_over_the_first():
+    ids, counts = np.array([3, 5, 7]), np.array([4, 2, 1])
+    first = ByType(ids, counts, np.array([0.5, 0.5, 0.0]))
+    second = ByType(ids, counts, np.array([0.75, 0.5, 1.0]))
+    found = gains(first, second, CLASSES, 1)
+    assert (found["types"], found["gained"]) == (3, 2)
+    assert found["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
+    assert found["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
+    found = gains(first, second, CLASSES, 2)  # the rare type counts nowhere
+    assert (found["types"], found["gained"]) == (2, 1)
+    assert found["classes"]["a"] == {"all": 100, "gained": 100}
+    assert gains(second, first, CLASSES, 1)["gained"] == 0
+
+
+def test_gains_are_of_the_types_of_both():
+    """Another instruction has other tags, and so other ids, at other places among them."""
+    first = ByType(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
+    second = ByType(np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1]))
+    found = gains(first, second, CLASSES, 1)
+    assert (found["types"], found["gained"]) == (2, 1)
+    assert found["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
+    found = gains(first, second, CLASSES, 2)  # the second has one token of 3
+    assert (found["types"], found["gained"]) == (1, 1)
+
+
+def features(folder, count, seed, shuffled=False):
+    """Features on disk: sinusoids as layer 1, noise as layer 2."""
+    positions, states = tokens(count, seed)
+    if shuffled:
+        positions = np.random.default_rng(seed).permutation(positions)
+    folder.mkdir()
+    np.save(folder / "states_0.npy", states)
+    noise = np.random.default_rng(seed).normal(size=states.shape).astype(np.float32)
+    np.save(folder / "states_1.npy", noise)
+    places = (States(1), States(2))
+    ids = (3 + positions % 5).astype(np.int32)
+    return Features(folder, ids, positions, np.arange(count) // 10, places)
+
+
+def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
+    learned, tested = features(tmp_path / "l", 600, 0), features(tmp_path / "t", 100, 1)
+    kept = tmp_path / "probes"
+    found = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    assert [len(each) for each in found] == [60, 100] and found[1].mean() > 0.9
+    alone = probed(learned, None, 0, probe=QUICK, folder=kept)
+    np.testing.assert_array_equal(alone[0], found[0])
+    assert len(alone[1]) == 0 and len(list(kept.iterdir())) == 2
+    trained = []
+    plain = train_probe
+    monkeypatch.setattr(probing, "train_probe", lambda *given: trained.append(1) or plain(*given))
+    again = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    np.testing.assert_array_equal(again[1], found[1])
+    assert not trained
+    for path in kept.iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    again = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    np.testing.assert_array_equal(again[1], found[1])
+    assert len(trained) == 1
+
+
+def test_two_models_are_told_apart(tmp_path):
+    """One keeps positions in a layer where the other has none of them."""
+    test = features(tmp_path / "t", 200, 1)
+    good = Subject({"run": "good"}, features(tmp_path / "l", 600, 0), test)
+    bad = Subject({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
+    facts = probe_facts([bad, good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")
+    accuracy = [[place["accuracy"] for place in each["places"]] for each in facts["subjects"]]
+    assert accuracy[1][0] > 0.9 and max(accuracy[0] + accuracy[1][1:]) < 0.3
+    layers = [(each["layer"], each["gained"], each["types"]) for each in facts["gains"]]
+    assert layers[0] == (1, 5, 5)
+    assert "gains" not in probe_facts(
+        [good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p"
+    )
+    out = Subject({"run": "good"}, good.learned, None)
+    (subject,) = probe_facts([out], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")[
+        "subjects"
+    ]
+    assert subject["places"][0]["accuracy"] == subject["places"][0]["held_out"] > 0.9
+    assert subject["places"][0]["classes"]["all"]["tokens"] == 60
+
+
+def test_places_are_those_that_a_role_passes():
+    def places(name, roles, layers=(), **changes):
+        config = small_config(name, norm="pre", **changes)
+        plan = make_plan(config, get_layout(name, config.stage_layers))
+        return [(p.layer, p.role, p.ended) for p in state_places(plan, roles, layers)]
+
+    source = [(n, "source", False) for n in range(3)]
+    assert places("encoder_decoder", ("source", "register")) == [*source, (2, "source", True)]
+    assert places("encoder_decoder", ("target",), (3, 4)) == [
+        (3, "target", False),
+        (4, "target", False),
+        (4, "target", True),
+    ]
+    # The norm at the end of the last stage is for what is generated alone.
+    assert places("register", ("source", "register")) == [
+        *source,
+        *((n, "register", False) for n in range(3)),
+    ]
+    assert places("two_stage", ("source",), (2, 4)) == [
+        (2, "source", False),
+        (2, "source", True),
+        (4, "source", False),
+    ]
+
+
+def place_of(layer, accuracy, ended=False):
+    found = {"tokens": 9, "micro": accuracy, "types": 0, "macro": None}
+    place = {"role": "source", "layer": layer, "ended": ended, "classes": {"all": found}}
+    return place | {"accuracy": accuracy, "held_out": None}
+
+
+def page_of(subjects):
+    facts = {"analysis": "probe", "run": "a", "layout": "prefix", "checkpoint": "step 1"}
+    facts |= {"probe": {"hidden": True, "updates": 3}, "least": 5, "learned_from": "validation"}
+    return {**facts, "tested_on": "test", "subjects": subjects}
+
+
+def test_the_table_of_probes_has_each_place_by_its_name():
+    """One model has an end after its first stage, the other a layer more."""
+    first = [place_of(1, 0.1), place_of(2, 0.2), place_of(2, 0.25, True), place_of(3, 0.3)]
+    second = [place_of(2, 0.6), place_of(1, 0.5), place_of(3, 0.7), place_of(4, 0.8)]
+    subjects = [
+        {"run": run, "checkpoint": "step 1", "places": places}
+        for run, places in (("a", first), ("b", second))
+    ]
+    (table,) = html.fromstring("".join(draw(page_of(subjects)))).xpath(
+        "(//h2[.='Positions told rightly']/following::table)[1]"
+    )
+    rows = [[cell.text_content() for cell in row] for row in table.xpath(".//tbody/tr")]
+    assert rows == [
+        ["layer 1", "0.1", "–", "0.5", "–"],
+        ["layer 2", "0.2", "–", "0.6", "–"],
+        ["layer 2, after its stage", "0.25", "–", "–", "–"],
+        ["layer 3", "0.3", "–", "0.7", "–"],
+        ["layer 4", "–", "–", "0.8", "–"],
+    ]
+
+
+def test_a_page_leaves_out_what_no_token_tells():
+    subjects = [
+        {"run": "a", "checkpoint": f"step {step}", "places": [place_of(1, accuracy)]}
+        for step, accuracy in ((10, None), (20, 0.25), (30, 0.5))
+    ]
+    assert "layer 1: 0.500" in "".join(draw(page_of(subjects)))
+    told = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
+    assert "2 of the 7 texts told are also learned from." in "".join(draw(told))
+    assert "also learned from" not in "".join(draw(told | {"learned_texts": 0}))
+
+
+def spoken(source, target, *texts):
+    return Forced((source, target), texts, texts, texts)
+
+
+def test_two_models_read_the_same_sentences():
+    names = [{"run": run, "checkpoint": "step 3"} for run in ("a", "b")]
+    one = {"validation": [spoken("de", "en", "x")], "test": [spoken("de", "en", "y")]}
+    check_same_sentences(one, {**one, "test": [spoken("de", "en", "y")]}, names)
+    for other in (spoken("de", "fr", "y"), spoken("de", "en", "z")):
+        with pytest.raises(UserError, match=r"^--run: b \(step 3\) does not read the test .* a"):
+            check_same_sentences(one, {**one, "test": [other]}, names)
+
+
+def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
+    flags = argparse.Namespace(output=str(tmp_path), overwrite=False, limit=2)
+    splits = {"validation": [spoken("de", "en", "x")], "test": [spoken("de", "en", "y", "z")]}
+    facts = sentences_read(flags, splits)
+    assert facts == {
+        "read_directions": ["de-en"],
+        "read_sentences": {"validation": 1, "test": 2},
+        "limit": 2,
+    }
+    write_analysis(tmp_path, {"analysis": "probe", "run": "r", **facts}, "title", [])
+    sentences_read(flags, {"test": splits["test"]})
+    other = {"test": [*splits["test"], spoken("fr", "en", "q")]}
+    with pytest.raises(UserError, match=r"something else \(read_directions\).* --overwrite$"):
+        sentences_read(flags, other)
+    flags.overwrite = True
+    assert sentences_read(flags, other)["read_directions"] == ["de-en", "fr-en"]
+
+
+@pytest.mark.parametrize(
+    ("learned_from", "validation", "test", "message"),
+    [
+        ("validation", ["x", "y"], ["y"], "^task 't': validation and test sentences are the same"),
+        ("validation", ["x", "y"], ["y", "z"], None),
+        ("test", [], ["x", "x"], "^--trained_on=test: task 't' has one text to read"),
+        ("test", [], ["x", "y"], None),
+    ],
+)
+def test_what_is_told_is_not_all_learned(learned_from, validation, test, message, monkeypatch):
+    splits = {"validation": [spoken("de", "en", *validation)], "test": [spoken("de", "en", *test)]}
+    read = lambda flags, translator, split="test": splits[split]  # noqa: E731
+    monkeypatch.setattr(analyse_states, "forced_sentences", read)
+    tested_on = "test" if learned_from == "validation" else "held out"
+    asked = argparse.Namespace(task="t"), None, learned_from, tested_on
+    if message:
+        with pytest.raises(UserError, match=message):
+            analyse_states._probed_sentences(*asked)
+    else:
+        assert set(analyse_states._probed_sentences(*asked)) == {learned_from, "test"}
+    assert source_texts(splits["test"]) == {("de", text) for text in test}
+
+
+@pytest.mark.parametrize("text", ["-1", "4294967296", "1.5", "x"])
+def test_a_seed_that_no_draw_takes_is_refused(text, capsys):
+    given = ["probe", "--run=r", "--output=o", "--task=t"]
+    assert make_parser().parse_args([*given, "--seed=4294967295"]).seed == 2**32 - 1
+    with pytest.raises((UserError, SystemExit)) as caught:
+        make_parser().parse_args([*given, f"--seed={text}"])
+    told = str(caught.value) + capsys.readouterr().err
+    assert "must be a whole number from 0 to 4294967295" in told
+
+
+def test_runs_of_one_name_are_refused(tmp_path):
+    runs = ["--run", tmp_path / "a" / "run", "--run", tmp_path / "b" / "run"]
+    with pytest.raises(UserError, match="^--run=.*/b/run: is called 'run' like --run=.*/a/run"):
+        command("analyse", "probe", *runs, "--task=t", "--output", tmp_path / "x")

@@ -1,0 +1,289 @@
+"""Similarity, retrieval, SVCCA, preference, alignment and t-SNE on small arrays, by brute force."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from mnmt_jax.analysis.alignment import choices, group_of, masses
+from mnmt_jax.analysis.forced import Forced
+from mnmt_jax.analysis.parallel import aligned, by_languages, check_aligned
+from mnmt_jax.analysis.pictures import draw
+from mnmt_jax.analysis.plane import check_installed, drawn, on_plane, used_perplexity
+from mnmt_jax.analysis.retrieval import chance, retrieval, retrieved
+from mnmt_jax.analysis.scatter import Group, scatter_chart
+from mnmt_jax.analysis.similarity import language_similarity, mean_cosines, role_similarity
+from mnmt_jax.analysis.svcca import (
+    checkpoint_svcca,
+    language_svcca,
+    pearson,
+    preference,
+    preferences,
+    subspace,
+    svcca,
+)
+from mnmt_jax.design.objective import States
+from mnmt_jax.errors import UserError
+from tests.unit.made_text import vocabulary
+
+RNG = np.random.default_rng(0)
+
+
+def cosine(one, other):
+    return float(one @ other / math.sqrt(one @ one) / math.sqrt(other @ other))
+
+
+def forced(source, target, sources, targets):
+    return Forced((source, target), tuple(sources), tuple(targets), tuple("e" for _ in sources))
+
+
+# de and fr into en in other orders; it has one sentence of them; en into de alone.
+DE = forced("de", "en", ["a", "b", "c", "c"], ["A", "B", "C", "D"])
+FR = forced("fr", "en", ["z", "x", "w", "y", "v"], ["C", "A", "A", "B", "D"])
+IT = forced("it", "en", ["q", "r"], ["A", "E"])
+BACK = forced("en", "de", ["A"], ["a"])
+
+
+def test_sentences_are_aligned_by_their_references():
+    found = aligned([FR, BACK, DE, IT])
+    (pair,) = found
+    assert pair.languages == ("de", "fr") and pair.first is DE
+    # D has the source of C, and the second A is a repetition.
+    assert dict(zip(pair.rows.tolist(), pair.others.tolist(), strict=True)) == {0: 1, 1: 3, 2: 0}
+    assert [(names, len(each)) for names, each in by_languages(found)] == [(("de", "fr"), 1)]
+    with pytest.raises(UserError, match="^task 't': no two of the languages"):
+        check_aligned(aligned([DE, BACK]), "t")
+
+
+def states_of(places=2):
+    rng = np.random.default_rng(1)
+    return {f: rng.normal(size=(len(f.sources), places, 5)).astype(np.float32) for f in (DE, FR)}
+
+
+def test_mean_cosines_are_those_of_all_pairs():
+    one, other = RNG.normal(size=(2, 6, 4))
+    table = [[cosine(a, b) for b in other] for a in one]
+    same = [table[n][n] for n in range(6)]
+    rest = [table[n][m] for n in range(6) for m in range(6) if n != m]
+    assert mean_cosines(one, other) == (pytest.approx(np.mean(same)), pytest.approx(np.mean(rest)))
+    assert mean_cosines(np.zeros((2, 4)), one[:2]) == (0, 0)
+
+
+def test_languages_and_roles_are_compared_at_each_place():
+    pooled, pairs = states_of(3), aligned([DE, FR])
+    places = (States(1), States(1, "register"), States(2, ended=True))
+    found = language_similarity(pooled, pairs, places)
+    assert [(f["layer"], f["role"], f["ended"]) for f in found] == [
+        (1, "source", False),
+        (1, "register", False),
+        (2, "source", True),
+    ]
+    expected = [cosine(pooled[DE][d, 1], pooled[FR][f, 1]) for d, f in ((0, 1), (1, 3), (2, 0))]
+    assert found[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert found[1]["pairs"][0]["sentences"] == 3
+    (roles,) = role_similarity(pooled, places)
+    every = [cosine(row[0], row[1]) for f in (DE, FR) for row in pooled[f]]
+    assert roles["roles"] == ["source", "register"] and roles["layer"] == 1
+    assert roles["cosine"] == pytest.approx(np.mean(every), abs=1e-6)
+
+
+def test_retrieval_is_a_search_of_every_pair():
+    one = RNG.normal(size=(30, 6))
+    other = one + 0.9 * RNG.normal(size=one.shape)
+
+    def found_by_hand(asked, among):
+        hits = 0
+        for number, query in enumerate(asked):
+            values = [cosine(query, each) for each in among]
+            hits += values.index(max(values)) == number
+        return hits / len(asked)
+
+    there, back = retrieved(one, other)
+    assert there == found_by_hand(one, other) and back == found_by_hand(other, one)
+    assert 0.2 < there < 1 and there != back
+    assert retrieved(one, one * 7) == (1, 1)
+    pooled, pairs = states_of(1), aligned([DE, FR])
+    for d, f in ((0, 1), (1, 3), (2, 0)):
+        pooled[FR][f] = 2 * pooled[DE][d]
+    (place,) = retrieval(pooled, pairs, (States(1),))
+    assert place["accuracy"] == 1 and chance(pairs) == pytest.approx(1 / 3)
+    assert [(p["from"], p["to"]) for p in place["pairs"]] == [("de", "fr"), ("fr", "de")]
+
+
+def rotation(size, seed):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+def test_svcca_does_not_see_rotations_and_sees_independence():
+    states = RNG.normal(size=(400, 6)) * np.array([5, 3, 2, 1, 1, 0.5])
+    assert svcca(states, 3 * states @ rotation(6, 1) + 4) == pytest.approx(1)
+    assert svcca(states, RNG.normal(size=(400, 6))) < 0.15
+    half = np.concatenate([states[:, :3] @ rotation(3, 2), RNG.normal(size=(400, 3))], axis=1)
+    assert 0.4 < svcca(states, half, kept=1.0) < 0.65
+    assert svcca(states, np.ones((400, 6))) is None
+
+
+def test_svcca_is_cca_by_the_textbook():
+    """The roots of the eigenvalues of Sxx^-1 Sxy Syy^-1 Syx."""
+    one = RNG.normal(size=(50, 3))
+    other = np.concatenate([one[:, :2] + RNG.normal(size=(50, 2)), RNG.normal(size=(50, 2))], 1)
+    joint = np.cov(np.concatenate([one, other], axis=1).T)
+    xx, xy, yy = joint[:3, :3], joint[:3, 3:], joint[3:, 3:]
+    squares = np.linalg.eigvals(np.linalg.inv(xx) @ xy @ np.linalg.inv(yy) @ xy.T).real
+    assert svcca(one, other, kept=1.0) == pytest.approx(np.sqrt(squares).mean())
+
+
+def test_subspaces_hold_the_variance_asked_for():
+    states = RNG.normal(size=(200, 4)) * np.array([10, 10, 1, 0.1])
+    centred = states - states.mean(axis=0)
+    for kept, count in ((0.99, 2), (0.9999, 3), (1.0, 4)):
+        basis = subspace(states, kept)
+        assert basis.shape == (200, count)
+        np.testing.assert_allclose(basis.T @ basis, np.eye(count), atol=1e-9)
+        held = ((basis.T @ centred) ** 2).sum() / (centred**2).sum()
+        assert held >= kept - 1e-9
+    doubled = np.concatenate([states, states], axis=1)  # no rank of its own
+    assert subspace(doubled, 1.0).shape == (200, 4)
+
+
+def test_languages_and_checkpoints_by_svcca():
+    rng = np.random.default_rng(3)
+    texts = [f"t{n}" for n in range(60)]
+    one, other = (forced(c, "en", [f"{c}{t}" for t in texts], texts) for c in ("de", "fr"))
+    base = rng.normal(size=(60, 1, 4))
+    pooled = {one: base, other: base @ rotation(4, 5)}
+    (place,) = language_svcca(pooled, aligned([one, other]), (States(1),))
+    assert place["parallel"] == pytest.approx(1) and place["others"] < 0.5
+    assert (place["kept"], place["sentences"]) == (4, 60)
+    turned = {
+        each: np.concatenate([rng.normal(size=(60, 1, 4)), states @ rotation(4, 6)], axis=1)
+        for each, states in pooled.items()
+    }
+    places = (States(1),), (States(1), States(2))
+    found = checkpoint_svcca((pooled, turned), places)
+    assert [each["second"]["layer"] for each in found] == [1, 2]
+    assert found[0]["svcca"] < 0.5 and found[1]["svcca"] == pytest.approx(1)
+    assert found[1]["others"] < 0.5
+    expected = np.mean([svcca(pooled[e][:, 0], turned[e][:, 0]) for e in (one, other)])
+    assert found[0]["svcca"] == pytest.approx(expected)
+
+
+def test_the_preference_is_of_correlations_over_features():
+    pair, source, target = RNG.normal(size=(3, 5, 8))
+    found = pearson(pair, source)
+    by_hand = [np.corrcoef(a, b)[0, 1] for a, b in zip(pair, source, strict=True)]
+    np.testing.assert_allclose(found, by_hand)
+    of_target = np.abs([np.corrcoef(a, b)[0, 1] for a, b in zip(pair, target, strict=True)])
+    expected = of_target / (np.abs(by_hand) + of_target)
+    np.testing.assert_allclose(preference(pair, source, target), expected)
+    assert (preference(-target, source, target) > 0.5).all()
+    assert (preference(source, source, target) < 0.5).all()
+    assert preference(np.ones((1, 8)), source[:1], target[:1]).tolist() == [0.5]
+    arrays = [each[:, None] for each in (pair, source, target)]
+    swapped = [arrays[0], arrays[2], arrays[1]]
+    (place,) = preferences([(("de", "fr"), arrays), (("fr", "de"), swapped)], (States(2),))
+    first, second = (each["preference"] for each in place["directions"])
+    assert first == pytest.approx(expected.mean()) and first + second == pytest.approx(1)
+    assert (place["least"], place["most"]) == tuple(sorted((first, second)))
+    assert place["mean"] == pytest.approx(0.5)
+
+
+def test_choices_by_hand():
+    weights = np.array([[0.1, 0.5, 0.2], [0.3, 0.3, 0.0], [0.0, 0.1, 0.6], [0.0, 0.4, 0.2]])
+    found = choices(weights)
+    assert found.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
+    assert found.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
+    assert found.distance == 1  # 1-2, 0-1, 2-1, 1-2
+    assert found.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
+    assert found.diagonal == 1 / 4  # the third alone
+    one = choices(np.ones((3, 1)))
+    assert one.entropy == 0 and math.isnan(one.second) and math.isnan(one.distance)
+    even = choices(np.eye(8))
+    assert (even.entropy, even.diagonal) == (3, 1)
+
+
+def test_masses_are_of_groups_of_source_tokens():
+    known = vocabulary()
+    tokens = [known.tag_id("de"), known.encode("Haus")[0], known.eos_id, known.unk_id]
+    groups = [group_of(known, token) for token in tokens]
+    assert groups == ["tag", "content", "eos", "content"]
+    found = masses(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
+    expected = {"tag": 0.2, "content": 0.4, "eos": 0.2}
+    assert {name: pytest.approx(value) for name, value in expected.items()} == found
+
+
+def test_t_sne_keeps_clusters_and_repeats_itself():
+    centres = 20 * np.eye(3, 6)
+    states = np.concatenate([c + RNG.normal(size=(8, 6)) for c in centres])
+    found = on_plane(states, perplexity=5)
+    np.testing.assert_array_equal(on_plane(states, perplexity=5), found)
+    own = np.arange(24) // 8
+    for number, point in enumerate(found):
+        distance = np.linalg.norm(found - point, axis=1)
+        nearest = np.argsort(distance)[1:8]
+        assert (own[nearest] == own[number]).all()
+    assert not on_plane(np.ones((5, 3))).any()
+
+
+def test_the_perplexity_told_is_the_one_used():
+    assert [used_perplexity(n) for n in (4, 31, 91, 400)] == [1, 10, 30, 30]
+    assert used_perplexity(31, 8.0) == 8
+    states = RNG.normal(size=(13, 6))
+    np.testing.assert_array_equal(on_plane(states, 30), on_plane(states, used_perplexity(13)))
+    facts = {"analysis": "states", "run": "r", "layout": "prefix", "checkpoint": "step 1"}
+    point = {"role": "source", "source": "de", "target": "en", "points": [[0, 0], [1, 1]]}
+    plane = {"ended": False, "classes": [point]}
+    planes = [{**plane, "layer": 1, "perplexity": 4.0}, {**plane, "layer": 2, "perplexity": 29 / 3}]
+    facts |= {"tokens": False, "perplexity": 30.0, "seed": 0}
+    assert "perplexity 4 to 9.67," in "".join(draw(facts | {"planes": planes}))
+    assert "perplexity 9.67," in "".join(draw(facts | {"planes": planes[1:]}))
+
+
+def test_a_sum_of_nothing_is_a_dash():
+    choices = {"first": 0.5, "second": None, "distance": 1.5, "entropy": 0.0, "diagonal": 0.25}
+    layers = [
+        {"layer": n, "query": "target", "mass": {"content": 1.0}, "choices": {"source": choices}}
+        for n in (1, 2)
+    ]
+    one = {"source": "de", "target": "en", "sentences": 3, "layers": layers}
+    facts = {"analysis": "alignment", "run": "r", "layout": "prefix", "checkpoint": "step 1"}
+    text = re.sub("<[^>]+>", " ", "".join(draw({**facts, "directions": [one]})))
+    assert "sum  1  –  3  0  0.5" in text
+
+
+def test_sentences_are_the_least_of_a_pair():
+    """Of target languages that hold more and fewer of them, for cosines and SVCCA alike."""
+    few = [forced(c, "it", ["a", "b"], ["A", "B"]) for c in ("de", "fr")]
+    pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
+    pairs = aligned([DE, FR, *few])
+    for compare in (language_similarity, language_svcca):
+        (place,) = compare(pooled, pairs, (States(1),))
+        assert [pair["sentences"] for pair in place["pairs"]] == [2]
+
+
+def test_tokens_are_drawn_without_repetition():
+    found = drawn(50, 20, np.random.default_rng(0))
+    assert len(set(found.tolist())) == 20 and (np.diff(found) > 0).all() and found.max() < 50
+    assert drawn(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    check_installed()
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[analysis\]'$"):
+        check_installed()
+
+
+def test_a_scatter_chart_has_every_point_within_its_frame():
+    groups = [Group("a <b>", [(0, 0), (10, 5)], 0, 0), Group("c", [(4, -10)], 1, 2)]
+    text = scatter_chart("title", groups)
+    circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text)
+    assert [(float(x), float(y)) for x, y in circles] == [(12, 144.0), (276.0, 12.0)]
+    assert text.count("<polygon") == 1 and "a &lt;b&gt;" in text
+    assert len(set(re.findall(r"hsl\((\d+)", text))) == 2
+    same = scatter_chart("one", [Group("a", [(1, 1)], 0, 1)])
+    assert "nan" not in same and same.count("<polygon") == 1
