@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from several_runs import run_script, table
+from several_runs import make_cache, run_script, table, train, train_vocabulary
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import run_command
@@ -141,34 +141,18 @@ class Work:
 
     def cache(self, share: int) -> Path:
         """Returns the cache of a share of the pairs, or with 0 of the text of each language."""
-        vocabulary = self.folder / "vocabulary"
+        size = f"--vocab_size={self.corpus.pieces}"
+        vocabulary = train_vocabulary(self.folder / "vocabulary", self.task, size)
         cache = self.folder / (f"cache_{share}" if share else "cache_text")
-        corpus = f"--mixture={self.task}"
-        if not vocabulary.is_dir():
-            size = f"--vocab_size={self.corpus.pieces}"
-            run_script("train_vocabulary", corpus, size, f"--output={vocabulary}")
-        if not cache.is_dir():
-            kept = ["--monolingual"] if not share else [f"--share={share / 100}"][: share < 100]
-            flags = (f"--vocabulary={vocabulary}", f"--output={cache}", *kept)
-            run_script("cache_tasks", corpus, *flags)
-        return cache
+        kept = ["--monolingual"] if not share else [f"--share={share / 100}"][: share < 100]
+        return make_cache(cache, self.task, vocabulary, *kept)
 
     def _train(
         self, run: Path, model: str, cache: Path, seed: int, flags: list[str], steps: int
     ) -> None:
-        run_script(
-            "train",
-            f"--workdir={run}",
-            f"--gin_file=gin_configs/models/{model}_{self.corpus.size}.gin",
-            f"--gin_file=gin_configs/runs/{self.task}.gin",
-            f"--gin.Data.cache='{cache}'",
-            f"--gin.Train.steps={steps}",
-            f"--gin.Train.eval_every={steps // 4}",
-            f"--gin.Train.save_every={steps // 4}",
-            f"--gin.Train.seed={seed}",
-            *self.corpus.flags,
-            *flags,
-        )
+        configuration = f"{model}_{self.corpus.size}", self.task
+        own = f"--gin.Train.seed={seed}", *self.corpus.flags, *flags
+        train(run, configuration, cache, steps, *own)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,46 @@ def run_script(script: str, *arguments: str) -> None:
         raise SystemExit(status)
 
 
+def train(run: Path, configuration: tuple[str, str], cache: Path, steps: int, *flags: str) -> None:
+    """Trains a run, validated and saved four times.
+
+    Args:
+        run: its directory.
+        configuration: names of the files of its model and of its run.
+        cache: what it learns of.
+        steps: updates.
+        flags: of the command besides.
+    """
+    model, settings = configuration
+    every = max(steps // 4, 1)
+    run_script(
+        "train",
+        f"--workdir={run}",
+        f"--gin_file=gin_configs/models/{model}.gin",
+        f"--gin_file=gin_configs/runs/{settings}.gin",
+        f"--gin.Data.cache='{cache}'",
+        f"--gin.Train.steps={steps}",
+        f"--gin.Train.eval_every={every}",
+        f"--gin.Train.save_every={every}",
+        *flags,
+    )
+
+
+def train_vocabulary(folder: Path, task: str, *flags: str) -> Path:
+    """Returns a vocabulary's folder, made of a mixture's text if it is not there."""
+    if not folder.is_dir():
+        run_script("train_vocabulary", f"--mixture={task}", *flags, f"--output={folder}")
+    return folder
+
+
+def make_cache(folder: Path, task: str, vocabulary: Path, *flags: str) -> Path:
+    """Returns a cache's folder, made of a mixture if it is not there."""
+    if not folder.is_dir():
+        given = f"--vocabulary={vocabulary}", f"--output={folder}"
+        run_script("cache_tasks", f"--mixture={task}", *given, *flags)
+    return folder
+
+
 def table(found: dict[str, list[RunResult]]) -> str:
     """Writes one row per system and group of directions, means over the seeds with their range."""
     metrics = leading_metrics([result for results in found.values() for result in results])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from several_runs import run_script, table
+from several_runs import make_cache, run_script, table, train, train_vocabulary
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import UserError, run_command
@@ -39,6 +39,7 @@ class System:
 
 _BRANCHES = ("LanguageLayers.without=('en',)", "LanguageLayers.dropout=0.0")
 _FCLL = ("Model.methods=('language_layers',)", *_BRANCHES)
+_TPDM = ("Model.methods=('tpdm',)", "TPDM.layer={encoder_middle}")
 SYSTEMS = {
     "encoder_decoder": System(),
     "residual": System(bindings=("Model.methods=('cut_residual',)",)),
@@ -54,6 +55,8 @@ SYSTEMS = {
     "lcs": System(bindings=("Model.methods=('lcs',)", "Data.instruction='5'")),
     "lavs": System(vocabulary="lavs"),
     "mrasp2": System(bindings=("Train.methods=('mrasp2',)", "MRASP2.layer={half}")),
+    "tpdm": System(bindings=_TPDM),
+    "gtpdm": System(bindings=(*_TPDM, "TPDM.gated=True")),
     "prefix": System("prefix"),
     "register": System("register"),
     "register_fcll": System("register", _FCLL),
@@ -103,6 +106,7 @@ class Corpus:
         """Returns a system's flags, filled in."""
         names = {
             "half": self.half,
+            "encoder_middle": self.half // 2 + 1,
             "decoder_middle": self.half + self.half // 2 + 1,
             "contrast": self.half + max(self.half // 2, 1),
             "mlp": self.mlp,
@@ -156,9 +160,11 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
     report = folder / f"{name}_{seed}" / "report"
     if (report / "scores.json").is_file():
         return
-    cache = make_cache(folder, task, corpus, SYSTEMS[system.of or name].vocabulary)
+    cache = cache_of(folder, task, corpus, SYSTEMS[system.of or name].vocabulary)
     if not system.of:
-        train(run, task, corpus, system, (cache, seed))
+        configuration = f"{system.model}_{corpus.size}", task
+        own = f"--gin.Train.seed={seed}", *corpus.bindings(system)
+        train(run, configuration, cache, corpus.steps, *own)
     else:
         evaluate(folder, task, corpus, system.of, seed)
     limit = [f"--limit={corpus.limit}"] if corpus.limit else []
@@ -167,52 +173,14 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
     )
 
 
-def make_cache(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
+def cache_of(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
     """Returns the token cache of a vocabulary, made if it is not there."""
-    plain, cache = folder / "vocabulary", folder / f"cache_{kind}"
-    if cache.is_dir():
-        return cache
-    if not plain.is_dir():
-        run_script(
-            "train_vocabulary",
-            f"--mixture={task}",
-            f"--vocab_size={corpus.pieces}",
-            f"--output={plain}",
-        )
-    vocabulary = plain
+    size = f"--vocab_size={corpus.pieces}"
+    vocabulary = plain = train_vocabulary(folder / "vocabulary", task, size)
     if kind == "lavs":
-        vocabulary = folder / "vocabulary_lavs"
-        if not vocabulary.is_dir():
-            run_script(
-                "train_vocabulary",
-                f"--mixture={task}",
-                f"--vocabulary={plain}",
-                "--lavs=code",
-                f"--lavs_threshold={corpus.threshold}",
-                f"--output={vocabulary}",
-            )
-    run_script(
-        "cache_tasks", f"--mixture={task}", f"--vocabulary={vocabulary}", f"--output={cache}"
-    )
-    return cache
-
-
-def train(run: Path, task: str, corpus: Corpus, system: System, given: tuple[Path, int]) -> None:
-    """Trains a system; `given` is its cache and seed."""
-    cache, seed = given
-    every = max(corpus.steps // 4, 1)
-    run_script(
-        "train",
-        f"--workdir={run}",
-        f"--gin_file=gin_configs/models/{system.model}_{corpus.size}.gin",
-        f"--gin_file=gin_configs/runs/{task}.gin",
-        f"--gin.Data.cache='{cache}'",
-        f"--gin.Train.steps={corpus.steps}",
-        f"--gin.Train.eval_every={every}",
-        f"--gin.Train.save_every={every}",
-        f"--gin.Train.seed={seed}",
-        *corpus.bindings(system),
-    )
+        rule = f"--vocabulary={plain}", "--lavs=code", f"--lavs_threshold={corpus.threshold}"
+        vocabulary = train_vocabulary(folder / "vocabulary_lavs", task, *rule)
+    return make_cache(folder / f"cache_{kind}", task, vocabulary)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.names import (
     FAIRSEQ,
-    FIRST_POSITION,
     M2M100,
     MITRE,
     Dialect,
@@ -34,6 +33,7 @@ from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
+from mnmt_jax.model.modules import FIRST_ROW
 from tests.unit.made_text import LANGUAGES, sentences
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -74,7 +74,7 @@ def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> 
     for entry in entries(model, layout, dialect, np.arange(size)):
         value = rng.normal(0, 0.3, entry.other_shape).astype(np.float32)
         # What we do not have computes nothing there, and comes back as zeros.
-        unused = FIRST_POSITION if "positions" in str(entry.path) else 0
+        unused = FIRST_ROW if "positions" in str(entry.path) else 0
         value[: unused if entry.path else None] = 0
         tensors |= dict.fromkeys(entry.written, value)
     return tensors

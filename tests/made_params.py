@@ -14,6 +14,7 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
 from mnmt_jax.interchange.token_table import plain_rows
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -66,6 +67,12 @@ def write_random_run(
     RunDirectory(folder).prepare(config_with(model), vocabulary, has_checkpoint=False)
     write_params(folder, params)
     return read_all(params)
+
+
+def flat(tree: Any) -> dict[str, np.ndarray]:
+    """Returns the arrays of a tree by path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -123,12 +123,28 @@ def checkpoint_step(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
-def add_step(parser: argparse.ArgumentParser) -> None:
-    """Adds `--step`, the checkpoint of a run."""
+def seed(text: str) -> int:
+    """Returns the seed that a flag's value is: what NumPy and scikit-learn both take.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is not from 0 to 2**32 - 1.
+    """
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 0 to {2**32 - 1}")
+    return int(text)
+
+
+def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Adds `--step`, the checkpoint of a run.
+
+    Args:
+        parser: of the command.
+        more: what its help says besides.
+    """
     parser.add_argument(
         "--step",
         type=checkpoint_step,
-        help="step of the checkpoint, 'best' or 'average'; default: the newest",
+        help="step of the checkpoint, 'best' or 'average'; default: the newest" + more,
     )
 
 

@@ -95,7 +95,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--share",
-        type=float,
+        type=_number,
         metavar="S",
         help="keep this share of each direction's training pairs, drawn at random, e.g. 0.1; a "
         "larger share has the pairs of a smaller one. Validation text and a vocabulary trained "
@@ -149,6 +149,20 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
+def _number(text: str) -> float:
+    """Returns the number that a flag's value is.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a number above 0 and at most 1, such as 0.1"
+        ) from None
+
+
 def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Share | None:
     """Returns the share that the flags name; None for all pairs.
 
@@ -157,11 +171,15 @@ def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Sh
     """
     from mnmt_jax.data.corpus import Share
 
-    if arguments.share is None:
-        refuse_flags(arguments, ["share_seed"], "all pairs; give --share too")
-        return None
     if any(source == target for source, target in directions):
-        refuse_flags(arguments, ["share"], "text of single languages, which stays whole")
+        refuse_flags(arguments, _SHARE_FLAGS, "text of single languages, which stays whole")
+    if arguments.share is None:
+        if arguments.share_seed is not None:
+            raise UserError(
+                f"--share_seed={arguments.share_seed} is of a draw that no --share asks for; give "
+                "--share too, such as --share=0.1"
+            )
+        return None
     return Share(arguments.share, arguments.share_seed or 0)
 
 

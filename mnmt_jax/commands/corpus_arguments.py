@@ -39,7 +39,8 @@ def add_corpus_arguments(
         "--text",
         metavar="PATTERN",
         help="files of one language each, for language models, e.g. 'data/{split}.{language}' or "
-        "'news/news.*.{language}.shuffled.deduped.gz'; without '{split}' all is training text",
+        "'news/news.*.{language}.shuffled.deduped.gz'; without '{split}' all is training text; or "
+        "a directory of files SPLIT.LANGUAGE",
     )
     group.add_argument(
         "--monolingual",
@@ -182,6 +183,7 @@ def _by_language(
     arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
 ) -> tuple[Corpus, tuple[Direction, ...]]:
     """Returns the corpus and directions, language by language with `--monolingual`."""
+    from mnmt_jax.data.mixtures import check_training_text
     from mnmt_jax.data.monolingual import OneSide
 
     if not arguments.monolingual:
@@ -190,6 +192,12 @@ def _by_language(
         raise UserError(
             "--monolingual: --text names text of single languages already; leave it out"
         )
+    if same := [source for source, target in directions if source == target]:
+        raise UserError(
+            f"--directions: '{same[0]}-{same[0]}' is none of pairs; name with --monolingual those "
+            "whose text is taken, such as en-de, or with --languages the languages of your files"
+        )
+    check_training_text(corpus, directions)
     corpus = OneSide(corpus, directions)
     return corpus, corpus.directions("train")
 
@@ -235,17 +243,20 @@ def file_corpus(
         raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
 
 
-def benchmark_corpus(flags: argparse.Namespace) -> tuple[Corpus, tuple[str, ...]]:
+def benchmark_corpus(
+    flags: argparse.Namespace, splits: Collection[str] = ("test",)
+) -> tuple[Corpus, tuple[str, ...]]:
     """Makes the corpus of a test set, and lists the languages to keep to.
 
     Args:
         flags: `task`, `module_import` and those of `add_file_arguments`, as parsed.
+        splits: that files of one's own must have.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or there is no such corpus.
     """
     if flags.parallel or flags.tsv or flags.bitext:
-        corpus = file_corpus(flags, flags.task, only=("test",))
+        corpus = file_corpus(flags, flags.task, only=splits)
         return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
 
@@ -283,18 +294,18 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
 
 def _pattern(arguments: argparse.Namespace) -> str:
     """Returns the pattern that a flag of files gives, the first one of `--bitext`."""
-    if text := getattr(arguments, "text", None):
-        return str(text)
     if arguments.bitext:
         with_split = ["{split}" in pattern for pattern in arguments.bitext]
         if any(with_split) and not all(with_split):
             raise UserError("--bitext: {split} must be in all names or in none")
-    pattern: str = arguments.tsv or arguments.parallel or arguments.bitext[0]
-    if not arguments.parallel or "{" in pattern:
+    text: str | None = getattr(arguments, "text", None)
+    pattern: str = text or arguments.tsv or arguments.parallel or arguments.bitext[0]
+    if not (text or arguments.parallel) or "{" in pattern:
         return pattern
     if not Path(pattern).is_dir():
+        flag = "text" if text else "parallel"
         raise UserError(
-            f"--parallel={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
+            f"--{flag}={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
             "pattern such as 'data/{split}.{language}'"
         )
     return str(Path(pattern) / "{split}.{language}")
@@ -314,6 +325,8 @@ def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) 
 def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
     """Returns the corpus unless a language that was asked for has no text in it.
 
+    Of text of single languages that is training text, where there is any.
+
     Args:
         corpus: of files.
         place: what the user calls them.
@@ -321,16 +334,15 @@ def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
     Raises:
         UserError: otherwise; of languages that meet none of the others, names one without text.
     """
-    directions = (pair for split in corpus.splits() for pair in corpus.directions(split))
+    splits = corpus.splits() if corpus.least_languages > 1 else corpus.splits()[:1]
+    directions = (pair for split in splits for pair in corpus.directions(split))
     paired = set(itertools.chain.from_iterable(directions))
     if alone := [code for code in corpus.languages if code not in paired]:
         present = corpus.present()
         missing = next((code for code in alone if code not in present), alone[0])
         others = sorted(corpus.languages, key=lambda code: code not in paired)
         other = next((code for code in others if code != missing), missing)
-        files = [
-            file for s in corpus.splits() for file in corpus.missing_files(s, (other, missing))
-        ]
+        files = [file for s in splits for file in corpus.missing_files(s, (other, missing))]
         raise UserError(
             f"--languages: {place} has no text in '{missing}'"
             f"{f', no file {listed(files)}' if files else ''}; add its files, or leave it out"

@@ -21,7 +21,7 @@ COMMANDS = {
     "score": "print how probable given texts or translations are",
     "sample": "draw texts from a language model",
     "evaluate": "translate and score every direction of a test set",
-    "analyse": "draw attention, attribution and language branches of a model",
+    "analyse": "draw attention, states and language branches of a model, probe it",
     "compare": "set evaluations of several runs side by side",
     "back-translate": "make pseudo pairs of training data with a run, and train on them in rounds",
     "cache": "write the token cache that training reads",

@@ -13,7 +13,13 @@ from mnmt_jax.commands.arguments import (
     parse_command_line,
     positive,
 )
-from mnmt_jax.commands.text_files import check_output_file, format_record, open_output, read_lines
+from mnmt_jax.commands.text_files import (
+    check_input_file,
+    check_output_file,
+    format_record,
+    open_output,
+    read_lines,
+)
 from mnmt_jax.errors import counted
 
 _TEMPERATURE = "Decode.temperature"
@@ -42,7 +48,7 @@ def make_parser() -> CommandParser:
         choices=("text", "jsonl"),
         default="text",
         help="jsonl adds the numbers of prompt and draw, the log-probability of what follows the "
-        "prompt, its tokens, and a mark of text that was cut",
+        "prompt, its tokens with eos, and a mark of text that was cut, whose eos was not drawn",
     )
     add_step(parser)
     add_configuration(parser)
@@ -52,6 +58,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input)
     import_modules(flags.module_import)

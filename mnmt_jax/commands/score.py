@@ -17,7 +17,13 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.commands.text_files import check_output_file, format_record, open_output, read_lines
+from mnmt_jax.commands.text_files import (
+    check_input_file,
+    check_output_file,
+    format_record,
+    open_output,
+    read_lines,
+)
 from mnmt_jax.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -51,6 +57,8 @@ def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check(flags)
+    check_input_file(flags.input)
+    check_input_file(flags.reference, "--reference")
     if flags.output:
         check_output_file(flags.output, flags.input)
         if flags.reference:
@@ -78,6 +86,11 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.language is not None and given:
         raise UserError(
             f"--language is for a language model, --{given[0]} for a translator; leave one out"
+        )
+    if flags.language is None and not given:
+        raise UserError(
+            "whose text --input has is missing; name --language for a language model, --source, "
+            "--target and --reference for a translator"
         )
     if flags.language is None and len(given) < len(_OF_PAIRS):
         missing = [f"--{name}" for name in _OF_PAIRS if name not in given]

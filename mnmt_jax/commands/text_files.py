@@ -49,6 +49,21 @@ def read_lines(
             yield ""
 
 
+def check_input_file(path: str | None, flag: str = "--input") -> None:
+    """Checks that a file to read is there.
+
+    Args:
+        path: its name; None is standard input.
+        flag: by which it is given.
+
+    Raises:
+        UserError: if it is not, or a folder.
+    """
+    if path is not None and (os.path.isdir(path) or not os.path.exists(path)):
+        what = "is a folder" if os.path.isdir(path) else "no such file"
+        raise UserError(f"{flag}={path}: {what}; name a file of text")
+
+
 def check_output_file(output: str, source: str | None, flag: str = "--input") -> None:
     """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 

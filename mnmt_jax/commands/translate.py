@@ -20,6 +20,7 @@ from mnmt_jax.commands.arguments import (
     parse_command_line,
 )
 from mnmt_jax.commands.text_files import (
+    check_input_file,
     check_output_file,
     format_record,
     is_stream,
@@ -70,6 +71,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input)
     import_modules(flags.module_import)

@@ -170,7 +170,11 @@ def write_cache(
         written: dict[str, CachedTask] = {}
         for task in tasks:
             if task.name in written:
-                raise UserError(f"task '{task.name}' is given twice; names must be unique")
+                raise UserError(
+                    f"task '{task.name}' is given twice, by the corpus and a cache or by two "
+                    "caches; name files of your own otherwise with --name, or leave that cache out "
+                    "of --also"
+                )
             for language in (task.source_lang, task.target_lang):
                 vocabulary.tag_id(language)
             written[task.name] = task.write(partial, shard_examples)

@@ -298,7 +298,7 @@ class Converter:
             *(tokens, counts, segments.keys),
             shares=shares,
             symbol=vocabulary.mask_id,
-            drawn=range(max(vocabulary.mask_id, vocabulary.unk_id) + 1, vocabulary.size),
+            drawn=range(vocabulary.mask_id + 1, vocabulary.size),
         )
         batch[f"{SOURCE}_tokens"] = place.scatter(hidden, shape)
         batch[f"{SOURCE}_labels"] = place.scatter(np.where(chosen, tokens, -1), shape, fill=-1)

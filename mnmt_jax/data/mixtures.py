@@ -86,7 +86,8 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
         raise UserError(
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
             f"{f' (no file {listed(files)})' if files else ''}; it has "
-            f"{listed(list(map('-'.join, present)))}; add the text, or leave the direction out"
+            f"{listed(list(map('-'.join, present)))}; add the text, or leave the direction out, "
+            "with --directions"
         )
 
 
@@ -102,11 +103,7 @@ def check_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
         for pair in sorted(present):
             opposite = pair[::-1] in present and pair > pair[::-1]  # the same lines
             if not opposite and not corpus.size(split, pair):
-                files = listed(corpus.files(split, pair)) or f"{split} {'-'.join(pair)}"
-                raise UserError(
-                    f"corpus '{corpus.name}': {files}: no sentence pair; give text, or leave the "
-                    "files out"
-                )
+                raise _no_text(corpus, split, pair)
 
 
 def cache_sources(
@@ -165,8 +162,8 @@ def language_lines(corpus: Corpus, directions: Iterable[Direction]) -> dict[str,
     for direction in supervised:
         if direction[::-1] in supervised and direction > direction[::-1]:
             continue
-        for side, code in list(enumerate(direction))[direction[0] == direction[1] :]:
-            streams[code].append(_side(corpus, direction, side))
+        for side in (1,) if direction[0] == direction[1] else (0, 1):  # alone, the target has all
+            streams[direction[side]].append(_side(corpus, direction, side))
     return {code: _in_turn(texts) for code, texts in streams.items() if texts}
 
 
@@ -200,7 +197,26 @@ def _source(
 def _encoded(
     vocabulary: Vocabulary, corpus: Corpus, part: tuple[str, Direction]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    return encode_pairs(vocabulary, corpus.pairs(*part), part[1])
+    """Yields the ids of the pairs of a split and direction.
+
+    Raises:
+        UserError: if it is a training split without any.
+    """
+    pairs = encode_pairs(vocabulary, corpus.pairs(*part), part[1])
+    first = list(itertools.islice(pairs, 1))
+    if not first and part[0] == "train":
+        raise _no_text(corpus, *part)
+    yield from first
+    yield from pairs
+
+
+def _no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
+    """Says that files hold no sentence."""
+    files = listed(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
+    what = "sentence" if direction[0] == direction[1] else "sentence pair"
+    return UserError(
+        f"corpus '{corpus.name}': {files}: no {what}; give text, or leave the files out"
+    )
 
 
 def _side(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:

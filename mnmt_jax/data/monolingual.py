@@ -116,9 +116,11 @@ class TextFiles(FileCorpus):
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Names what is looked for where a language has no file."""
-        if split not in self._patterns or self._found.get((split, direction[0])):
+        if split not in self._patterns:
             return ()
-        return (self._patterns[split].replace("{language}", direction[0]),)
+        missing = (code for code in dict.fromkeys(direction) if not self._found.get((split, code)))
+        names = (self._patterns[split].replace("{language}", code) for code in missing)
+        return tuple(name if name.endswith(".gz") else f"{name} or .gz" for name in names)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields an empty source and a sentence of the language; see the base class."""

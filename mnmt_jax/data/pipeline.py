@@ -355,8 +355,12 @@ class BatchIterator:
             "settings": self.pipeline.fingerprint(),
         }
 
-    def set_state(self, state: Mapping[str, int]) -> None:
+    def set_state(self, state: Mapping[str, int], saved: str = "its run") -> None:
         """Goes to a position; the next batch is the one that would have come there.
+
+        Args:
+            state: the position.
+            saved: what holds the settings that it was taken under.
 
         Raises:
             UserError: if the position was taken under settings that give another order.
@@ -364,8 +368,7 @@ class BatchIterator:
         if int(state["settings"]) != self.pipeline.fingerprint():
             raise UserError(
                 "the data position was saved under other Data settings, tasks, texts or "
-                "vocabulary; restore the cache and the settings of RUN/config.gin, or start a new "
-                "run"
+                f"vocabulary; restore the cache and the settings of {saved}, or start a new run"
             )
         self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
         self._chunks, self._ready = None, []

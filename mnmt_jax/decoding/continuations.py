@@ -44,7 +44,9 @@ class Continuation:
         log_prob: of what follows, eos included, in nats, by the model's own distribution: without
             temperature, `top_k` and `top_p`.
         tokens: ids of what follows, ending in eos.
-        limited: it is as long as `Decode.max_length` allows; its end may be missing.
+        limited: it is as long as `Decode.max_length` allows; its end may be missing. Its eos was
+            not drawn: `log_prob` and `tokens` are those of the text if it ends there, as `score`
+            has them.
     """
 
     prompt: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.continuations import Continuation, draw_continuations
 from mnmt_jax.decoding.generate import with_settings
-from mnmt_jax.decoding.input_checks import check_list, check_text, codes_of_lines
-from mnmt_jax.decoding.lines import Line, score_lines
+from mnmt_jax.decoding.input_checks import check_list, codes_of_lines
+from mnmt_jax.decoding.lines import Line, number_lines, score_lines
 from mnmt_jax.decoding.pseudo_likelihood import score_by_hiding
 from mnmt_jax.decoding.score import Score, perplexity
 from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.decoding.translator import WINDOW
-from mnmt_jax.design.layouts import check_language_model
+from mnmt_jax.design.layouts import check_continues, check_language_model
 from mnmt_jax.errors import UserError
 
 
@@ -54,7 +55,7 @@ class LanguageModel(Trained):
         decode, own = self.config.decode, list(self._numbered(lines, language))
         if not self.system.model.layout.grows:
             return score_by_hiding(self.system, own, decode)
-        empty = [Line(line.number, "", line.source_lang, line.target_lang) for line in own]
+        empty = [dataclasses.replace(line, text="") for line in own]
         return score_lines(self.system, empty, [line.text for line in own], decode)
 
     def perplexity(self, lines: Sequence[str], *, language: str | Sequence[str]) -> float:
@@ -99,12 +100,7 @@ class LanguageModel(Trained):
         **settings: Any,
     ) -> Iterator[Continuation]:
         """Draws as `sample` does, with log-probabilities, `WINDOW` texts in memory at a time."""
-        layout = self.system.model.layout
-        if not layout.grows:
-            raise UserError(
-                f"Model.layout='{layout.name}' fills masks and continues no text; sample from a "
-                "run with Model.layout='causal_lm'"
-            )
+        check_continues(self.system.model.layout)
         if not isinstance(count, int) or count < 1:
             raise UserError(f"count={count!r} must be a whole number, at least 1")
         decode = self._drawing(settings)
@@ -134,14 +130,5 @@ class LanguageModel(Trained):
     def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:
         """Gives texts their numbers and languages after checking them."""
         check_list(lines, "lines")
-        codes = codes_of_lines(language, "language", self.languages)
-        return _number(lines, codes)
-
-
-def _number(lines: Iterable[str], codes: Iterator[str]) -> Iterator[Line]:
-    for number, text in enumerate(lines):
-        check_text(text, f"line {number + 1}")
-        code = next(codes, None)
-        if code is None:
-            raise UserError(f"line {number + 1} has no language; give one code or one per line")
-        yield Line(number, text, code, code)
+        codes = (codes_of_lines(language, "language", self.languages) for _ in range(2))
+        return number_lines(lines, *codes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths
 from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
 from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.score import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses, Request, Search, sentence_rngs
 from mnmt_jax.distributed.sharding import batch_shards, place_batch
@@ -124,6 +125,27 @@ class System:
             Lengths(bucket, bucket),
             self.model.config.register_factor,
         )
+
+
+def number_lines(
+    lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]
+) -> Iterator[Line]:
+    """Gives texts their numbers and languages.
+
+    Args:
+        lines: one text each.
+        sources: code of the language of each, from `codes_of_lines`.
+        targets: code of the language wanted of each.
+
+    Raises:
+        UserError: if a line is no text, or there are more than codes.
+    """
+    for number, text in enumerate(lines):
+        check_text(text, f"line {number + 1}")
+        source, target = next(sources, None), next(targets, None)
+        if source is None or target is None:
+            raise UserError(f"line {number + 1} has no language; give one code or one per line")
+        yield Line(number, text, source, target)
 
 
 def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:

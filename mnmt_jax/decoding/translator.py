@@ -23,6 +23,7 @@ from mnmt_jax.decoding.input_checks import (
 from mnmt_jax.decoding.lines import (
     Line,
     Translation,
+    number_lines,
     score_lines,
     translate_lines,
     with_others,
@@ -187,7 +188,7 @@ class Translator(Trained):
         check_list(lines, "lines")
         sources = codes_of_lines(source, "source", self.languages)
         targets = codes_of_lines(target, "target", self.languages)
-        numbered = _number(lines, sources, targets)
+        numbered = number_lines(lines, sources, targets)
         decode = decode or self.config.decode
         return _contrasted(numbered, decode) if decode.source_contrast else numbered
 
@@ -313,15 +314,6 @@ class Translator(Trained):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
         numbered = list(self.numbered(lines, source=source, target=target))
         return score_lines(self._system, numbered, references, self.config.decode)
-
-
-def _number(lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[Line]:
-    for number, text in enumerate(lines):
-        check_text(text, f"line {number + 1}")
-        source, target = next(sources, None), next(targets, None)
-        if source is None or target is None:
-            raise UserError(f"line {number + 1} has no language; give one code or one per line")
-        yield Line(number, text, source, target)
 
 
 def _joined(first: Translation, second: Translation) -> Translation:

@@ -1,4 +1,4 @@
-"""The sentences an evaluation is made on: the test split of a corpus, by direction."""
+"""The sentences an evaluation is made on: a split of a corpus, the test split, by direction."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ class Benchmark:
         languages: codes to keep to; None keeps all of the corpus.
         limit: sentences per direction, the first ones; 0 takes all.
         candidates: further languages that output may be in, for off-target detection.
+        split: whose sentences.
 
     Attributes:
         task: as given.
+        split: as given.
         directions: what there is, in the corpus's order.
     """
 
@@ -58,17 +60,18 @@ class Benchmark:
         languages: Collection[str] | None = None,
         limit: int = 0,
         candidates: Sequence[str] = (),
+        split: str = SPLIT,
     ) -> None:
-        self.task = task
+        self.task, self.split = task, split
         self._corpus = corpus
         self._limit = limit
         kept = set(corpus.languages if languages is None else languages)
         self.directions: tuple[Direction, ...] = tuple(
-            pair for pair in corpus.directions(SPLIT) if kept.issuperset(pair)
+            pair for pair in corpus.directions(split) if kept.issuperset(pair)
         )
         if not self.directions:
             raise UserError(
-                f"task '{task}': no direction has a {SPLIT} split between languages of the model; "
+                f"task '{task}': no direction has a {split} split between languages of the model; "
                 f"the corpus has {' '.join(corpus.languages)}, the model {' '.join(sorted(kept))}"
             )
         self._candidates = tuple(candidates)
@@ -88,9 +91,13 @@ class Benchmark:
         if isinstance(self._corpus, CldrText):
             source, target = direction
             return Texts(self._phrases[source], self._phrases[target])
-        pairs = list(itertools.islice(self._corpus.pairs(SPLIT, direction), self._limit or None))
+        pairs = list(
+            itertools.islice(self._corpus.pairs(self.split, direction), self._limit or None)
+        )
         if not pairs:
-            raise UserError(f"task '{self.task}': no {SPLIT} sentences for {'-'.join(direction)}")
+            raise UserError(
+                f"task '{self.task}': no {self.split} sentences for {'-'.join(direction)}"
+            )
         sources, references = zip(*pairs, strict=True)
         return Texts(sources, references)
 
@@ -108,9 +115,9 @@ class Benchmark:
     def _phrases(self) -> dict[str, list[str]]:
         """The phrases of a CLDR corpus by language, each rendered once."""
         assert isinstance(self._corpus, CldrText)
-        size = self._corpus.size(SPLIT, self.directions[0])
+        size = self._corpus.size(self.split, self.directions[0])
         cldr = self._corpus.cldr
-        meanings = cldr.meanings(SPLIT, min(size, self._limit or size))
+        meanings = cldr.meanings(self.split, min(size, self._limit or size))
         more = (code for code in self._candidates if code in MITRE_LANGUAGES)
         codes = dict.fromkeys((*cldr.languages, *more))
         return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}

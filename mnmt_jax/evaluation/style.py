@@ -74,7 +74,7 @@ abbr { text-decoration: none; }
 .legend .box { display: inline-block; width: 1.2em; height: .9em; border-radius: 3px;
   border: 1.5px solid var(--ink); margin-right: .4em; vertical-align: -2px; }
 .charts { display: flex; flex-wrap: wrap; gap: 16px 32px; }
-.charts figure { margin: 0; flex: 1 1 400px; min-width: 0; }
+.charts figure { margin: 0; flex: 1 1 400px; min-width: 0; max-width: 640px; }
 .charts svg { width: 100%; height: auto; display: block; }
 .charts text { fill: var(--muted); font-size: 13px; }
 .charts .grid { stroke: var(--line); }

@@ -110,10 +110,11 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     names = arguments.get("langs")
     languages = names.split(",") if isinstance(names, str) else names
     table = None if vocabulary is None else read_fairseq_table(vocabulary, languages or None)
-    decode = Decode(beam_size=5 if "register_factor" in arguments else 4)
-    instruction = "3" if found else _instruction(path, arguments)
     if found:  # Graformer, section 4.2
-        decode = Decode(beam_size=5, length_penalty=0.6)
+        instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
+    else:
+        instruction = _instruction(path, arguments)
+        decode = Decode(beam_size=5 if "register_factor" in arguments else 4)
     return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
 
 
@@ -276,23 +277,11 @@ def _export_arguments(config: Config) -> dict[str, Any]:
             "counterpart in fairseq: there registers start from the tag, all else from eos"
         )
     stages = (0, *model.stage_layers)[-2:]
-    for side, layers in zip(("encoder", "decoder"), stages, strict=True):
-        found |= {
-            f"{side}_layers": layers,
-            f"{side}_embed_dim": model.embed,
-            f"{side}_ffn_embed_dim": model.mlp,
-            f"{side}_attention_heads": model.heads,
-            # A norm without layers before it would be one parameter more than the model has.
-            f"{side}_normalize_before": model.norm == "pre" and layers > 0,
-        }
+    found |= _size_arguments(model, dict(zip(("encoder", "decoder"), stages, strict=True)))
     source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
     found |= {
         "share_all_embeddings": True,
-        "activation_fn": model.activation,
-        "no_scale_embedding": not model.embedding_scale,
         "no_token_positional_embeddings": not model.positions,
-        "dropout": model.dropout,
-        "attention_dropout": model.attention_dropout,
         "encoder_langtok": source_tag,
         "decoder_langtok": instruction.target_tag,
     }
@@ -318,26 +307,10 @@ def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[st
     for stage in layout.stages:
         side = "decoder" if layout.grows and layout.generated in stage.roles else "encoder"
         layers[side] += stage.layers
-    sides = [side for side, number in layers.items() if number]
-    found = {
-        f"{side}_{setting}": value
-        for side in sides
-        for setting, value in {
-            "layers": layers[side],
-            "embed_dim": model.embed,
-            "ffn_embed_dim": model.mlp,
-            "attention_heads": model.heads,
-            "normalize_before": model.norm == "pre",
-            "learned_pos": "learned" in model.positions,
-        }.items()
-    }
+    own_sides = {side: number for side, number in layers.items() if number}
     return {
         **own,
-        **found,
-        "activation_fn": model.activation,
-        "no_scale_embedding": not model.embedding_scale,
-        "dropout": model.dropout,
-        "attention_dropout": model.attention_dropout,
+        **_size_arguments(model, own_sides),
         "share_all_embeddings": False,
         "decoder_langtok": True,
         "lang_tok_replacing_bos_eos": True,
@@ -354,3 +327,24 @@ def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
             raise UserError(f"fairseq has no '{model.layout}' with '{method.name}' (Model.methods)")
         found = {"flag": "True", "inner_size": method.mlp, "dropout": method.dropout}
     return {f"adaption_{name}": value for name, value in found.items()}
+
+
+def _size_arguments(model: Model, layers: Mapping[str, int]) -> dict[str, Any]:
+    """Returns what fairseq is told of sizes and of what all layers have; `layers` are by side."""
+    found: dict[str, Any] = {}
+    for side, number in layers.items():
+        found |= {
+            f"{side}_layers": number,
+            f"{side}_embed_dim": model.embed,
+            f"{side}_ffn_embed_dim": model.mlp,
+            f"{side}_attention_heads": model.heads,
+            # A norm without layers before it would be one parameter more than the model has.
+            f"{side}_normalize_before": model.norm == "pre" and number > 0,
+            f"{side}_learned_pos": "learned" in model.positions,
+        }
+    return found | {
+        "activation_fn": model.activation,
+        "no_scale_embedding": not model.embedding_scale,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+    }

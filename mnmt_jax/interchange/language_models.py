@@ -14,11 +14,10 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interchange.foreign import check_supported
-from mnmt_jax.interchange.names import FIRST_POSITION
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
-from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.model.modules import ACTIVATIONS, FIRST_ROW
 
 # Beginnings of the names of architectures, a name before those that it begins.
 _MASKED, _CAUSAL, _GRAFTED, _ADAPTER, _APART = (
@@ -157,7 +156,7 @@ def _rows(path: Path, tensors: Mapping[str, LazyArray]) -> int:
             f"{path}: tables of {sorted(sizes)} learned positions; ours have one size for both "
             "sides"
         )
-    return sizes.pop() - FIRST_POSITION
+    return sizes.pop() - FIRST_ROW
 
 
 def _layers_without_memory(path: Path, arguments: Mapping[str, Any]) -> int:

@@ -22,9 +22,9 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.plan import Head, Plan, Sublayer, Table
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.modules import FIRST_ROW
 from mnmt_jax.model.sublayers import make_plan
 
-FIRST_POSITION = 2  # the row of a segment's first token in fairseq: those before it are padding's
 Path = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]
 Tensors = Mapping[str, LazyArray]
@@ -305,13 +305,13 @@ class Names:
                 "sides, which fairseq has for each; add 'tables' to Model.methods"
             )
         count, embed = self.config.positions[1], self.config.embed
-        unused = np.zeros((FIRST_POSITION, embed), np.float32)
+        unused = np.zeros((FIRST_ROW, embed), np.float32)
         yield self._entry(
             (f"{table.name}_positions",),
             (count, embed),
             f"{sides[0]}embed_positions.weight",
-            (count + FIRST_POSITION, embed),
-            lambda theirs: theirs[FIRST_POSITION:],
+            (count + FIRST_ROW, embed),
+            lambda theirs: theirs[FIRST_ROW:],
             lambda ours: np.concatenate([unused.astype(ours.dtype), ours]),
         )
 

@@ -16,8 +16,8 @@ the causal model stays as it is, with that copy of its norm in the first new lay
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
 section 3.3 and figure 3; that W2 is a matrix of its own and begins as W1, which norms are copied
-where, and where g6 is taken, in their code alone (graft spec 2.3, 2.4). Their released script
-freezes both models and W1; that is `encoder = 'freeze'` (2.5).
+where, and where g6 is taken, in their code alone. Their released script freezes both
+models and W1; that is `encoder = 'freeze'`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mnmt_jax.config.fields import Count
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import SOURCE
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.move import Move, Needed
 from mnmt_jax.design.plan import Head, Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.tables import OUTPUT_TABLE, TARGET_TABLE, Tables
@@ -93,6 +93,14 @@ class Graformer(Method, name="graformer"):
         if self.decoder != "none":
             taken += [Move("lm", *pair) for pair in self._decoder_moves(config)]
         return tuple(taken)
+
+    def needed(self, config: Model) -> tuple[Needed, ...]:
+        """Returns that `mlm` is a masked and `lm` a causal language model, and how deep."""
+        own, field = self.encoder_layers, f"Graformer.encoder_layers={self.encoder_layers}"
+        mlm = Needed("mlm", "masked_lm", own, field)
+        layers = config.stage_layers
+        lm = Needed("lm", "causal_lm", layers[1], f"Model.stage_layers={layers} in the middle")
+        return (*(self.encoder != "none") * (mlm,), *(self.decoder != "none") * (lm,))
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
         """Returns what stays as it was taken: of each model, all but the norms that are copies."""

@@ -4,7 +4,7 @@ A pair of runs may give an encoder and a decoder, or one norm may be copied to t
 no run gives is freshly drawn.
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
-section 3.3; where each parameter goes is in their code alone (graft spec 2.4).
+section 3.3; where each parameter goes is in their code alone.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ class Masking(Method, name="masking"):
         kept: of those, the share that stays as it is; the rest is the mask.
     """
 
-    share: Rate = 0.15
-    random: Rate = 0.1
-    kept: Rate = 0.1
+    share: Rate = MaskShares.share
+    random: Rate = MaskShares.random
+    kept: Rate = MaskShares.kept
 
     def __post_init__(self) -> None:
         """Checks that the shares leave room for masks, and that there are any tokens to ask for."""

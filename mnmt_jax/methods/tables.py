@@ -4,7 +4,8 @@ With every system before it one table embeds both sides and gives the logits. Gr
 embed source and target apart, the latter's table being the output's too; its Adapter baseline has a
 third one for the output.
 
-Source: Sun, Wang, Li 2021, their code and scripts (graft spec 1, 2.7, 2.8).
+Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
+its code and scripts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ is a layer of a language model, what is above is new.
     decoder  attention, mlp, memory_attention, tuning
 
 Source: Guo et al. 2020 ("Incorporating BERT into Parallel Sequence Decoding with Adapters") as in
-Sun, Wang, Li 2021, section 4.6, and their code (graft spec 2.7).
+Sun, Wang, Li 2021, section 4.6, and their code.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable import Trainable
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.training.moves import sources_of_moves
+from tests.made_params import flat
 from tests.parity.reference import FOLDER, graft_model, rows_of, spans_of
 
 LOGITS_ATOL = 2e-5
@@ -32,11 +33,6 @@ def files(pattern):
 def read(path):
     with np.load(path) as archive:
         return {name: archive[name] for name in archive.files}
-
-
-def flat(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 @pytest.fixture(scope="module", params=files("graft_transfer*.npz"), ids=lambda path: path.stem)

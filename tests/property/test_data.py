@@ -343,8 +343,8 @@ def test_restoring_a_position_continues(cache, steps):
 def test_a_position_of_other_settings_is_refused(cache):
     state = batches(cache, LAYOUTS["prefix"], settings_of_run()).get_state()
     other = batches(cache, LAYOUTS["prefix"], settings_of_run(), seed=4)
-    with pytest.raises(UserError, match="saved under other Data settings"):
-        other.set_state(state)
+    with pytest.raises(UserError, match="saved under other Data settings.* of runs/a/config.gin"):
+        other.set_state(state, "runs/a/config.gin")
 
 
 def test_a_position_in_other_texts_is_refused(cache, tmp_path):

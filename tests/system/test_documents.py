@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -81,9 +82,35 @@ def test_what_is_not_run_takes_its_flags(page, root, monkeypatch):
         check_flags(one, root)
 
 
+def check_states(found):
+    """What the six kinds find of two equal runs, whose text is the same in all languages."""
+    first, second = found["PROBE"]["subjects"]
+    assert first["places"] == second["places"] and len(first["places"]) == 3
+    assert [(one["gained"], one["types"] > 0) for one in found["PROBE"]["gains"]] == [(0, True)] * 3
+    own = {name: found["PROBE"][name] for name in ("parameters", "checkpoint")}
+    assert found["PROBE"]["others"] == [{"run": "RUN2", **own}]  # a copy
+    assert first["places"][0]["classes"].keys() == {"all", "Latin", "eos", "tag"}
+    for place in found["SIMILARITY"]["languages"]:
+        assert place["parallel"] == pytest.approx(1) and place["others"] < 0.9
+    assert [one["accuracy"] for one in found["RETRIEVAL"]["places"]] == [1, 1, 1]
+    assert found["RETRIEVAL"]["chance"] == 0.25
+    same = [one for one in found["SVCCA"]["between"] if one["first"] == one["second"]]
+    assert len(same) == 3 and all(one["svcca"] == pytest.approx(1) for one in same)
+    for place in found["SVCCA"]["subjects"][0]["preference"]:
+        assert 0 < place["least"] < place["most"] < 1 and len(place["directions"]) == 6
+    layers = [(one["layer"], one["ended"]) for one in found["STATES"]["planes"]]
+    assert layers == [(0, False), (1, False), (1, True), (2, False), (2, True)]
+    roles = [each["role"] for each in found["STATES"]["planes"][0]["classes"]]
+    assert roles == ["source", "source", "target", "target"]
+    (cross,) = found["ALIGNMENT"]["directions"][0]["layers"]
+    assert cross["attention"] == "decoder cross-attention" and cross["query"] == "target"
+    assert sum(cross["mass"].values()) == pytest.approx(1) and cross["mass"]["tag"] > 0
+
+
 def test_analysis(root):
     """Every kind; the pages are well formed and have nothing from elsewhere."""
     made_pages.run_with_branches(root, "RUN")
+    shutil.copytree(root / "RUN", root / "RUN2")
     made_pages.flores(root, made_text.LANGUAGES)
     made_pages.write_lines(root / "LINES", ["eins zwei", "", "drei"])
     printed = run_page("docs/analysis.md", root)
@@ -93,10 +120,15 @@ def test_analysis(root):
         page = (path.parent / "analysis.html").read_text(encoding="utf-8")
         closed = re.sub(r"<meta ([^>]*)>", r"<meta \1/>", page.split("\n", 1)[1])
         etree.fromstring(closed.replace("<details open>", "<details>"))
-        assert "http" not in page and "<script" not in page and page.count("<section>") > 1
-    assert found.keys() == {"ATTRIBUTION", "ATTENTION", "ABLATION", "SCALES", "HEADS"}
+        assert "http" not in page and "<script" not in page and page.count("<section>") > 0
+    states = {"PROBE", "SIMILARITY", "RETRIEVAL", "SVCCA", "STATES", "ALIGNMENT"}
+    branches = {"ATTRIBUTION", "ATTENTION", "ABLATION", "SCALES", "HEADS"}
+    assert found.keys() == branches | states
+    check_states(found)
     scales = found["SCALES"]["mean"]
-    assert printed[commands("docs/analysis.md")[-1].text] == f"{scales}\n"
+    *_, of_scales, of_svcca = commands("docs/analysis.md")
+    assert printed[of_scales.text] == f"{scales}\n"
+    assert float(printed[of_svcca.text]) == pytest.approx(1)
     assert list(scales) == ["de", "fr"]
     for one in found["ATTRIBUTION"]["directions"]:
         (sentence,) = one["sentences"]

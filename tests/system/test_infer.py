@@ -138,7 +138,7 @@ def test_bindings_and_step_reach_the_search(run, infer):
         ({"--target": "german"}, "did you mean de?"),
         ({"--run": "/nowhere"}, "config.gin: no such file"),
         ({"--step": "8"}, "no checkpoint 8"),
-        ({"--input": "/nowhere/x"}, "/nowhere/x: No such file"),
+        ({"--input": "/nowhere/x"}, "--input=/nowhere/x: no such file; name a file"),
         ({"--output": "/nowhere/x"}, "--output=/nowhere/x: cannot be written (/nowhere: No such"),
         ({"--gin.Decode.beam": "3"}, "beam"),
         ({"--gin.Decode.buckets": "(2,)"}, "each must be at least 3"),

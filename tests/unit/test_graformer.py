@@ -17,11 +17,12 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.method import all_moves
 from mnmt_jax.config.sections import Model, Optimizer, Train
 from mnmt_jax.cost.configurations import GIN_CONFIGS
-from mnmt_jax.design.layouts import LAYOUTS, get_layout
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, get_layout
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.graft import Graft
+from mnmt_jax.methods.tables import Tables
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
@@ -67,6 +68,62 @@ def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
     write_random_run(tmp_path, TINY)
     with pytest.raises(UserError, match="parameters are taken from other; give --init"):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
+
+
+def grafted(root, config, given):
+    """What a graft of 2 masked and 2 causal layers takes of runs of layouts and numbers of layers.
+
+    Their parameters are not read where their kind is wrong.
+    """
+    for name, (layout, layers) in given.items():
+        methods = () if layout in LANGUAGE_MODELS else (Tables(target=True),)
+        write_random_run(root / name, Model(layout, layers, methods=methods, **ENDS, **SIZES))
+    origins = [Origin(root / name, name=name) for name in given]
+    like = parameter_shapes(config.model, made_vocabulary().size)
+    return read_start(origins, like, config, made_vocabulary())
+
+
+GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **ENDS, **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"mlm": ("causal_lm", (2,)), "lm": ("masked_lm", (2,))},
+            r"mlm=\S*mlm: its Model.layout is 'causal_lm', .* layers of a 'masked_lm'; name such",
+        ),
+        (
+            {"mlm": ("encoder_decoder", (2, 2)), "lm": ("causal_lm", (2,))},
+            r"mlm=\S*mlm: its Model.layout is 'encoder_decoder', .* a 'masked_lm'",
+        ),
+        (
+            {"mlm": ("masked_lm", (2,)), "lm": ("prefix", (2,))},
+            r"lm=\S*lm: its Model.layout is 'prefix', .* a 'causal_lm'",
+        ),
+        (
+            {"mlm": ("masked_lm", (1,)), "lm": ("causal_lm", (2,))},
+            r"mlm=\S*mlm: has 1 layer, of which Graformer.encoder_layers=2 takes 2; lower that",
+        ),
+        (
+            {"mlm": ("masked_lm", (2,)), "lm": ("causal_lm", (1,))},
+            r"lm=\S*lm: has 1 layer, of which Model.stage_layers=\(3, 2, 1\) in the middle takes 2",
+        ),
+    ],
+)
+def test_a_run_of_the_wrong_kind_or_depth_is_named(given, message, tmp_path):
+    with pytest.raises(UserError, match=f"^--initialize_from={message}") as caught:
+        grafted(tmp_path, config_with(GRAFT), given)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_layers_that_a_deeper_model_gives_are_told(tmp_path):
+    given = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
+    mlm, lm, new = grafted(tmp_path, config_with(GRAFT), given).report
+    taken, left = mlm.split("; not used ")
+    assert "layer_{0-1}/mlp, " in taken and "layer_{2-3}/mlp, " in left
+    assert "layer_{0-1}/mlp, " in lm and "; not used layer_2/attention, " in lm
+    assert new.startswith("freshly drawn layer_2/attention, layer_5/attention, ")
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])

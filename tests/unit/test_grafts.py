@@ -22,14 +22,13 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.graft import Graft
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory, changed_fields
 from mnmt_jax.training.initialization import read_start
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
-from tests.made_params import config_with, random_params, read_all, write_random_run
+from tests.made_params import config_with, flat, random_params, read_all, write_random_run
 from tests.made_run import make_cache, make_config, one_device, saved
 from tests.run_commands import ROOT, command
 from tests.unit.made_text import vocabulary as made_vocabulary
@@ -49,11 +48,6 @@ PARTS = (
     ("lm", "stage_0_norm", "stage_1_norm"),
     ("lm", "layer_{0-0}/mlp/wi", "layer_{3-3}/mlp/wi"),
 )
-
-
-def flat(tree) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +109,9 @@ def test_every_array_is_the_named_one_or_as_drawn(given):
     mlm, lm, new = taken.report
     assert mlm.startswith(f"'mlm' started from {folders['mlm']}, step 0: 18 arrays of embedding, ")
     # Of its second layer, the decoder's, nothing was asked; of the norm, the scale alone.
-    assert "not used layer_*/attention" in mlm and mlm.endswith("stage_*_norm/scale")
+    assert "not used layer_1/attention" in mlm and mlm.endswith("stage_1_norm/scale")
     assert lm.startswith("'lm' ") and lm.endswith("not used embedding")
-    assert "layer_*/memory_attention" in new and new.startswith("freshly drawn layer_*/attention,")
+    assert "layer_{1-3}/memory_attention" in new and new.startswith("freshly drawn layer_3/attent")
 
 
 def test_ranges_are_moved_in_order():

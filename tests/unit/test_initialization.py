@@ -76,7 +76,7 @@ def test_two_stages_take_the_decoder(given, layout):
     for module in ("adaption_input", "adaption_output"):
         assert_same(started[module], jax.tree.map(np.asarray, drawn[module]))
     assert "freshly drawn adaption_input/wi, adaption_input/wo" in report
-    assert "layer_*/memory_attention" in report.split("not used")[1]
+    assert "/memory_attention" in report.split("not used")[1]
 
 
 @pytest.mark.parametrize("layout", ["prefix", "causal", "prefix_trigger", "register"])
@@ -125,7 +125,7 @@ def test_lora_is_drawn_beside_what_is_given(given, layout):
     own, base = split_lora(started)
     assert_same(base, expected)
     assert_same(own, split_lora(drawn)[0])
-    assert "freshly drawn LoRA of layer_*/attention" in report
+    assert f"freshly drawn LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
 
 
 def test_lora_is_given_to_lora_but_never_lost(tmp_path):

@@ -265,7 +265,7 @@ def test_what_cannot_be_is_one_clear_line(call, message):
 
 def test_a_masked_model_continues_nothing():
     model = made_language_model("masked_lm")
-    with pytest.raises(UserError, match="'masked_lm' fills masks and continues no text"):
+    with pytest.raises(UserError, match="'masked_lm' fills masks and continues no text; score"):
         model.sample(language="de")
     with pytest.raises(UserError, match="line 2 needs .* larger bucket"):
         model.score(["", "zwei " * 20], language="de")
@@ -273,10 +273,21 @@ def test_a_masked_model_continues_nothing():
 
 def test_a_translator_is_no_language_model_nor_the_other_way_round():
     translator, model = made_translator(), made_language_model()
-    with pytest.raises(UserError, match=r"'register' translates .* --source, --target and --ref"):
+    with pytest.raises(UserError, match=r"'register' translates .*'mnmt score --source --target"):
         LanguageModel(translator.config, vocabulary(), translator.system.params)
-    with pytest.raises(UserError, match=r"'causal_lm' is a language model: .* --language"):
+    with pytest.raises(UserError, match=r"'mnmt score --language', .*'mnmt sample --language'"):
         Translator(model.config, vocabulary(), model.system.params)
+    masked = made_language_model("masked_lm")
+    with pytest.raises(UserError, match="'masked_lm' is a language model .*--language', graft it"):
+        Translator(masked.config, vocabulary(), masked.system.params)
+
+
+@pytest.mark.parametrize("name", ["sample", "translate"])
+def test_a_file_that_is_not_there_is_named_by_its_flag(name):
+    sides = ["--language=de"] if name == "sample" else ["--source=en", "--target=de"]
+    script = {"translate": "infer"}.get(name, name)
+    with pytest.raises(UserError, match="^--input=no.de: no such file"):
+        command(script, "--run=nowhere", *sides, "--input=no.de")
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +355,12 @@ def test_score_of_translations(runs, tmp_path, capsys):
     [
         (("--language=de", "--target=de"), "--language is for a language model, --target"),
         (("--source=en", "--target=de"), "--reference missing; a language model needs --language"),
-        ((), "--source, --target, --reference missing"),
+        ((), "is missing; name --language for a language model, --source, --target and --ref"),
+        (("--language=de", "--input=no.de"), "^--input=no.de: no such file; name a file of text"),
+        (
+            ("--source=en", "--target=de", "--reference=no.de"),
+            "^--reference=no.de: no such file",
+        ),
     ],
 )
 def test_score_needs_the_flags_of_one_kind(flags, message):

@@ -150,6 +150,69 @@ def test_the_file_of_the_language_without_text_is_named(data):
         command("cache_tasks", "--parallel", data, *output)
 
 
+def _cache_text(data, *flags: object) -> None:
+    made_text.vocabulary().save(data / "vocabulary")
+    flags = f"--vocabulary={data / 'vocabulary'}", f"--output={data / 'cache'}", *flags
+    command("cache_tasks", "--text", data, "--languages=en,de", *flags)
+
+
+def test_a_language_that_can_only_be_validated_on_is_named(data):
+    """Its task was cached without training text, and nobody was told."""
+    _write(data, "validation", 3)
+    _cache_text(data)  # a directory is as good as '{split}.{language}'
+    (data / "train.de").unlink()
+    message = r"^--languages: \S* has no text in 'de', no file \S*/train\.de or \.gz; add its"
+    with pytest.raises(UserError, match=message):
+        _cache_text(data, "--overwrite")
+    (data / "train.en").unlink()
+    with pytest.raises(UserError, match="has no training files; check --splits"):
+        _cache_text(data, "--overwrite")
+
+
+@pytest.mark.parametrize("kind", ["text", "parallel"])
+def test_training_files_without_a_line_are_named(data, kind):
+    """Also where no vocabulary is trained; what was there stays."""
+    _write(data, "validation", 3)
+    _cache_text(data)
+    for code in ("en", "de"):
+        (data / f"train.{code}").write_text("")
+    flags = f"--{kind}={data}", "--languages=de,en", f"--vocabulary={data / 'vocabulary'}"
+    what = "sentence" if kind == "text" else "sentence pair"
+    with pytest.raises(UserError, match=rf"mine': \S*/train\.de.*: no {what}; give text, or leave"):
+        command("cache_tasks", *flags, "--name=mine", "--overwrite", f"--output={data / 'cache'}")
+    assert (data / "cache" / "cache.json").is_file()
+
+
+def test_a_folder_of_text_that_is_not_there_is_named(data):
+    message = "^--text=nowhere: no such directory; give one with files SPLIT.LANGUAGE, or a patt"
+    with pytest.raises(UserError, match=message):
+        command("cache_tasks", "--text=nowhere", "--languages=en", f"--output={data / 'cache'}")
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [
+        ("de-de", "--directions: 'de-de' is none of pairs; name with --monolingual those whose"),
+        ("en-de,de-fr", "no training text for de-fr .no file .*train.fr.; it has en-de, de-en; "),
+    ],
+)
+def test_single_languages_of_pairs_are_named_by_pairs(data, directions, message):
+    flags = f"--parallel={data}", "--languages=en,de,fr", f"--directions={directions}"
+    _write(data, "validation", 3)
+    (data / "validation.fr").write_text("un\ndeux\ntrois\n")
+    with pytest.raises(UserError, match=message):
+        command("cache_tasks", *flags, "--monolingual", f"--output={data / 'cache'}")
+
+
+def test_two_tasks_of_one_name_are_refused_with_a_remedy(data):
+    _cache_text(data, "--name=mine")
+    flags = f"--also={data / 'cache'}", f"--vocabulary={data / 'vocabulary'}", "--name=mine"
+    own = f"--text={data}", "--languages=en,de", f"--output={data / 'both'}"
+    with pytest.raises(UserError, match="'mine_en' is given twice, .* otherwise with --name, or"):
+        command("cache_tasks", *own, *flags)
+    command("cache_tasks", *own, *flags, "--name=other")
+
+
 def test_another_cache_needs_its_vocabulary_named(data, no_training):
     message = f"^--also needs --vocabulary, .* --vocabulary {data}/old/vocabulary$"
     with pytest.raises(UserError, match=message):

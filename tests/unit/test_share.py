@@ -169,8 +169,13 @@ def test_a_share_of_another_cache_stays_one(data):
         (["--share=10"], r"--share=10\.0 must be above 0 and at most 1"),
         (["--share=nan"], "--share=nan must be above 0"),
         (["--share=0.1", "--share_seed=-1"], "--share_seed=-1 must be 0 or more"),
-        (["--share_seed=1"], "--share_seed does not apply to all pairs; give --share too"),
+        (
+            ["--share=few"],
+            "argument --share: 'few' must be a number above 0 and at most 1, such as 0.1",
+        ),
+        (["--share_seed=0"], "^--share_seed=0 is of a draw that no --share asks for; give --share"),
         (["--share=0.1", "--monolingual"], "--share does not apply to text of single languages"),
+        (["--share_seed=1", "--monolingual"], "--share_seed does not apply to text of single"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(data, flags, message):
