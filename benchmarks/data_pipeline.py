@@ -9,6 +9,7 @@ ahead, so one thread does all the work; the share of padding; seconds to plan on
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 import time
@@ -42,7 +43,7 @@ def main() -> None:
                 f"made_{source}_{target}",
                 source,
                 target,
-                {"train": lambda n=n: _pairs(arguments, n)},
+                {"train": functools.partial(_pairs, arguments, n)},
             )
             for n, (source, target) in enumerate(mitre_directions())
         ]

@@ -26,7 +26,7 @@ from mnmt_jax.decoding.search import EOS_ID, Request, beam_search, greedy
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
 from mnmt_jax.model.key_values import reorder
-from mnmt_jax.model.network import Translator, build_model
+from mnmt_jax.model.network import Network, build_model
 
 
 def main() -> None:
@@ -67,21 +67,17 @@ def main() -> None:
     print(json.dumps({"device": str(jax.devices()[0]), **vars(flags), **figures}, indent=2))
 
 
-def _growing(
-    model: Translator, params: Any, batch: dict, flags: argparse.Namespace, beam: int
-) -> Any:
+def _growing(model: Network, params: Any, batch: dict, flags: argparse.Namespace, beam: int) -> Any:
     search = make_search(Decode(beam_size=beam))
     return generate(model, params, batch, _request(flags), search=search)
 
 
-def _whole(
-    model: Translator, params: Any, batch: dict, flags: argparse.Namespace, beam: int
-) -> Any:
+def _whole(model: Network, params: Any, batch: dict, flags: argparse.Namespace, beam: int) -> Any:
     return jax.block_until_ready(_whole_jitted(params, batch, _request(flags), model, beam))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "beam"))
-def _whole_jitted(params: Any, batch: dict, request: Request, model: Translator, beam: int) -> Any:
+def _whole_jitted(params: Any, batch: dict, request: Request, model: Network, beam: int) -> Any:
     variables = {"params": params}
     cache = model.apply(
         variables, batch, beam=beam, max_steps=request.cache_steps(), method="prefill"
@@ -119,8 +115,8 @@ def _request(flags: argparse.Namespace) -> Request:
     )
 
 
-def _batch(model: Translator, flags: argparse.Namespace) -> dict[str, np.ndarray]:
-    batch = {}
+def _batch(model: Network, flags: argparse.Namespace) -> dict[str, np.ndarray]:
+    batch: dict[str, np.ndarray] = {}
     for role in model.layout.static_roles():
         batch |= _span(role, flags)
     return batch

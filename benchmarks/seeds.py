@@ -67,8 +67,8 @@ def _at_equal_loss(curves: Mapping[str, list[Curve]]) -> str:
     for level in (0.5, 0.4, 0.3, 0.25, 0.2, 0.18):
         cells = [f"{level:.2f}"]
         for group in curves.values():
-            reached = [_first(curve, level) for curve in group]
-            if None in reached:
+            reached = [point for curve in group if (point := _first(curve, level))]
+            if len(reached) < len(group):
                 cells += ["not reached", ""]
                 continue
             cells.append(_spread((step for step, _ in reached), "{:,.0f}"))

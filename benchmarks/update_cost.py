@@ -71,7 +71,8 @@ def prepare(config: Config, flags: argparse.Namespace) -> tuple[Callable[[], Any
     state, placed = create_state(init, mesh), place_batch(batch, mesh, leading=1)
     with jax.set_mesh(mesh):
         compiled = jax.jit(functools.partial(train_step, learner)).lower(state, placed).compile()
-    return lambda: compiled(state, placed), compiled.cost_analysis()["flops"]
+    costs: Any = compiled.cost_analysis()
+    return lambda: compiled(state, placed), costs["flops"]
 
 
 def _sized(config: Config, flags: argparse.Namespace) -> Config:
@@ -97,7 +98,7 @@ def _batch(learner: Learner, config: Config, flags: argparse.Namespace) -> dict[
     )
     sizes = (flags.rows, flags.pairs, 2, flags.length)
     drawn = rng.integers(_FIRST, flags.vocab_size, sizes).astype(np.int32)
-    rows = [[Example(*pair, 0, 0) for pair in row] for row in drawn]
+    rows = [[Example(source, target, 0, 0) for source, target in row] for row in drawn]
     layout = learner.model.layout
     converter = make_converter(vocabulary, layout, config.data, Extras.of(config))
     made = converter.batch(segments_from_rows(rows), flags.rows)
