@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from mnmt_jax.interrupts import no_interrupt_lost
@@ -36,6 +37,12 @@ def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
     """Joins the first few names and says how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return separator.join(names[:shown]) + more
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean '{near[0]}'? " if near else ""
 
 
 def counted(number: int, word: str) -> str:

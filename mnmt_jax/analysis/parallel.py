@@ -85,9 +85,9 @@ def check_aligned(pairs: Sequence[Aligned], task: str) -> None:
     """
     if not pairs:
         raise UserError(
-            f"task '{task}': no two of the languages have sentences with the same reference in a "
-            "third; take a test set that is parallel in three languages or more, or leave "
-            "--directions out"
+            f"task '{task}': no two of the languages have {MANY} sentences or more with the same "
+            "references in a third; raise --limit, leave --directions out, or take a test set that "
+            "is parallel in three languages or more"
         )
 
 

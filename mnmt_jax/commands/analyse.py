@@ -11,6 +11,7 @@ from typing import Any
 from mnmt_jax.commands.analyse_states import OF_SEVERAL, STATE_KINDS, of_states
 from mnmt_jax.commands.analysis_inputs import (
     benchmark_of,
+    check_directions,
     directions_of,
     forced_sentences,
     layer_numbers,
@@ -172,10 +173,16 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check_flags(flags)
     import_modules(flags.module_import)
-    from mnmt_jax.analysis.analysis_files import check_analysis_folder, write_analysis
+    from mnmt_jax.analysis.analysis_files import (
+        check_analysis_folder,
+        check_finished,
+        write_analysis,
+    )
     from mnmt_jax.analysis.pictures import draw, page_title
 
     check_analysis_folder(flags.output)
+    if not flags.overwrite:
+        check_finished(flags.output, {"analysis": flags.kind})
     made = {
         "attribution": _of_sentences,
         "attention": _of_sentences,
@@ -215,6 +222,8 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if flags.kind != "scales" and not flags.task:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
+    layer_numbers(flags.layers, least=0)
+    check_directions(flags.directions)
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
     check_limit(flags.limit)

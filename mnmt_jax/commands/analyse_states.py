@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
+    benchmark_of,
     check_same_sentences,
     forced_sentences,
     layer_numbers,
@@ -100,6 +101,10 @@ def _models(
     # Read once before, for what tells them: not all fit into memory.
     others = [load(*each)[1] for each in asked[1:]] if flags.kind in OF_SEVERAL else None
     translator, facts = load(*asked[0])
+    told = [(each["run"], each["checkpoint"]) for each in (facts, *(others or ()))]
+    if twice := [one for one in told if told.count(one) > 1]:
+        run, step = twice[0]
+        raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
     yield translator, origin(flags, translator.config, facts, facts["checkpoint"], others)
     del translator
     yield from itertools.starmap(load, asked[1:])
@@ -206,6 +211,7 @@ def _probed_sentences(
     except UserError as error:
         if learned_from == TEST:
             raise
+        benchmark_of(flags, translator.languages)  # raises where there is no such task at all
         raise UserError(f"{error} (of {learned_from} text; {remedy})") from error
     if tested_on == TEST:
         found[TEST] = forced_sentences(flags, translator)

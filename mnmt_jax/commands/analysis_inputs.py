@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import positive
-from mnmt_jax.commands.corpus_arguments import benchmark_corpus, listed_directions, split_list
+from mnmt_jax.commands.corpus_arguments import (
+    benchmark_corpus,
+    direction_items,
+    listed_directions,
+    split_list,
+)
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
 
@@ -172,16 +176,32 @@ def directions_of(
     """
     from mnmt_jax.evaluation.benchmark import WHICH, choose_directions
 
-    if text is None or text in WHICH or "-" not in text:
+    if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
     languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    found = listed_directions(text, languages, f"; or write {', '.join(WHICH)}")
+    found = listed_directions(text, languages, _other_words(WHICH))
     if missing := [pair for pair in found if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "
             f"for {'-'.join(missing[0])}"
         )
     return found
+
+
+def check_directions(text: str | None) -> None:
+    """Checks that a flag names directions, before there are any.
+
+    Raises:
+        UserError: if it is neither a word for some nor a list.
+    """
+    from mnmt_jax.evaluation.benchmark import WHICH
+
+    if text is not None and text not in WHICH:
+        direction_items(text, _other_words(WHICH))
+
+
+def _other_words(which: Sequence[str]) -> str:
+    return f"; or write {', '.join(which)}"
 
 
 def layer_numbers(text: str | None, least: int = 1) -> list[int]:
@@ -194,7 +214,10 @@ def layer_numbers(text: str | None, least: int = 1) -> list[int]:
     Raises:
         UserError: if an item is no number from that on.
     """
-    try:
-        return [0 if not least and item == "0" else positive(item) for item in split_list(text)]
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"--layers={text}: {error}") from error
+    items = split_list(text)
+    if wrong := [item for item in items if not item.isdecimal() or int(item) < least]:
+        raise UserError(
+            f"--layers={text}: {wrong[0]!r} must be a whole number, at least {least}, or leave it "
+            "out for all"
+        )
+    return [int(item) for item in items]

@@ -374,16 +374,32 @@ def listed_directions(
     Raises:
         UserError: if an item is none, or has another language.
     """
-    directions = []
-    for item in split_list(text):
-        source, dash, target = item.partition("-")
-        if not (source and dash and target):
-            raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de")
+    directions = direction_items(text, others)
+    for source, target in directions:
+        item = f"{source}-{target}"
         if missing := {source, target} - set(languages):
             raise UserError(
                 f"--directions: '{item}' has '{min(missing)}', which is not among "
                 f"{' '.join(languages)}{others}"
             )
+    return directions
+
+
+def direction_items(text: str, others: str = "") -> tuple[Direction, ...]:
+    """Returns the directions that a list writes, whatever languages there are.
+
+    Args:
+        text: of `--directions`.
+        others: what else may be written, for the error.
+
+    Raises:
+        UserError: if an item is none.
+    """
+    directions = []
+    for item in split_list(text):
+        source, dash, target = item.partition("-")
+        if not (source and dash and target):
+            raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
         directions.append((source, target))
     return tuple(dict.fromkeys(directions))
 

@@ -124,8 +124,8 @@ def _part(field: str, whole: Any, value: Any, kind: Any) -> Any:
     """Returns a value, or an entry of a tuple, as what it must be."""
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
-        if value not in choices:
-            raise UserError(f"{field}={whole!r} must be one of {', '.join(choices)}")
+        if not any(value == choice and type(value) is type(choice) for choice in choices):
+            raise UserError(f"{field}={whole!r} must be one of {', '.join(map(str, choices))}")
         return value
     allowed = _allowed(kind)
     typed = _typed(field, value, _base(kind))

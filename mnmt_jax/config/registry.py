@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 
 from mnmt_jax.config.method import Method
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, listed, nearest
 
 _LIBRARY = "mnmt_jax.methods"  # imported by name, like a module of the user's: it imports this room
 
@@ -28,8 +28,8 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
         importlib.import_module(f"{_LIBRARY}.{name}")
     if name not in Method.known:
         raise UserError(
-            f"{field}: no method '{name}'; there are {listed(all_methods())}; your own needs "
-            "--module_import"
+            f"{field}: no method '{name}'; {nearest(name, all_methods())}there are "
+            f"{listed(all_methods())}; your own needs --module_import"
         )
     method = Method.known[name]
     if not dataclasses.is_dataclass(method) or method.__hash__ is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mnmt_jax.data.corpora import CORPORA, CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, nearest
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction
 
@@ -148,9 +148,10 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
     if task in CORPORA:
         corpus = get_corpus(task)
         return corpus, corpus.languages
-    names = ", ".join(dict.fromkeys((*CORPORA, *MIXTURES)))
+    names = dict.fromkeys((*CORPORA, *MIXTURES))
     raise UserError(
-        f"--task={task}: no such corpus or mixture; one of {names}; or name files of your own with "
+        f"--task={task}: no such corpus or mixture; {nearest(task, names)}one of "
+        f"{', '.join(names)}; or name files of your own with "
         "--parallel or --tsv, or a seqio mixture's module with --module_import"
     )
 

@@ -29,8 +29,9 @@ class CutResidual(Method, name="cut_residual"):
         layer: counted from 1 through all stages; 0 is the middle one of the first stage, number
             floor(layers / 2) + 1.
         sublayer: whose connection it is: `attention` (Liu et al.) or `mlp` (SD's encoder).
-        norm: of all sublayers of that layer: `pre`, `post`, or as the model's; SD's encoder layer
-            in IWSLT17, Europarl and OPUS-100 is `pre` amid `post` (language-layers spec 2.2).
+        norm: of all sublayers of that layer that have one: `pre`, `post`, or as the model's; SD's
+            encoder layer in IWSLT17, Europarl and OPUS-100 is `pre` amid `post` (language-layers
+            spec 2.2).
     """
 
     layer: Amount = 0
@@ -61,11 +62,16 @@ class CutResidual(Method, name="cut_residual"):
             raise UserError(
                 f"CutResidual.sublayer='{self.sublayer}': the layer has {listed(names)}; choose one"
             )
+        if not layer[names.index(self.sublayer)].residual:
+            raise UserError(
+                f"CutResidual.sublayer='{self.sublayer}': has no residual connection; choose "
+                "another of the layer's sublayers"
+            )
         return tuple(
             dataclasses.replace(
                 each,
                 residual=each.residual and each.name != self.sublayer,
-                norm=self.norm or each.norm,
+                norm=each.norm if each.norm == "none" else self.norm or each.norm,
             )
             for each in layer
         )

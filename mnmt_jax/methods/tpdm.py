@@ -30,7 +30,7 @@ from jaxtyping import Array
 from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.config.fields import Count, Positive, Range, Weight
 from mnmt_jax.config.method import Method
-from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import SOURCE, TARGET, translates
 from mnmt_jax.design.objective import Forward, Objective, Player, Tap
@@ -188,7 +188,8 @@ class TPDM(Method, name="tpdm"):
             encoder's 6 and 2 of 3. Of other layouts than encoder-decoders it is our extension, and
             the source's states alone are changed.
         temperature: of all softmaxes over cosines.
-        information: weight of the bound; 0 is without.
+        information: weight of the bound; 0 is without, and the critic's loss tells what contents
+            give away when nothing keeps them from it.
         alignment: weight of the alignment; 0 is without.
         anchors: what positions are aligned with: the `mean` of each place over the micro-batch, the
             mean `held` constant, or the `sinusoidal` vectors (the paper's Table 2).
@@ -211,13 +212,38 @@ class TPDM(Method, name="tpdm"):
     gate: Weight = 1.0
     gate_temperature: Positive = 0.7
 
+    def __post_init__(self) -> None:
+        """Checks every field, and that gates have what they weigh, and what is said of them gates.
+
+        Raises:
+            UserError: otherwise.
+        """
+        super().__post_init__()
+        if self.gated and not self.information:
+            raise UserError(
+                "TPDM.gated=True with TPDM.information=0: gates weigh the bound; set one of them "
+                "otherwise"
+            )
+        for name in ("prior", "gate", "gate_temperature"):
+            value = getattr(self, name)
+            if not self.gated and value != getattr(TPDM, name):
+                raise UserError(
+                    f"TPDM.{name}={value}: is of gates; set TPDM.gated=True, or leave it out"
+                )
+
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the heads after the layer's attention, and the critic beside it.
 
         Raises:
-            UserError: if the source does not pass such a layer, or it has no attention.
+            UserError: if the source does not pass such a layer, or it has no attention, or the
+                model is a language model.
         """
         del config
+        if not translates(plan.layout):
+            raise UserError(
+                f"Model.methods=('tpdm',): layout '{plan.layout.name}' is a language model's; take "
+                "a translator's, e.g. Model.layout='encoder_decoder'"
+            )
         plan.layout.check_passed("TPDM.layer", self.layer, SOURCE)
         kind = _Disentangle(self.norms, self.gate_temperature if self.gated else 0.0)
         heads = Sublayer(_HEADS, kind, residual=False, roles=(SOURCE,))
@@ -244,24 +270,6 @@ class TPDM(Method, name="tpdm"):
             found.append(Objective("gate_divergence", gates[1:], self._diverging))
             found.append(Objective("mean_gate", gates[1:], self._opening))
         return tuple(found)
-
-    def check(self, config: Config, plan: Plan) -> None:
-        """Checks that the model translates, and that gates have what they weigh.
-
-        Raises:
-            UserError: otherwise.
-        """
-        del config
-        if not translates(plan.layout):
-            raise UserError(
-                f"Model.methods=('tpdm',): layout '{plan.layout.name}' is a language model's; take "
-                "a translator's, e.g. Model.layout='encoder_decoder'"
-            )
-        if self.gated and not self.information:
-            raise UserError(
-                "TPDM.gated=True with TPDM.information=0: gates weigh the bound; set one of them "
-                "otherwise"
-            )
 
     def _tap(self, name: str) -> Tap:
         return Tap(f"layer_{self.layer - 1}/{_HEADS}/{name}")

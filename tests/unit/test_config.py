@@ -84,12 +84,15 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Mesh.rows=4", "Mesh.rows: no such name; there are fsdp, tensor"),
         ("Decode.top_p=0", "Decode.top_p=0.0 must be above 0 and at most 1"),
         ("Mesh.fsdp=-2", "Mesh.fsdp=-2 must be at least -1"),
+        ("TPDM.norms=1", "TPDM.norms=1 must be one of 0, 2, 3"),
+        ("TPDM.norms=False", "TPDM.norms=False must be one of 0, 2, 3"),
         ("Train.save_every=300", "Train.eval_every=1000 and Train.save_every=300: one must be"),
     ],
 )
 def test_mistakes_are_one_clear_line(gin_file, binding, message):
+    also = ["Model.methods=('tpdm',)"] if binding.startswith("TPDM") else []
     with pytest.raises(UserError, match=".") as caught:
-        load_config([gin_file], [binding])
+        load_config([gin_file], [binding, *also])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -78,7 +78,8 @@ def test_methods_edit_in_their_order():
 @pytest.mark.parametrize(
     ("bindings", "message"),
     [
-        (["Model.methods=('adoption',)"], "Model.methods: no method 'adoption'.*adaption"),
+        (["Model.methods=('adoption',)"], "no method 'adoption'; did you mean 'adaption'?"),
+        (["Model.methods=('GTPDM',)"], "no method 'GTPDM'; did you mean 'tpdm'?"),
         (["Model.methods='adaption'"], r"Model.methods='adaption' must be a tuple"),
         (["Model.methods=(3,)"], r"Model.methods=\(3,\) must be a tuple"),
         (["Model.methods=('adaption', 'adaption')"], "Model.methods names .adaption. twice"),

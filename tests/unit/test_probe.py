@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from mnmt_jax.analysis.token_classes import classes_of, classes_of_id
 from mnmt_jax.commands import analyse_states
 from mnmt_jax.commands.analyse import make_parser
 from mnmt_jax.commands.analysis_inputs import check_same_sentences, sentences_read, source_texts
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
@@ -357,6 +359,60 @@ def test_what_is_told_is_not_all_learned(learned_from, validation, test, message
     else:
         assert set(analyse_states._probed_sentences(*asked)) == {learned_from, "test"}
     assert source_texts(splits["test"]) == {("de", text) for text in test}
+
+
+@pytest.mark.parametrize(
+    ("there", "hint"), [(True, True), (False, False)], ids=["no validation text", "no task"]
+)
+def test_the_other_split_is_named_where_it_helps(there, hint, monkeypatch):
+    def read(flags, translator, split="test"):
+        raise UserError("--task=t: nothing to read")
+
+    def benchmark(flags, languages, split="test"):
+        if not there:
+            raise UserError("--task=t: no such corpus")
+
+    monkeypatch.setattr(analyse_states, "forced_sentences", read)
+    monkeypatch.setattr(analyse_states, "benchmark_of", benchmark)
+    translator = argparse.Namespace(languages=("de",))
+    with pytest.raises(UserError, match="^--task=t: no") as caught:
+        analyse_states._probed_sentences(
+            argparse.Namespace(task="t"), translator, "validation", "test"
+        )
+    assert ("--trained_on=test" in str(caught.value)) == hint
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--layers=-1", "--layers=-1: '-1' must be a whole number, at least 0"),
+        ("--layers=1-2", "--layers=1-2: '1-2' must be a whole number"),
+        ("--directions=deen", "'deen' must be SOURCE-TARGET, e.g. en-de; or write all"),
+    ],
+)
+def test_flags_are_read_before_the_run(flag, message, tmp_path):
+    with pytest.raises(UserError, match=re.escape(message)):
+        command("analyse", "probe", "--run=nowhere", "--task=t", flag, "--output", tmp_path / "x")
+
+
+def test_one_checkpoint_twice_is_refused(monkeypatch):
+    """Also by two names: the best may be the one of a number."""
+
+    def load(run, step, **given):
+        step = 8 if step == "best" else step
+        return argparse.Namespace(identity={"parameters": "p"}, step=step, config=None)
+
+    monkeypatch.setattr(Translator, "load", load)
+    for steps in ("8,8", "best,4,8"):
+        flags = argparse.Namespace(kind="probe", step=steps, runs=["a/r"])
+        with pytest.raises(UserError, match=f"^--step={steps}: names step 8 of r twice"):
+            next(analyse_states._models(flags, (), ()))
+
+
+def test_another_kind_is_refused_before_the_run(tmp_path):
+    write_analysis(tmp_path, {"analysis": "states", "run": "r"}, "title", [])
+    with pytest.raises(UserError, match=r"holds a finished analysis of something else \(analysis"):
+        command("analyse", "probe", "--run=nowhere", "--task=t", "--output", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["-1", "4294967296", "1.5", "x"])

@@ -16,13 +16,12 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.position_terms import critic_loss, information
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
@@ -106,7 +105,8 @@ def test_gates_are_drawn_and_logged(cache):
     ("method", "layout", "layers", "message"),
     [
         (TPDM(3), "encoder_decoder", (2, 2), "TPDM.layer=3"),
-        (TPDM(1), "causal_lm", (2,), "has no source"),
+        (TPDM(1), "causal_lm", (2,), "'causal_lm' is a language model's; take a"),
+        (TPDM(2), "masked_lm", (2,), "'masked_lm' is a language model's; take a"),
     ],
 )
 def test_what_it_needs_is_said(method, layout, layers, message):
@@ -114,11 +114,37 @@ def test_what_it_needs_is_said(method, layout, layers, message):
         build_model(Model(layout, layers, embed=16, mlp=24, heads=2, methods=(method,)), 20)
 
 
-def test_language_models_are_refused(cache):
-    sizes = {"layout": "masked_lm", "stage_layers": (2,), "methods": (TPDM(2),)}
-    config = make_config(cache, model=sizes)
-    with pytest.raises(UserError, match="layout 'masked_lm' is a language model's; take a"):
-        Learner.from_config(config, 20, make_mesh(Mesh(), jax.devices()[:1]))
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gated": True, "information": 0.0}, "TPDM.gated=True with TPDM.information=0: gates"),
+        ({"prior": 0.3}, "TPDM.prior=0.3: is of gates; set TPDM.gated=True, or leave it out"),
+        ({"gate": 0.0}, "TPDM.gate=0.0: is of gates"),
+        ({"gate_temperature": 2.0}, "TPDM.gate_temperature=2.0: is of gates"),
+    ],
+)
+def test_settings_that_nothing_reads_are_refused(fields, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        TPDM(2, **fields)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_cut_layer_gives_the_heads_no_norm(order):
+    """Whichever method comes first; and the heads have no connection to cut."""
+
+    def plan(cut):
+        methods = (TPDM(2), cut) if order else (cut, TPDM(2))
+        model = Model("encoder_decoder", (2, 2), embed=16, mlp=24, heads=2, methods=methods)
+        return build_model(model, 20).plan
+
+    _, layer = list(plan(CutResidual(2, norm="post")).layers())[1]
+    assert [(each.norm, each.residual) for each in layer] == [
+        ("post", False),
+        ("none", False),
+        ("post", True),
+    ]
+    with pytest.raises(UserError, match="has no residual connection|the layer has attention, mlp"):
+        plan(CutResidual(2, sublayer="disentangle"))
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage"])
