@@ -241,7 +241,11 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
         ("retrieval", [TASK, "--directions=en-de"], "'cldr_quickstart': no two of the languages"),
         ("similarity", [TASK, "--layers=-1"], "--layers=-1: '-1' must be a whole number"),
         ("attention", [TASK, "--directions=en-xx"], "--directions: 'en-xx' has 'xx', which is"),
-        ("attention", [TASK, "--directions=some"], "--directions=some must be one of all, super"),
+        (
+            "attention",
+            [TASK, "--directions=some"],
+            "--directions: 'some' must be SOURCE-TARGET, e.g. en-de; or write all, super",
+        ),
         (
             "attention",
             [TASK, "--gin.Decode.buckets=(4,)", "--directions=en-de"],

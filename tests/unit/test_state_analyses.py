@@ -55,9 +55,7 @@ def test_sentences_are_aligned_by_their_references():
     # D has the source of C, and the second A is a repetition.
     assert dict(zip(pair.rows.tolist(), pair.others.tolist(), strict=True)) == {0: 1, 1: 3, 2: 0}
     assert [(names, len(each)) for names, each in by_languages(found)] == [(("de", "fr"), 1)]
-    with pytest.raises(
-        UserError, match="^task 't': no two of the .* raise --limit"
-    ):
+    with pytest.raises(UserError, match="^task 't': no two of the .* raise --limit"):
         check_aligned(aligned([DE, BACK]), "t")
 
 
