@@ -60,8 +60,13 @@ class Corpus:
 CORPORA = {
     "cldr_quickstart": Corpus("tiny", (4, 4), 1500, 2000, 1000, 200),
     "libreoffice_help": Corpus(
-        *("tiny", (4, 4), 8000, 6000, 3000, 200),
-        ("Model.positions=('sinusoidal', 10000.0)", "Data.rows=8"),
+        *("tiny", (4, 4), 8000, 4000, 3000, 100),
+        (
+            "Model.positions=('sinusoidal', 10000.0)",
+            "Data.rows=4",
+            "Optimizer.learning_rate=3e-3",
+            "Decode.beam_size=1",
+        ),
     ),
 }
 
