@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.design.layout import Sees
 
 Dropout = Callable[[Float[Array, "batch heads q k"]], Float[Array, "batch heads q k"]]
+
+
+class Readable(NamedTuple):
+    """What the hypotheses of a step of decoding may read.
+
+    Attributes:
+        keys: by head, those of a sentence.
+        values: as `keys`.
+        mask: True where a hypothesis may attend to a key; one row of queries is for all of them.
+    """
+
+    keys: Float[Array, "batch heads k head_dim"]
+    values: Float[Array, "batch heads k head_dim"]
+    mask: Bool[Array, "batch queries k"]
 
 
 def masked_softmax(
@@ -70,35 +87,24 @@ def pair_mask(
 
 
 def attend_beams(
-    queries: Float[Array, "batch beam heads head_dim"],
-    shared: tuple[Array, Array, Bool[Array, "batch k"]] | None,
-    own: tuple[Array, Array, Bool[Array, " steps"]] | None,
+    queries: Float[Array, "batch beam heads head_dim"], read: Sequence[Readable]
 ) -> Float[Array, "batch beam heads head_dim"]:
-    """Attends one step of every beam to keys kept per sentence and keys kept per beam.
+    """Attends one step of every hypothesis, with one softmax over all that it reads.
 
     Args:
-        queries: one per beam, scaled.
-        shared: keys and values [batch, k, heads, head_dim] that all beams of a sentence read, and
-            which of them are real; or None.
-        own: keys and values [batch, beam, steps, heads, head_dim] of each beam, and which steps
-            have been taken; or None.
+        queries: one per hypothesis, scaled.
+        read: what is kept of each sentence.
     """
-    logits, masks = [], []
-    if shared is not None:
-        logits.append(_float32_einsum("bwhd,bkhd->bhwk", queries, shared[0]))
-        masks.append(jnp.broadcast_to(shared[2][:, None, None, :], logits[-1].shape))
-    if own is not None:
-        logits.append(_float32_einsum("bwhd,bwkhd->bhwk", queries, own[0]))
-        masks.append(jnp.broadcast_to(own[2], logits[-1].shape))
-    weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate(masks, -1))
-    weights = weights.astype(queries.dtype)
-    outputs, start = jnp.zeros_like(queries), 0
-    if shared is not None:
-        start = shared[0].shape[1]
-        outputs += jnp.einsum("bhwk,bkhd->bwhd", weights[..., :start], shared[1])
-    if own is not None:
-        outputs += jnp.einsum("bhwk,bwkhd->bwhd", weights[..., start:], own[1])
-    return outputs
+    logits = [_float32_einsum("bwhd,bhkd->bhwk", queries, each.keys) for each in read]
+    masks = (jnp.broadcast_to(read[i].mask[:, None], own.shape) for i, own in enumerate(logits))
+    weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate([*masks], -1))
+    ends = np.cumsum([each.keys.shape[2] for each in read])[:-1]
+    parts = jnp.split(weights.astype(queries.dtype), ends, axis=-1)
+    outputs = (
+        jnp.einsum("bhwk,bhkd->bwhd", own, each.values)
+        for own, each in zip(parts, read, strict=True)
+    )
+    return functools.reduce(jnp.add, outputs)
 
 
 def _float32_einsum(equation: str, left: Array, right: Array) -> Array:

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.key_values import Cache, reorder
+from mnmt_jax.model.key_values import Cache, new_ancestry, reorder
 from mnmt_jax.model.network import Network
 
 
@@ -202,9 +202,10 @@ def _enlarge(cache: Cache, steps: int) -> Cache:
 
     One array at a time, so that the memory needed is the new cache and one old array more.
     """
+    rows, beam, old = cache.ancestry.shape
 
     def enlarge(array: Array) -> Array:
-        longer = _pad(array, steps)
+        longer = _pad(array, (steps - old) * beam)
         array.delete()
         return longer
 
@@ -212,11 +213,10 @@ def _enlarge(cache: Cache, steps: int) -> Cache:
         dataclasses.replace(layer, growing_kv=jax.tree.map(enlarge, layer.growing_kv))
         for layer in cache.layers
     )
-    return dataclasses.replace(cache, layers=tuple(layers))
+    ancestry = new_ancestry(rows, beam, steps).at[:, :, :old].set(cache.ancestry)
+    return dataclasses.replace(cache, layers=tuple(layers), ancestry=ancestry)
 
 
-@functools.partial(jax.jit, static_argnames="steps")
-def _pad(array: Array, steps: int) -> Array:
-    widths = [(0, 0)] * array.ndim
-    widths[2] = (0, steps - array.shape[2])
-    return jnp.pad(array, widths)
+@functools.partial(jax.jit, static_argnames="more")
+def _pad(array: Array, more: int) -> Array:
+    return jnp.pad(array, [(0, 0), (0, 0), (0, more), (0, 0)])

@@ -15,12 +15,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import Dropout, attend, attend_beams
+from mnmt_jax.attention.core import Dropout, Readable, attend, attend_beams
 from mnmt_jax.design.layout import Stage
-from mnmt_jax.model.key_values import KeyValue, LayerCache
+from mnmt_jax.model.key_values import KeyValue, LayerCache, write
 
 Spans = dict[str, Array]
 Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
@@ -79,10 +79,12 @@ class StepReader:
     Attributes:
         layer: what the layer remembers.
         index: steps already taken.
+        past: which of the growing keys each hypothesis may read, with this step's.
     """
 
     layer: LayerCache
     index: Int[Array, ""]
+    past: Bool[Array, "batch beam k"]
 
     def attend(
         self, queries: Spans, keys_values: Mapping[str, KeyValue], dropout: Dropout
@@ -90,23 +92,19 @@ class StepReader:
         """Returns what the heads read, and the growing keys and values with this step written."""
         del dropout  # of training
         ((role, asked),) = queries.items()
-        growing = jax.tree.map(
-            lambda kept, one: jax.lax.dynamic_update_index_in_dim(kept, one, self.index, axis=2),
-            self.layer.growing_kv,
-            keys_values[role],
-        )
-        taken = jnp.arange(growing.keys.shape[2]) <= self.index
-        own = growing.keys, growing.values, taken
-        return {role: attend_beams(asked, self.layer.static, own)}, growing
+        growing = write(self.layer.growing_kv, keys_values[role], self.index)
+        own = Readable(growing.keys, growing.values, self.past)
+        fixed = () if self.layer.static is None else (self.layer.static,)
+        return {role: attend_beams(asked, (*fixed, own))}, growing
 
     def recall(
         self, role: str, attention: Projects, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
         """Returns what the heads read of the memory, and what was projected of it at prefill."""
         del role, attention, dropout
-        assert self.layer.memory is not None
-        keys, values, _ = self.layer.memory
-        return attend_beams(queries, self.layer.memory, None), KeyValue(keys, values)
+        memory = self.layer.memory
+        assert memory is not None
+        return attend_beams(queries, (memory,)), KeyValue(memory.keys, memory.values)
 
 
 @flax.struct.dataclass

@@ -17,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import pair_mask
+from mnmt_jax.attention.core import Readable, pair_mask
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
@@ -27,7 +27,7 @@ from mnmt_jax.distributed.sharding import split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
-from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, Shared
+from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, new_ancestry
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
 from mnmt_jax.model.taps import TAPS
@@ -224,7 +224,7 @@ class Network(nn.Module, Passing):
         """
         _, memory, passed = self._run(batch, self.plan.static(), True)
         rows, config = jax.tree.leaves(dict(batch))[0].shape[0], self.config
-        shape = (rows, beam, max_steps, config.heads, config.head_dim)
+        shape = (rows, config.heads, max_steps * beam, config.head_dim)
         zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
         layers = []
         for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
@@ -232,7 +232,8 @@ class Network(nn.Module, Passing):
                 fixed = self._static(stage, one.keys_values, batch)
                 remembered = self._memory(stage, layer, block, memory, batch)
                 layers.append(LayerCache(fixed, remembered, KeyValue(zeros, zeros)))
-        return Cache(tuple(layers), jnp.zeros((), jnp.int32), self._languages(batch))
+        ancestry = new_ancestry(rows, beam, max_steps)
+        return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
 
     def step(
         self, tokens: Int[Array, "batch beam"], cache: Cache
@@ -247,12 +248,12 @@ class Network(nn.Module, Passing):
             float32 logits of the next token, and the cache after this step.
         """
         role, positions = self.layout.generated, cache.index[None, None]
-        self.check_lengths({role: cache.layers[0].growing_kv.keys.shape[2]})
+        self.check_lengths({role: cache.ancestry.shape[2]})
         spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
         segment_ids = {role: jnp.ones_like(tokens[:, :1])}
         tags = self._tags(cache.languages)
         context = Context({role: positions}, segment_ids, cache.languages, tags=tags)
-        layers: list[LayerCache] = []
+        past, layers = cache.past(), list[LayerCache]()
         after: list[Any] = []  # of each layer, None before the role is there
         for part in self.plan.stages:
             if role not in part.stage.roles:
@@ -261,7 +262,7 @@ class Network(nn.Module, Passing):
             spans, _ = self.pass_through(part.enter, spans, context)
             for _ in part.layers:
                 layer, block = cache.layers[len(layers)], self.layer[len(after)]
-                reader = StepReader(layer, cache.index)
+                reader = StepReader(layer, cache.index, past)
                 spans, growing = block(spans, dataclasses.replace(context, reader=reader))
                 layers.append(dataclasses.replace(layer, growing_kv=growing))
                 after.append(spans[role])
@@ -455,25 +456,30 @@ class Network(nn.Module, Passing):
                 found |= map_spans(functools.partial(self._look_up, table), True, tokens, positions)
         return {role: found[role] for role in roles}
 
-    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Shared | None:
+    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Readable | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
         if not roles:
             return None
+        own = (read[role] for role in roles)
+        joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *own)
         segment_ids = _by_role(batch, "segment_ids")
-        return (
-            jnp.concatenate([read[role].keys for role in roles], axis=1),
-            jnp.concatenate([read[role].values for role in roles], axis=1),
-            jnp.concatenate([segment_ids[role] != 0 for role in roles], axis=1),
-        )
+        return _readable(joined, [segment_ids[role] for role in roles])
 
     def _memory(
         self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
-    ) -> Shared | None:
+    ) -> Readable | None:
         role, sublayer = stage.memory_role(self.layout.generated), recalling(layer)
         if role is None or sublayer is None:
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])
-        return projected.keys, projected.values, _by_role(batch, "segment_ids")[role] != 0
+        return _readable(projected, [_by_role(batch, "segment_ids")[role]])
+
+
+def _readable(read: KeyValue, segment_ids: Sequence[Array]) -> Readable:
+    """Returns keys and values as a step reads them, the same of all hypotheses."""
+    kept = read.by_head()
+    real = jnp.concatenate(segment_ids, axis=1) != 0
+    return Readable(kept.keys, kept.values, real[:, None])
 
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:

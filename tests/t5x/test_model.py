@@ -285,8 +285,8 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
     assert (seen["steps"], seen["cache_offset"], seen["eos_id"]) == (13, 0, 1)
     for layer in seen["cache"].layers:
         keys, values, _ = layer.static
-        assert keys.shape == values.shape == (len(LINES), 17, 2, 8)
-        assert layer.growing_kv.keys.shape == (len(LINES), 3, 14, 2, 8)
+        assert keys.shape == values.shape == (len(LINES), 2, 17, 8)
+        assert layer.growing_kv.keys.shape == (len(LINES), 2, 3 * 14, 8)
 
 
 def test_batches_made_inside_the_update_are_refused():
