@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
+from mnmt_jax.compiled import keep_programs
 from mnmt_jax.interrupts import no_interrupt_lost
 
 STORAGE = (
@@ -60,6 +61,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
     exception is a bug of ours and keeps its traceback.
     """
+    keep_programs()
     try:
         with no_interrupt_lost():
             status = main() or 0

@@ -57,7 +57,15 @@ def test_rooms_import_only_rooms_above_them():
 
 def test_the_top_is_a_table_of_contents():
     files = {path.stem for path in PACKAGE.glob("*.py")}
-    assert files == {"__init__", "__main__", "errors", "interrupts", "languages", "version"}
+    assert files == {
+        "__init__",
+        "__main__",
+        "compiled",
+        "errors",
+        "interrupts",
+        "languages",
+        "version",
+    }
     for name in files - {"__init__", "__main__"}:
         assert not {each.split(".")[1] for each in imported(PACKAGE / f"{name}.py")} & {*rooms()}
     for room in rooms():

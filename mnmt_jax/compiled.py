@@ -1,0 +1,77 @@
+"""Where compiled programs are kept between commands."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+LIMIT = 2 * 2**30
+"""Bytes of programs that are kept; those that were longest unused go first."""
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.5)
+
+
+def keep_programs() -> None:
+    """Lets JAX keep what it compiles in the user's cache folder, for the next command.
+
+    JAX's own variables decide where they are set: `JAX_COMPILATION_CACHE_DIR` names another folder,
+    whose size is then its owner's, and `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing. Without
+    a folder that can be written all is compiled anew, silently.
+    """
+    if os.environ.get(_FOLDER) or os.environ.get("JAX_ENABLE_COMPILATION_CACHE") == "false":
+        return
+    try:
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_unused(folder, LIMIT)
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        return
+    for name, value in ((_FOLDER, str(folder)), _SHORTEST):
+        os.environ.setdefault(name, str(value))
+        if "jax" in sys.modules:  # which has read the environment
+            sys.modules["jax"].config.update(name.lower(), value)
+
+
+def cache_folder() -> Path:
+    """Returns the folder of programs for machines like this one.
+
+    Programs for a CPU hold instructions that another may lack, and a home may be mounted on both.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "mnmt_jax" / f"compiled-{_machine()}"
+
+
+def remove_unused(folder: Path, limit: int) -> None:
+    """Removes the files of a folder that were read and written longest ago, down to a limit.
+
+    Args:
+        folder: to keep small.
+        limit: bytes.
+    """
+    found = []
+    for path in folder.iterdir():
+        try:
+            facts = path.stat()
+        except OSError:  # another command has removed it
+            continue
+        found.append((max(facts.st_atime, facts.st_mtime), facts.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= limit:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def _machine() -> str:
+    """Returns a short name of the kind of processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    told = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    kind = f"{platform.machine()} {platform.processor()} {told}"
+    return hashlib.sha256(kind.encode()).hexdigest()[:12]

@@ -1,0 +1,69 @@
+"""Programs that are kept from one command to the next."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mnmt_jax import compiled
+
+# Compiles a program for longer than `keep_programs` asks for, and says how it came by it.
+SCRIPT = """
+import logging, sys
+from mnmt_jax.errors import run_command
+
+def main():
+    import jax, jax.numpy as jnp
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    found = []
+    jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+    jax.jit(lambda x: jnp.linalg.inv(x) @ x)(jnp.eye(4))
+    print("hit" if "/jax/compilation_cache/cache_hits" in found else "anew")
+
+run_command(main)
+"""
+
+
+def run(folder, **variables):
+    """Runs the script in a process with a cache folder of its own; returns what it printed."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XDG_"))}
+    environment = kept | {"XDG_CACHE_HOME": str(folder), "JAX_PLATFORMS": "cpu"} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_next_command_compiles_nothing_again(tmp_path):
+    assert run(tmp_path) == "anew"
+    assert run(tmp_path) == "hit"
+    assert run(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == "anew"
+    assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "anew"
+    assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "hit"
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert run(tmp_path / "file") == "anew"
+    assert run(tmp_path / "file") == "anew"
+
+
+def test_what_was_longest_unused_goes_first(tmp_path):
+    for number, name in enumerate(("old", "read", "new")):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (number, number))
+    os.utime(tmp_path / "read", (9, 1))
+    compiled.remove_unused(tmp_path, 300)
+    assert len([*tmp_path.iterdir()]) == 3
+    compiled.remove_unused(tmp_path, 250)
+    assert {path.name for path in tmp_path.iterdir()} == {"read", "new"}
+    compiled.remove_unused(tmp_path, 100)
+    assert {path.name for path in tmp_path.iterdir()} == {"read"}
+
+
+@pytest.mark.parametrize("told", ["flags : fma avx2", "Features : asimd"])
+def test_machines_of_other_processors_have_other_folders(monkeypatch, told):
+    here = compiled.cache_folder()
+    monkeypatch.setattr(compiled.Path, "read_text", lambda path, **_: f"processor: 0\n{told}\n")
+    assert compiled.cache_folder() != here and compiled.cache_folder().parent == here.parent
