@@ -27,6 +27,7 @@ from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model import modules
 from mnmt_jax.model.context import Place
+from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import ACTIVATIONS, uniform_fan_in
 from mnmt_jax.model.patterns import matches
 from mnmt_jax.model.routing import Branches, choose_routing, route
@@ -223,7 +224,7 @@ class LanguageFeedForward(modules.FeedForward):
         """Creates the shared layers, which are named as without branches, and the branches."""
         super().setup()
         self.branch = Branch(self.config, self.kind)
-        self.drop_branch = nn.Dropout(self.kind.settings.dropout)
+        self.drop_branch = Dropout(self.kind.settings.dropout)
 
     def branched(
         self, states: Float[Array, "batch length embed"], place: Place

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Sublayer
 from mnmt_jax.model.context import Context, Place, Spans
+from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import layer_norm
 
 
@@ -21,7 +22,7 @@ class Passing:
     """
 
     config: Model
-    drop: nn.Dropout
+    drop: Dropout
 
     def create(self, sublayers: Iterable[Sublayer]) -> None:
         """Creates the modules of sublayers and their norms, in `setup`."""
@@ -88,7 +89,7 @@ class Block(nn.Module, Passing):
     def setup(self) -> None:
         """Creates the sublayers and their norms."""
         self.create(self.sublayers)
-        self.drop = nn.Dropout(self.config.dropout)
+        self.drop = Dropout(self.config.dropout)
 
     def __call__(self, spans: Spans, context: Context) -> tuple[Spans, Any]:
         """Applies the layer; see `Passing.pass_through`."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import split_rows
 from mnmt_jax.model.context import Context, Place, Spans
+from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.patterns import matches
@@ -138,7 +139,7 @@ class Attention(nn.Module):
         self.out = _projection(
             config, config.embed, axis=(-2, -1), kernel_init=_xavier_uniform(1.0)
         )
-        self.drop = nn.Dropout(config.attention_dropout)
+        self.drop = Dropout(config.attention_dropout)
 
     def project_queries(
         self, states: Float[Array, "*b embed"]
@@ -205,7 +206,7 @@ class FeedForward(nn.Module):
         config = self.config
         self.wi = _linear(config, self.hidden, config.embed)
         self.wo = _linear(config, config.embed, self.hidden)
-        self.drop = nn.Dropout(self.dropout)
+        self.drop = Dropout(self.dropout)
 
     def __call__(
         self, states: Float[Array, "*b embed"], deterministic: bool

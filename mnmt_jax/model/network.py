@@ -27,6 +27,7 @@ from mnmt_jax.distributed.sharding import split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
+from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, new_ancestry
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
@@ -117,7 +118,7 @@ class Network(nn.Module, Passing):
         block = nn.remat(Block) if config.remat else Block
         self.layer = [block(config, layer) for _, layer in self.plan.layers()]
         self.create((*self.plan.around(), *self.plan.aside))
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
         """Same as `logits`; the entry for `init`."""
