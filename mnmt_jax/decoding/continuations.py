@@ -2,7 +2,8 @@
 
 Prompts of one length stand together: what a search is given first, it steps over in all rows at
 once. A batch's shape follows from the smallest bucket that holds the prompt, and a draw's random
-stream from the seed, the prompt's number and the draw's: batch mates change nothing.
+stream from the seed, the prompt's number and the draw's: batch mates change nothing. How many rows
+batches have follows from the draws asked for, as in `mnmt_jax.decoding.lines`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def draw_continuations(
     widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in sizes]
     longest = max(widths, default=0) + decode.max_length
     check_decode(system, decode, {system.model.layout.generated: longest})
+    decode = system.fitted(decode, len(draws))
     found: dict[int, Continuation] = {}
     for width, members in _groups(sizes, widths, decode.batch):
         own = [draws[i] for i in members]

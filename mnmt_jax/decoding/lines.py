@@ -1,9 +1,10 @@
 """Text in, text out: lines to fixed-shape batches, search, and back to texts.
 
-A line's bucket depends on its own length alone, and every batch of a bucket has the same shape,
-with empty rows where lines are lacking. So a line is computed by the same instructions whatever
-stands beside it, and its translation is the same bit for bit. Source contrast reads other lines
-with a line: `with_others` draws them before there are batches.
+A line's bucket depends on its own length alone, and all batches of an input have as many rows,
+some empty where lines are lacking: `Decode.batch`, or 1, 4, 16 and so on if that holds all lines.
+So a line is computed by the same instructions whatever stands beside it, and its translation is the
+same bit for bit; only with fewer rows sums may be rounded in another order. Source contrast reads
+other lines with a line: `with_others` draws them before there are batches.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
+_TIMES = 4  # rows of a batch by those of the next smaller one
 _OTHERS = 1  # lines that a source is contrasted with, as published
 _Reading = tuple[Example, float]  # an input of a line, and the weight of its probabilities
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
@@ -116,6 +118,18 @@ class System:
     instruction: Instruction
     mesh: jax.sharding.Mesh | None = None
 
+    def fitted(self, decode: Decode, lines: int) -> Decode:
+        """Returns a configuration with the fewest rows of a batch that hold an input, or its own.
+
+        Args:
+            decode: that `check_decode` accepts.
+            lines: of the whole input, those that are done too: to go on is to compute alike.
+        """
+        rows = batch_shards(self.mesh) if self.mesh else 1
+        while rows < lines:
+            rows *= _TIMES
+        return dataclasses.replace(decode, batch=min(rows, decode.batch))
+
     def converter(self, bucket: int) -> Converter:
         """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
         return Converter(
@@ -184,6 +198,7 @@ def translate_lines(
     search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     check_decode(system, decode, {system.model.layout.generated: longest})
+    decode = system.fitted(decode, len(lines))
     wanted = {i: line for i, line in enumerate(lines) if line.number not in done}
     readings = dict(zip(wanted, _readings(system, list(wanted.values()), decode), strict=True))
     room = max(decode.buckets) - system.instruction.source_extra
@@ -229,6 +244,7 @@ def score_lines(
         UserError: if a pair does not fit the largest bucket.
     """
     check_decode(system, decode, {})
+    decode = system.fitted(decode, len(lines))
     vocabulary, instruction = system.vocabulary, system.instruction
     sources = vocabulary.encode_lines(
         [line.text for line in lines], [line.source_lang for line in lines]

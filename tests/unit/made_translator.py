@@ -13,6 +13,7 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
@@ -48,6 +49,18 @@ def made_translator(
         Data(instruction=instruction), model, Optimizer(), Train(), Decode(**decode), Mesh()
     )
     return Translator(config, vocabulary(), params)
+
+
+def assert_alike(found: Sequence[Translation], expected: Sequence[Translation]) -> None:
+    """Asserts the same translations, whose scores other numbers of rows may have rounded."""
+    assert [_unscored(each) for each in found] == [_unscored(each) for each in expected]
+    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (found, expected)]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def _unscored(translation: Translation) -> Translation:
+    hypotheses = tuple(dataclasses.replace(h, score=0.0) for h in translation.hypotheses)
+    return dataclasses.replace(translation, hypotheses=hypotheses)
 
 
 def forced_log_probs(

@@ -9,13 +9,20 @@ import pytest
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import generate as generate_module
+from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.generate import growth_steps
 from mnmt_jax.decoding.lines import Translation, length_limit
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from tests.slow_search import slow_beam_search
 from tests.unit.made_text import vocabulary
-from tests.unit.made_translator import BUCKETS, LINES, forced_log_probs, made_translator
+from tests.unit.made_translator import (
+    BUCKETS,
+    LINES,
+    assert_alike,
+    forced_log_probs,
+    made_translator,
+)
 
 SCORE_ATOL = 1e-5
 
@@ -49,17 +56,17 @@ def test_order_blank_lines_and_cut_lines():
     assert [t.text for t, is_blank in zip(found, blank, strict=True) if is_blank] == [""] * 3
     assert [translation.truncated for translation in found] == [line == long for line in lines]
     cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
-    assert found[5] == dataclasses.replace(
-        made_translator().translate_nbest([vocabulary().decode(cut)], source="en", target="de")[0],
-        truncated=True,
+    (alone,) = made_translator().translate_nbest(
+        [vocabulary().decode(cut)], source="en", target="de"
     )
+    assert_alike([found[5]], [dataclasses.replace(alone, truncated=True)])
     with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags cut"):
         texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
         if line in LINES:
             one = made_translator().translate_nbest([line], source="en", target="de")
-            assert one == [translation]
+            assert_alike(one, [translation])
 
 
 def test_output_as_long_as_allowed_is_marked():
@@ -88,7 +95,23 @@ def test_a_line_does_not_depend_on_the_others(search):
     for place in (0, 3, 6):
         others = [LINES[0][::-1]] * place
         mixed = translator.translate_nbest([*others, LINES[place]], source="en", target="de")
-        assert mixed[place] == together[place]
+        assert_alike([mixed[place]], [together[place]])
+
+
+def test_few_lines_are_few_rows(monkeypatch):
+    """One row, four, and so on up to a whole batch; what is left of a longer input has as many."""
+    seen = []
+    whole = lines_module.search_batch
+
+    def watched(system, batch, request, search):
+        seen.append(len(request.active))
+        return whole(system, batch, request, search)
+
+    monkeypatch.setattr(lines_module, "search_batch", watched)
+    translator = made_translator(batch=6, buckets=(40,), beam_size=1, max_length=2)
+    for count in (1, 2, 4, 5, 7):
+        translator.translate((LINES + LINES)[:count], source="en", target="de")
+    assert seen == [1, 4, 4, 6, 6, 6]
 
 
 def test_samples_follow_the_seed_and_the_line_number():
@@ -111,7 +134,7 @@ def test_languages_may_differ_by_line():
         translator.translate_nbest([line], source=source, target=target)[0]
         for line, source, target in zip(LINES, sources, targets, strict=False)
     ]
-    assert mixed == single
+    assert_alike(mixed, single)
     assert translator.translate(LINES[:3], source="en", target="fr") != [t.text for t in single]
 
 
