@@ -1,6 +1,7 @@
 """Programs that are kept from one command to the next."""
 
 import os
+import stat
 import subprocess
 import sys
 
@@ -41,6 +42,18 @@ def test_the_next_command_compiles_nothing_again(tmp_path):
     assert run(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == "anew"
     assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "anew"
     assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "hit"
+
+
+def test_the_folder_is_its_owners(tmp_path, monkeypatch):
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jax", None)  # whose settings are those of the tests
+    monkeypatch.delitem(sys.modules, "jax")
+    compiled.keep_programs()
+    folder = compiled.cache_folder()
+    assert folder.is_relative_to(tmp_path) and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
