@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from mnmt_jax.cost.collectives import instructions, rounds
+from mnmt_jax.model.dropout import MULTIPLIERS
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
@@ -26,6 +27,7 @@ _NO_WORK = re.compile(
     r"|partition-id|replica-id|tuple|while|.*-done)$"
 )
 _RANDOM = re.compile(r"threefry|random_bits| rng-bit-generator\(| rng\(")
+_HASH = f" constant({MULTIPLIERS[0]})"
 # Threefry rotates 20 times; nothing else here shifts as often.
 _SHIFT, _SHIFTS = " shift-right-logical(", 20
 
@@ -86,7 +88,8 @@ def _draws(line: str, bodies: dict[str, list[str]]) -> bool:
     """Returns whether an instruction, or what is fused into it, draws random bits."""
     inside = list(_inside(line, bodies))
     shifts = sum(_SHIFT in one for one in inside)
-    return shifts >= _SHIFTS or any(" rng" in one and _RANDOM.search(one) for one in inside)
+    named = any(_HASH in one or (" rng" in one and _RANDOM.search(one)) for one in inside)
+    return shifts >= _SHIFTS or named
 
 
 def _inside(line: str, bodies: dict[str, list[str]]) -> Iterator[str]:

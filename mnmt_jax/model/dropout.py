@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of `_mixed`
+MULTIPLIERS = 0x7FEB352D, 0x846CA68B
+"""Of the hash; a program that has the first draws by it."""
 _INVARIANT = "threefry2x32"  # keys whose bits JAX promises on every mesh
 
 
@@ -75,6 +76,6 @@ def _places(shape: Sequence[int], axis: int) -> Int[Array, "*b"]:
 
 def _mixed(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
     """Hashes uint32 words, one to one."""
-    for shift, multiplier in zip((16, 15), _MULTIPLIERS, strict=True):
+    for shift, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
         words = (words ^ (words >> shift)) * jnp.uint32(multiplier)
     return words ^ (words >> 16)

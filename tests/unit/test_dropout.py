@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mnmt_jax.model.dropout import Dropout, keep_by_hash
+from mnmt_jax.model.dropout import MULTIPLIERS, Dropout, keep_by_hash
 
 SHARE = 0.9
 SHAPE = (4, 8, 64, 128)
@@ -82,6 +82,7 @@ def test_keys_may_be_raw_and_of_the_device(impl):
     left = apply(states, key)
     assert 0.85 < (np.asarray(left) != 0).mean() < 0.95
     program = jax.jit(apply).lower(states, key).as_text()
+    assert (str(MULTIPLIERS[0]) in program) == (impl == "threefry2x32")
     assert ("rng_bit_generator" in program) == (impl == "rbg")
     if impl == "threefry2x32":
         np.testing.assert_array_equal(left, apply(states, jax.random.key_data(key)))
