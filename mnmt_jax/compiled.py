@@ -6,10 +6,13 @@ import hashlib
 import os
 import platform
 import sys
+import zlib
 from pathlib import Path
 
 LIMIT = 2 * 2**30
 """Bytes of programs that are kept; those that were longest unused go first."""
+_LOOKED = "looked-at"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
 _SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.5)
 
@@ -26,6 +29,7 @@ def keep_programs() -> None:
     try:
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_broken(folder)
         remove_unused(folder, LIMIT)
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return
@@ -44,15 +48,41 @@ def cache_folder() -> Path:
     return Path(base) / "mnmt_jax" / f"compiled-{_machine()}"
 
 
+def remove_broken(folder: Path) -> None:
+    """Removes programs that were cut off in being written; JAX would warn of them each time.
+
+    Each is looked at once: those that are younger than the last look.
+    """
+    mark = folder / _LOOKED
+    since = mark.stat().st_mtime_ns if mark.exists() else 0
+    found = [path for path in folder.glob("*-cache") if path.stat().st_mtime_ns >= since]
+    mark.touch()
+    for path in found:
+        if not _is_whole(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Returns whether a compressed file has its end; what is not zlib's is believed."""
+    stream = zlib.decompressobj()
+    with path.open("rb") as file:
+        try:
+            while part := file.read(1 << 20):
+                stream.decompress(part)
+        except zlib.error:
+            return path.read_bytes()[:4] == _ZSTANDARD
+    return stream.eof
+
+
 def remove_unused(folder: Path, limit: int) -> None:
-    """Removes the files of a folder that were read and written longest ago, down to a limit.
+    """Removes the programs that were read and written longest ago, down to a limit.
 
     Args:
         folder: to keep small.
         limit: bytes.
     """
     found = []
-    for path in folder.iterdir():
+    for path in folder.glob("*-cache"):
         try:
             facts = path.stat()
         except OSError:  # another command has removed it

@@ -33,6 +33,7 @@ def run(folder, **variables):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
     )
+    assert not done.stderr
     return done.stdout.strip()
 
 
@@ -62,17 +63,28 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     assert run(tmp_path / "file") == "anew"
 
 
+def test_a_program_cut_off_in_being_written_is_compiled_anew(tmp_path):
+    """And then is there again: JAX itself would warn of it each time and leave it."""
+    assert run(tmp_path) == "anew"
+    ((folder,),) = [[*(tmp_path / "mnmt_jax").iterdir()]]
+    programs = [*folder.glob("*-cache")]
+    for path in programs:
+        path.write_bytes(path.read_bytes()[:-5])
+    assert run(tmp_path) == "anew" and run(tmp_path) == "hit"
+    assert {*folder.glob("*-cache")} == {*programs}
+
+
 def test_what_was_longest_unused_goes_first(tmp_path):
-    for number, name in enumerate(("old", "read", "new")):
+    for number, name in enumerate(("old-cache", "read-cache", "new-cache")):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (number, number))
-    os.utime(tmp_path / "read", (9, 1))
+    os.utime(tmp_path / "read-cache", (9, 1))
     compiled.remove_unused(tmp_path, 300)
     assert len([*tmp_path.iterdir()]) == 3
     compiled.remove_unused(tmp_path, 250)
-    assert {path.name for path in tmp_path.iterdir()} == {"read", "new"}
+    assert {path.name for path in tmp_path.iterdir()} == {"read-cache", "new-cache"}
     compiled.remove_unused(tmp_path, 100)
-    assert {path.name for path in tmp_path.iterdir()} == {"read"}
+    assert {path.name for path in tmp_path.iterdir()} == {"read-cache"}
 
 
 @pytest.mark.parametrize("told", ["flags : fma avx2", "Features : asimd"])
