@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 2 * 2**30
@@ -34,7 +36,9 @@ def keep_programs() -> None:
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return
     for name, value in ((_FOLDER, str(folder)), _SHORTEST):
-        os.environ.setdefault(name, str(value))
+        if os.environ.get(name):
+            continue
+        os.environ[name] = str(value)
         if "jax" in sys.modules:  # which has read the environment
             sys.modules["jax"].config.update(name.lower(), value)
 
@@ -55,22 +59,26 @@ def remove_broken(folder: Path) -> None:
     """
     mark = folder / _LOOKED
     since = mark.stat().st_mtime_ns if mark.exists() else 0
-    found = [path for path in folder.glob("*-cache") if path.stat().st_mtime_ns >= since]
+    found = [path for path, facts in _programs(folder) if facts.st_mtime_ns >= since]
     mark.touch()
     for path in found:
-        if not _is_whole(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another command has removed it
+            if not _is_whole(path):
+                path.unlink()
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns whether a compressed file has its end; what is not zlib's is believed."""
+    """Returns whether a compressed file has its end; Zstandard's is believed."""
     stream = zlib.decompressobj()
     with path.open("rb") as file:
+        if file.read(len(_ZSTANDARD)) == _ZSTANDARD:
+            return True
+        file.seek(0)
         try:
             while part := file.read(1 << 20):
                 stream.decompress(part)
         except zlib.error:
-            return path.read_bytes()[:4] == _ZSTANDARD
+            return False
     return stream.eof
 
 
@@ -81,19 +89,23 @@ def remove_unused(folder: Path, limit: int) -> None:
         folder: to keep small.
         limit: bytes.
     """
-    found = []
-    for path in folder.glob("*-cache"):
-        try:
-            facts = path.stat()
-        except OSError:  # another command has removed it
-            continue
-        found.append((max(facts.st_atime, facts.st_mtime), facts.st_size, path))
+    found = [
+        (max(facts.st_atime, facts.st_mtime), facts.st_size, path)
+        for path, facts in _programs(folder)
+    ]
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if total <= limit:
             return
         path.unlink(missing_ok=True)
         total -= size
+
+
+def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yields the programs of a folder with their facts; another command may remove some."""
+    for path in folder.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.stat()
 
 
 def _machine() -> str:
