@@ -65,6 +65,15 @@ def freed_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_local_device():
+    """Translates on one device: eight virtual ones compile for longer than tests translate."""
+    with pytest.MonkeyPatch.context() as patch:
+        one = jax.local_devices()[:1]
+        patch.setattr("mnmt_jax.distributed.local.local_devices", lambda: one)
+        yield
+
+
 @pytest.fixture(scope="module")
 def one_device():
     """For tests that train, and not for the sake of a mesh."""

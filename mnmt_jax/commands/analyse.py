@@ -257,7 +257,9 @@ def _of_sentences(
     from mnmt_jax.decoding.translator import Translator
 
     layers = layer_numbers(flags.layers)
-    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    translator = Translator.load(
+        flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
+    )
     system = in_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
@@ -279,7 +281,9 @@ def _scales(
     from mnmt_jax.analysis.scales import branch_scales
     from mnmt_jax.decoding.translator import Translator
 
-    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    translator = Translator.load(
+        flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
+    )
     system = translator.system
     told = origin(flags, translator.config, translator.identity, f"step {translator.step}")
     return {**told, **branch_scales(system.model, system.params)}

@@ -91,7 +91,7 @@ def _models(
         raise UserError(f"--step={flags.step}: analyse {flags.kind} is of one checkpoint")
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
-        translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings)
+        translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
         return translator, {
             "run": Path(run).resolve().name,
             "parameters": translator.identity["parameters"],

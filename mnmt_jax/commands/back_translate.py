@@ -17,6 +17,7 @@ from mnmt_jax.commands.arguments import (
     positive,
 )
 from mnmt_jax.commands.corpus_arguments import split_list
+from mnmt_jax.distributed.shares import add_share_flags, share_of
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def make_parser() -> CommandParser:
         "--round", type=positive, help="with --output: number of the round, for its draws; 1"
     )
     parser.add_argument("--rounds", type=positive, help="with --workdir: how many; 4")
+    add_share_flags(parser, "sentences, with --output")
     add_configuration(parser)
     return parser
 
@@ -76,12 +78,17 @@ def main() -> int | None:
         raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
     if flags.workdir and flags.round:
         raise UserError("--round is for --output; --workdir counts rounds itself")
+    share = share_of(flags)
+    if flags.workdir and share.processes > 1:
+        raise UserError("--num_processes is for --output; a round of --workdir is one process's")
     import_modules(flags.module_import)
     rounds = _rounds(flags, gin_files, bindings)
     if flags.workdir:
         stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
         return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
-    cache = rounds.write_cache(Path(flags.output), flags.round or 1)
+    cache = rounds.write_cache(Path(flags.output), flags.round or 1, share)
+    if cache is None:
+        return 0
     trained = cache.tasks_with("train")
     examples = {name: cache.split(name, "train").examples for name in trained}
     print(json.dumps({"output": flags.output, "examples": examples}, indent=2))

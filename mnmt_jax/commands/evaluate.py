@@ -15,6 +15,7 @@ from mnmt_jax.commands.arguments import (
     parse_command_line,
 )
 from mnmt_jax.commands.corpus_arguments import add_own_files, benchmark_corpus, check_limit
+from mnmt_jax.distributed.shares import add_share_flags, share_of
 
 
 def make_parser() -> CommandParser:
@@ -64,6 +65,7 @@ def make_parser() -> CommandParser:
         help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
     )
     add_own_files(parser)
+    add_share_flags(parser, "directions")
     add_configuration(parser)
     return parser
 
@@ -74,10 +76,16 @@ def main() -> None:
     check_limit(flags.limit)
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, load_subject
+    from mnmt_jax.evaluation.evaluate import (
+        check_folder,
+        evaluate,
+        load_subject,
+        translate_share,
+    )
     from mnmt_jax.evaluation.further import Further, Wanted
     from mnmt_jax.evaluation.table import comparison_table
 
+    share = share_of(flags)
     check_folder(flags.output)
     corpus, wanted = benchmark_corpus(flags)
     subject, languages = load_subject(
@@ -108,13 +116,11 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    result = evaluate(
-        subject,
-        benchmark,
-        flags.output,
-        which=flags.directions,
-        further=further,
-        overwrite=flags.overwrite,
-    )
+    chosen = {"which": flags.directions, "overwrite": flags.overwrite}
+    if share.processes > 1 and not translate_share(
+        subject, benchmark, flags.output, share, **chosen
+    ):
+        return
+    result = evaluate(subject, benchmark, flags.output, further=further, **chosen)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)

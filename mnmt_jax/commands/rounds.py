@@ -30,6 +30,7 @@ from mnmt_jax.decoding.lines import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing, read_object
@@ -38,6 +39,7 @@ from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 
+_WHOLE = Share()
 _STEPS = "Train.steps="
 # Settings that change nothing of what a round makes.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
@@ -82,42 +84,49 @@ class Rounds:
         for number in range(1, rounds + 1):
             _say(f"round {number} of {rounds}")
             place = folder / f"round_{number}"
-            if (place / "cache").is_dir():
-                cache = TokenCache.open(place / "cache")
-            else:
+            if not (place / "cache").is_dir():
                 translator = translator or self._translator(origin)
-                cache = self._write_cache(translator, place / "cache", number)
+                self._write_cache(translator, place / "cache", number, _WHOLE)
             translator = None  # its memory is the training's
-            config = self._config(cache, number)
+            config = self._config(TokenCache.open(place / "cache"), number)
             if stopped := train(config, place / "run", (origin,)):
                 return stopped
             origin = Origin(place / "run")
         return None
 
-    def write_cache(self, output: Path, number: int) -> TokenCache:
+    def write_cache(self, output: Path, number: int, share: Share = _WHOLE) -> TokenCache | None:
         """Writes the real pairs, and pseudo pairs that the run makes.
 
         Args:
             output: the cache to be; what is translated until then is kept beside it.
             number: of the round, for its draws.
+            share: which sentences are this process's.
+
+        Returns:
+            None if another process is to write it.
 
         Raises:
             UserError: if something is there, or the run has another vocabulary.
         """
         if output.exists():
             raise UserError(f"--output={output}: exists; choose another folder")
-        return self._write_cache(self._translator(self.origin), output, number)
+        return self._write_cache(self._translator(self.origin), output, number, share)
 
-    def _write_cache(self, translator: Translator, output: Path, number: int) -> TokenCache:
+    def _write_cache(
+        self, translator: Translator, output: Path, number: int, share: Share
+    ) -> TokenCache | None:
         check_absent(output, overwrite=False)
         pairs = PseudoPairs(self.cache, dataclasses.replace(self.draws, round=number))
         decode = translator.decoding(self.beam_size)
         output.parent.mkdir(parents=True, exist_ok=True)
         left: list[int] = []
-        with Unfinished(str(output), translator.made_by(decode) | pairs.facts(), WINDOW) as kept:
+        made_by = translator.made_by(decode) | pairs.facts()
+        with Unfinished(str(output), made_by, WINDOW, share) as kept:
             with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
                 translate = functools.partial(translator.as_completed, decode=decode)
                 kept.finish(_lines(pairs), translate, bar.update)
+            if not kept.is_last():
+                return None
             if not any(record["translation"].strip() for record in kept.records()):
                 kept.remove()
                 raise UserError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.data import text_lines
+from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError, flush_output, naming
 from mnmt_jax.files.partial import new_file, open_text
 from mnmt_jax.files.storage import refusal
@@ -19,6 +20,7 @@ from mnmt_jax.files.storage import refusal
 if TYPE_CHECKING:
     from mnmt_jax.decoding.lines import Line, Translation
 
+_WHOLE = Share()
 UNFINISHED = "made_by"
 """First word of a file of translations that are kept until they are complete."""
 
@@ -64,13 +66,16 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
         raise UserError(f"{flag}={path}: {what}; name a file of text")
 
 
-def check_output_file(output: str, source: str | None, flag: str = "--input") -> None:
+def check_output_file(
+    output: str, source: str | None, flag: str = "--input", share: Share = _WHOLE
+) -> None:
     """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
     Args:
         output: the name of the one.
         source: the name of the other; None is standard input.
         flag: by which that is given.
+        share: of several processes.
 
     Raises:
         UserError: if it is, also by a link, or if `output` is a folder or in none that is there.
@@ -86,13 +91,13 @@ def check_output_file(output: str, source: str | None, flag: str = "--input") ->
             f"--output={output}: cannot be written ({folder}: {trouble}); make the folder, or "
             "choose another --output"
         )
-    for name in (output, unfinished_path(output)):
+    for name in (output, unfinished_path(output, share)):
         if _is_read(name, source):
             raise UserError(
                 f"--output={output}: {name} is what {flag} reads and would be replaced; choose "
                 "another --output"
             )
-    _check_unfinished(unfinished_path(output))
+    _check_unfinished(unfinished_path(output, share))
 
 
 def _is_read(path: str, source: str | None) -> bool:
@@ -104,9 +109,15 @@ def _is_read(path: str, source: str | None) -> bool:
         return False
 
 
-def unfinished_path(output: str) -> str:
-    """Returns where the translations for a file are kept until they are complete."""
-    return f"{os.path.realpath(output)}.unfinished"
+def unfinished_path(output: str, share: Share = _WHOLE) -> str:
+    """Returns where the translations for a file are kept until they are complete.
+
+    Args:
+        output: name of the file.
+        share: of several processes, each of which has a file.
+    """
+    path = f"{os.path.realpath(output)}.unfinished"
+    return f"{path}.{share}" if share.processes > 1 else path
 
 
 def _check_unfinished(path: str) -> None:

@@ -28,7 +28,8 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.errors import counted, listed
+from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.errors import UserError, counted, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
@@ -64,6 +65,7 @@ def make_parser() -> CommandParser:
         "the pivot language and the lines contrasted with",
     )
     add_step(parser)
+    add_share_flags(parser, "lines")
     add_configuration(parser)
     return parser
 
@@ -71,9 +73,14 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    share = share_of(flags)
+    if share.processes > 1 and (not flags.output or is_stream(flags.output)):
+        raise UserError(
+            "--num_processes: the processes keep their lines beside a file; give --output"
+        )
     check_input_file(flags.input)
     if flags.output:
-        check_output_file(flags.output, flags.input)
+        check_output_file(flags.output, flags.input, share=share)
     import_modules(flags.module_import)
     from mnmt_jax.decoding.translator import Translator
 
@@ -89,6 +96,8 @@ def main() -> None:
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
         marked = _into_file(translator, lines, decode, flags)
+        if marked is None:
+            return
     else:
         with open_output(flags.output) as file, _progress() as report:
             pairs = translator.in_order(lines, decode=decode, pivot=flags.pivot, report=report)
@@ -123,17 +132,23 @@ def _tell(bad: list[int], marked: Mapping[str, list[int]], decode: Decode) -> No
 
 def _into_file(
     translator: Translator, lines: Iterator[Line], decode: Decode, flags: argparse.Namespace
-) -> dict[str, list[int]]:
-    """Translates into a file, going on where the same command was stopped; returns as `_write`."""
+) -> dict[str, list[int]] | None:
+    """Translates into a file, going on where the same command was stopped.
+
+    Returns:
+        As `_write`; None if another process is to write it.
+    """
     from mnmt_jax.commands.unfinished import Unfinished
     from mnmt_jax.decoding.translator import WINDOW
 
     made_by = translator.made_by(decode, flags.pivot)
     made_by |= {"source": flags.source, "target": flags.target}
     translate = functools.partial(translator.as_completed, decode=decode, pivot=flags.pivot)
-    with Unfinished(flags.output, made_by, WINDOW) as unfinished:
+    with Unfinished(flags.output, made_by, WINDOW, share_of(flags)) as unfinished:
         with _progress() as report:
             unfinished.finish(lines, translate, report)
+        if not unfinished.is_last():
+            return None
         with open_output(flags.output) as file:
             marked = _write(unfinished.records(), file, flags.format)
         unfinished.remove()

@@ -2,24 +2,34 @@
 
 OUTPUT.unfinished   {"made_by": {...}}, then one record per line (`files.make_record`), window by
                     window; within a window as the batches were done
+
+Several processes have OUTPUT.unfinished.0-of-4 and so on, each with the lines of its share, and
+{"lines": N} at the end of what is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.lines import Line, Translation
+from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError, counted, listed, naming
 from mnmt_jax.files.json_objects import differing
 from mnmt_jax.files.partial import lock
+
+_WHOLE = Share()
+_LINES = "lines"  # of the whole input: the word that ends the file of one of several processes
+_LAST = 64  # bytes that hold that word
 
 
 class Translate(Protocol):
@@ -40,18 +50,25 @@ class Unfinished:
         output: name of the file to be, which `check_output_file` has passed.
         made_by: whatever translations depend on besides their sources.
         window: lines that are in memory together.
+        share: which lines are this process's.
 
     Raises:
         UserError: if another process writes there, or something is kept that was made by something
-            else: a slip in the command must not cost what is done.
+            else, or by another number of processes: a slip in the command must not cost what is
+            done.
     """
 
-    def __init__(self, output: str, made_by: Mapping[str, Any], window: int) -> None:
-        self.path = Path(unfinished_path(output))
-        self._window = window
+    def __init__(
+        self, output: str, made_by: Mapping[str, Any], window: int, share: Share = _WHOLE
+    ) -> None:
+        self.path = Path(unfinished_path(output, share))
+        self._output, self._window, self._share = output, window, share
+        self._parts = [Path(unfinished_path(output, each)) for each in share.all()]
         self._header = (json.dumps({UNFINISHED: made_by}, sort_keys=True) + "\n").encode()
-        self._kept = self._end = 0
-        self._complete = False
+        self._kept = self._end = self._count = 0
+        self._complete = self._waits = False
+        self._turn: IO[bytes] | None = None
+        self._check_others()
         self._file = self.path.open("a+b")
         try:
             if not lock(self._file):
@@ -63,17 +80,27 @@ class Unfinished:
             self._file.close()
             raise
 
+    def _check_others(self) -> None:
+        """Refuses what another number of processes keeps, or others with other settings."""
+        whole = glob.escape(unfinished_path(self._output))
+        found = {Path(each) for each in (*glob.glob(whole), *glob.glob(f"{whole}.*-of-*"))}
+        if others := sorted(found - set(self._parts)):
+            raise UserError(
+                f"{others[0]}: is kept by another number of processes; start as many, or remove it"
+            )
+        for path in found - {self.path}:
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                header = file.readline()
+                if header != self._header and header.endswith(b"\n"):
+                    self._refuse(path, header)
+
     def _begin(self) -> None:
         """Reads what earlier translations were made by."""
         self._file.seek(0)
-        found = self._file.readline()
-        if found != self._header:
+        first = self._file.readline()
+        if first != self._header:
             if self._file.readline():
-                raise UserError(
-                    f"{self.path}: keeps translations made with other settings "
-                    f"({_changes(found, self._header)}); give the same ones, or remove it to "
-                    "translate anew"
-                )
+                self._refuse(self.path, first)
             self._cut()
             self._write(self._header)
         self._end = len(self._header)
@@ -91,33 +118,66 @@ class Unfinished:
         Raises:
             OSError: if the disk is full.
         """
-        going_on = True
+        going_on, count = True, 0
         while window := list(itertools.islice(lines, self._window)):
-            done = self._reuse(window) if going_on else set()
-            if len(done) == len(window):
+            count += len(window)
+            own = [line for line in window if self._share.holds(line.number)]
+            done = self._reuse(own) if going_on else set()
+            if len(done) == len(own):
                 continue
             if going_on:
                 self._cut()
                 if self._kept:
                     _say(f"goes on after {counted(self._kept, 'line')} translated before")
             going_on = False
+            done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
                 self._kept += 1
                 report(1)
         if going_on:
             self._cut()
+        if self._share.processes > 1:
+            self._write(json.dumps({_LINES: count}).encode() + b"\n")
+            self._count = count
+
+    def is_last(self) -> bool:
+        """Returns whether every process has finished, to one of them alone.
+
+        Raises:
+            UserError: if another one had other settings, or another input.
+        """
+        if self._share.processes == 1:
+            return True
+        left = [path for path in self._parts if not self._is_done(path)]
+        if not left and self.path != self._parts[0]:
+            with contextlib.suppress(FileNotFoundError):  # written by another process meanwhile
+                self._turn = self._parts[0].open("rb")
+                lock(self._turn, wait=True)
+            left = [path for path in self._parts if not self._is_done(path)]
+        self._waits = bool(left)
+        return not left
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields what `finish` made complete, in the order of the lines."""
-        self._file.seek(len(self._header))
-        records = map(json.loads, self._file)
-        while window := list(itertools.islice(records, self._window)):
-            yield from sorted(window, key=lambda record: record["line"])
+        """Yields what all processes made complete, in the order of the lines."""
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(path.open("rb")) for path in self._parts]
+            for file in files:
+                file.readline()
+            parts = [_records(file) for file in files]
+            for first in itertools.count(0, self._window):
+                numbers = range(first, first + self._window)
+                own = (sum(map(share.holds, numbers)) for share in self._share.all())
+                found = [itertools.islice(*each) for each in zip(parts, own, strict=True)]
+                window = sorted(itertools.chain(*found), key=lambda record: record["line"])
+                yield from window
+                if len(window) < len(numbers):
+                    return
 
     def remove(self) -> None:
-        """Removes the file: the whole is written."""
-        self.path.unlink()
+        """Removes the files of all processes: the whole is written."""
+        for path in self._parts:
+            path.unlink(missing_ok=True)
         self._complete = True
 
     def __enter__(self) -> Unfinished:
@@ -131,8 +191,13 @@ class Unfinished:
     ) -> None:
         with contextlib.suppress(OSError):  # of a write that was refused, and has been reported
             self._file.close()
+        if self._turn:
+            self._turn.close()
         if self._complete:
             return
+        if self._waits and not error:
+            done = f"process {self._share.process} of {self._share.processes} has done its lines"
+            return _say(f"{done}; the last one to end writes {self._output}")
         if self._kept:
             kept = counted(self._kept, "translated line")
             _say(f"{kept} kept in {self.path}: the same command goes on")
@@ -155,6 +220,32 @@ class Unfinished:
             self._end += len(found)
         return done
 
+    def _is_done(self, path: Path) -> bool:
+        """Returns whether a process has done all lines of its share."""
+        try:
+            with path.open("rb") as file:
+                header = file.readline()
+                file.seek(max(len(header), file.seek(0, os.SEEK_END) - _LAST))
+                end = file.read()
+                last = _read(end[end.rfind(b"\n", 0, -1) + 1 :])
+        except FileNotFoundError:
+            return False
+        if last.get(_LINES) is None:
+            return False
+        if last[_LINES] != self._count:
+            raise UserError(
+                f"{path}: is of {counted(last[_LINES], 'line')}, this process read {self._count}; "
+                "give every process the same input"
+            )
+        return True
+
+    def _refuse(self, path: Path, header: bytes) -> NoReturn:
+        raise UserError(
+            f"{path}: keeps translations made with other settings "
+            f"({_changes(header, self._header)}); give the same ones, or remove it to translate "
+            "anew"
+        )
+
     def _cut(self) -> None:
         """Removes what stands after the last good record."""
         self._file.truncate(self._end)
@@ -163,6 +254,11 @@ class Unfinished:
         with naming(str(self.path)):
             self._file.write(text)
             self._file.flush()
+
+
+def _records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yields the records of lines in a complete file."""
+    return (record for record in map(json.loads, file) if _LINES not in record)
 
 
 def _read(text: bytes) -> dict[str, Any]:

@@ -96,6 +96,10 @@ class Bindings:
         of_section = self._fields.setdefault(title, {})
         of_section[field] = self._taken(statement.value, told, place)
 
+    def forget(self, title: str) -> None:
+        """Leaves out what was bound of a section."""
+        self._fields.pop(title, None)
+
     def value(self, title: str, field: str, default: Any) -> Any:
         """Returns a value without macros, unchecked; the default if nothing is bound."""
         bound = self._fields.get(title, {}).get(field)

@@ -48,7 +48,11 @@ GIN_ROOT = _PACKAGE if (_PACKAGE / "gin_configs").is_dir() else _PACKAGE.parent
 
 
 def load_config(
-    gin_files: Sequence[str], bindings: Sequence[str] = (), *, run: Path | None = None
+    gin_files: Sequence[str],
+    bindings: Sequence[str] = (),
+    *,
+    run: Path | None = None,
+    forget: Sequence[str] = (),
 ) -> Config:
     """Reads gin files and bindings.
 
@@ -58,6 +62,7 @@ def load_config(
         bindings: `Section.field=value` in gin syntax, applied last.
         run: configuration of a run, read first; somebody else may have made it, so it may hold
             bindings alone: no `import` and no `include`.
+        forget: sections of that configuration that are left out.
 
     Raises:
         UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
@@ -66,6 +71,8 @@ def load_config(
     found = _bindings()
     if run is not None:
         _read_file(found, run, str(run), values_alone=True)
+    for title in forget:
+        found.forget(title)
     for path in gin_files:
         if (file := _find(path)) is None:
             raise UserError(f"--gin_file={path}: no such file")

@@ -9,6 +9,7 @@ other lines with a line: `with_others` draws them before there are batches.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -125,10 +126,24 @@ class System:
             decode: that `check_decode` accepts.
             lines: of the whole input, those that are done too: to go on is to compute alike.
         """
-        rows = batch_shards(self.mesh) if self.mesh else 1
+        rows = self.on_all_devices(1)
         while rows < lines:
             rows *= _TIMES
-        return dataclasses.replace(decode, batch=min(rows, decode.batch))
+        return dataclasses.replace(decode, batch=min(rows, self.on_all_devices(decode.batch)))
+
+    def on_all_devices(self, rows: int) -> int:
+        """Returns as many rows or a few more, so that each device has one and all as many."""
+        parts = batch_shards(self.mesh) if self.mesh else 1
+        return max(-(-rows // parts), 1) * parts
+
+    @contextlib.contextmanager
+    def placed(self, batch: HostBatch) -> Iterator[Any]:
+        """Gives a batch as programs take it that run in this context, on all devices."""
+        if self.mesh is None:
+            yield batch
+            return
+        with jax.set_mesh(self.mesh):
+            yield place_batch(batch, self.mesh)
 
     def converter(self, bucket: int) -> Converter:
         """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
@@ -221,10 +236,7 @@ def translate_lines(
 
 def search_batch(system: System, batch: HostBatch, request: Request, search: Search) -> Hypotheses:
     """Searches a batch, of one shape per bucket, on the devices of the system."""
-    if system.mesh is None:
-        return generate(system.model, system.params, batch, request, search=search)
-    with jax.set_mesh(system.mesh):
-        placed = place_batch(batch, system.mesh)
+    with system.placed(batch) as placed:
         return generate(system.model, system.params, placed, request, search=search)
 
 
@@ -256,17 +268,18 @@ def score_lines(
     sums = np.zeros(len(lines), np.float32)
     for bucket, members in in_buckets(sizes, decode):
         logits = bucket * vocabulary.size
-        rows = max(1, min(decode.batch, _SCORED_LOGITS // logits))
+        rows = system.on_all_devices(min(decode.batch, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
             pairs = [example_of(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
-            found = score_batch(
-                system.params,
-                spans_of(system.converter(bucket).batch(segments, rows)),
-                model=system.model,
-                forced=instruction.target_extra - 1,
-            )
-            sums[chunk] = np.asarray(found)[: len(chunk)]
+            with system.placed(spans_of(system.converter(bucket).batch(segments, rows))) as batch:
+                found = score_batch(
+                    system.params,
+                    batch,
+                    model=system.model,
+                    forced=instruction.target_extra - 1,
+                )
+                sums[chunk] = np.asarray(found)[: len(chunk)]
     return [Score(total, len(t) + 1) for total, t in zip(sums.tolist(), targets, strict=True)]
 
 
@@ -325,12 +338,6 @@ def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> 
     if decode.batch < 1 or decode.max_length < 1:
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
-        )
-    parts = batch_shards(system.mesh) if system.mesh else 1
-    if decode.batch % parts:
-        raise UserError(
-            f"Decode.batch={decode.batch} must be a multiple of the {parts} parts (data x fsdp) "
-            "that the mesh splits a batch into"
         )
     least = 1 + system.instruction.source_extra
     if min(decode.buckets, default=0) < least:

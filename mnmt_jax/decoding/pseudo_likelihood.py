@@ -41,6 +41,7 @@ def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> li
         UserError: if a text does not fit the largest bucket.
     """
     check_decode(system, decode, {})
+    size = system.on_all_devices(decode.batch)
     texts, languages = [line.text for line in lines], [line.source_lang for line in lines]
     pieces = system.vocabulary.encode_lines(texts, languages)
     sizes = [len(each) + system.instruction.source_extra for each in pieces]
@@ -50,10 +51,10 @@ def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> li
     for bucket, members in in_buckets(sizes, decode):
         owner = np.repeat(members, [len(pieces[i]) + 1 for i in members])
         place = np.concatenate([np.arange(len(pieces[i]) + 1) + tag for i in members])
-        for chunk in chunks(list(range(len(owner))), decode.batch):
+        for chunk in chunks(list(range(len(owner))), size):
             own = owner[chunk]
             rows = [[example_of(system, lines[i], pieces[i])] for i in own]
-            log_probs = _hidden(system, rows, place[chunk], bucket=bucket, size=decode.batch)
+            log_probs = _hidden(system, rows, place[chunk], bucket=bucket, size=size)
             np.add.at(sums, own, log_probs)
     return [Score(total, len(p) + 1) for total, p in zip(sums.tolist(), pieces, strict=True)]
 
@@ -68,5 +69,6 @@ def _hidden(
     asked, places = np.zeros(size, np.int32), np.zeros(size, np.int32)
     asked[: len(rows)], places[: len(rows)] = batch[name][at], place
     batch[name][at] = system.vocabulary.mask_id
-    found = hidden_log_probs(system.params, spans_of(batch), places, asked, model=system.model)
-    return np.asarray(found, np.float64)[: len(rows)]
+    with system.placed(spans_of(batch)) as placed:
+        found = hidden_log_probs(system.params, placed, places, asked, model=system.model)
+        return np.asarray(found, np.float64)[: len(rows)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
 
@@ -15,6 +15,9 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.vocabulary.pieces import Vocabulary
+
+if TYPE_CHECKING:
+    from mnmt_jax.runs.run_directory import RunDirectory
 
 
 class Trained:
@@ -51,12 +54,12 @@ class Trained:
     @classmethod
     def load(
         cls,
-        run: str | Path,
+        run: str | Path | RunDirectory,
         step: int | str | None = None,
         *,
         gin_files: Sequence[str] = (),
         bindings: Sequence[str] = (),
-        mesh: jax.sharding.Mesh | None = None,
+        mesh: jax.sharding.Mesh | Literal["local"] | None = "local",
     ) -> Self:
         """Opens a run directory.
 
@@ -65,20 +68,27 @@ class Trained:
             step: a checkpoint's step, "best", "average", or None for the newest.
             gin_files: read after the run's configuration, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
-            mesh: of the devices that share each batch; None is the first device.
+            mesh: of the devices that share each batch: `local` is all of this process, arranged as
+                `Mesh` says in the files and bindings, or as fits (`mnmt_jax.distributed.local`);
+                None is the first device.
 
         Raises:
-            UserError: if the folder is not a run, has no such checkpoint, or its model is not for
-                this.
+            UserError: if the folder is not a run, has no such checkpoint, its model is not for
+                this, or what `Mesh` says does not divide the devices.
         """
-        from mnmt_jax.runs.parameters import check_parameters, restore_params
+        from mnmt_jax.distributed.local import local_mesh
+        from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
         from mnmt_jax.runs.run_directory import RunDirectory
 
         folder = RunDirectory.open(run)
-        config = folder.config(gin_files, bindings)
+        config = folder.config(gin_files, bindings, forget=("Mesh",))
         vocabulary = Vocabulary.load(folder.vocabulary)
-        params, found = restore_params(folder, step, mesh=mesh)
+        params, found = load_params(folder, step)
         check_parameters(folder, config.model, vocabulary.size, params)
+        if mesh == "local":
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+            mesh = local_mesh(config.mesh, config.model, size)
+        params = place_params(params, mesh)
         return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
 
     @staticmethod

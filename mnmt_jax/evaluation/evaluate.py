@@ -10,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config
+from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.further import Further
@@ -92,23 +93,22 @@ def load_subject(
     """
     import jax
 
-    from mnmt_jax.decoding.generate import describe_search, with_beam_size
+    from mnmt_jax.decoding.generate import describe_search
     from mnmt_jax.decoding.translator import Translator
-    from mnmt_jax.runs.parameters import check_parameters, restore_params
 
     folder = RunDirectory.open(run)
-    config = folder.config(gin_files, bindings)
-    config = dataclasses.replace(config, decode=with_beam_size(config.decode, beam_size))
-    vocabulary = Vocabulary.load(folder.vocabulary)
-    params, found = restore_params(folder, step)
-    check_parameters(folder, config.model, vocabulary.size, params)
-    translator = Translator(config, vocabulary, params)
+    translator = Translator.load(folder, step, gin_files=gin_files, bindings=bindings)
+    config = dataclasses.replace(
+        folder.config(gin_files, bindings), decode=translator.decoding(beam_size)
+    )
     if pivot is not None:
         translator.check_pivot(pivot)
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
         source, target = direction
-        translations = translator.translate_nbest(lines, source=source, target=target, pivot=pivot)
+        translations = translator.translate_nbest(
+            lines, source=source, target=target, beam_size=beam_size, pivot=pivot
+        )
         return [Output(item.text, item.truncated, item.pivot) for item in translations]
 
     chosen = f"{step}, " if isinstance(step, str) else ""
@@ -118,18 +118,18 @@ def load_subject(
         translate=translate,
         config=config,
         decoding={
-            "checkpoint": f"{chosen}step {found}",
+            "checkpoint": f"{chosen}step {translator.step}",
             **describe_search(config.decode),
             **through,
         },
         identity=translator.identity,
-        step=found,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+        step=translator.step,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.system.params)),
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
-        vocabulary=vocabulary,
+        vocabulary=translator.vocabulary,
     )
-    return subject, vocabulary.languages
+    return subject, translator.languages
 
 
 def check_folder(output: str | Path) -> None:
@@ -173,22 +173,11 @@ def evaluate(
         UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
             of others by these names, or such an evaluation.
     """
-    check_folder(output)
-    directions = choose_directions(benchmark.directions, which, subject.supervised)
-    if subject.supervised is None:
-        _say(UNKNOWN_TRAINING)
+    directions, store = _begin(subject, benchmark, output, which, overwrite)
     pivot = subject.decoding.get("pivot")
     if direct := sum(pivot in direction for direction in directions):
         _say(f"{counted(direct, 'direction')} from or into {pivot}: translated directly")
-    folder = Path(output)
-    model = as_facts(subject.config.model)
-    made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
-    if not overwrite:
-        _check_finished(folder, made_by, benchmark.task)
-    store = TranslationStore(folder / "translations", made_by)
-    if store.stale:
-        _say(f"{folder}: translations by another model or search are replaced")
-    scored = []
+    folder, scored = Path(output), []
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = store.outputs(direction, texts, subject.translate)
@@ -217,6 +206,63 @@ def evaluate(
     write_text(folder / "table.md", result_page(result))
     write_report(folder / "report.html", [result])
     return result
+
+
+def translate_share(
+    subject: Subject,
+    benchmark: Benchmark,
+    output: str | Path,
+    share: Share,
+    *,
+    which: str = "all",
+    overwrite: bool = False,
+) -> bool:
+    """Translates the directions of one of several processes, as `evaluate` would.
+
+    Args:
+        subject: as in `evaluate`, as are the others.
+        benchmark: the sentences.
+        output: the folder, which all processes see.
+        share: which directions are this process's.
+        which: the directions of all processes.
+        overwrite: whether a finished evaluation may be replaced.
+
+    Returns:
+        Whether those of the others are done, too: `evaluate` translates nothing then.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
+    directions, store = _begin(subject, benchmark, output, which, overwrite)
+    texts = {direction: benchmark.texts(direction) for direction in directions}
+    own = [each for number, each in enumerate(directions) if share.holds(number)]
+    for number, direction in enumerate(own, start=1):
+        store.outputs(direction, texts[direction], subject.translate)
+        _say(f"{number}/{len(own)} {'-'.join(direction)} translated")
+    left = store.missing(texts)
+    if left:
+        done = f"process {share.process} of {share.processes} has done its directions"
+        _say(f"{done}, {len(left)} are left to others; the last one to end scores all")
+    return not left
+
+
+def _begin(
+    subject: Subject, benchmark: Benchmark, output: str | Path, which: str, overwrite: bool
+) -> tuple[tuple[Direction, ...], TranslationStore]:
+    """Returns the directions, and their translations in the folder; see `evaluate`."""
+    check_folder(output)
+    directions = choose_directions(benchmark.directions, which, subject.supervised)
+    if subject.supervised is None:
+        _say(UNKNOWN_TRAINING)
+    folder = Path(output)
+    model = as_facts(subject.config.model)
+    made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
+    if not overwrite:
+        _check_finished(folder, made_by, benchmark.task)
+    store = TranslationStore(folder / "translations", made_by)
+    if store.stale:
+        _say(f"{folder}: translations by another model or search are replaced")
+    return directions, store
 
 
 def _check_finished(folder: Path, made_by: Mapping[str, Any], task: str) -> None:

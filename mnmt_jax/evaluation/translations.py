@@ -15,7 +15,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
 from mnmt_jax.files.json_objects import differing
-from mnmt_jax.files.partial import check_replaced, write_text
+from mnmt_jax.files.partial import check_replaced, locked, write_text
 from mnmt_jax.languages import Direction
 
 _STAMP = "made_by.json"
@@ -91,12 +91,21 @@ class TranslationStore:
         stamp = folder / _STAMP
         # Compared as JSON, which has no tuples.
         text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
-        self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
         folder.mkdir(parents=True, exist_ok=True)
-        if self.stale or not stamp.is_file():
-            for old in folder.glob("*.jsonl"):
-                old.unlink()
-            write_text(stamp, text)
+        with locked(folder):  # of several processes the first removes what is stale
+            self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
+            if self.stale or not stamp.is_file():
+                for old in folder.glob("*.jsonl"):
+                    old.unlink()
+                write_text(stamp, text)
+
+    def missing(self, texts: Mapping[Direction, Texts]) -> list[Direction]:
+        """Returns the directions whose files are not complete.
+
+        Args:
+            texts: the sentences of each.
+        """
+        return [each for each in texts if read_outputs(self._folder, each, texts[each]) is None]
 
     def outputs(self, direction: Direction, texts: Texts, translate: Translate) -> list[Output]:
         """Returns a direction's translations: from its file if that is complete, else new ones.

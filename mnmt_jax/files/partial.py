@@ -81,19 +81,34 @@ def check_writable(path: Path, flag: str = "--output") -> None:
         raise UserError(f"{folder}: cannot be written ({trouble}); choose another {flag}")
 
 
-def lock(file: IO[Any]) -> bool:
+def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
     """Keeps other processes from a file until it is closed, or this process dies.
+
+    Args:
+        file: open, or a descriptor of a file or folder.
+        wait: until no other process has it.
 
     Returns:
         Whether no other process has it. On storage without locks nobody is kept out.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
         pass
     return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lets one process at a time into the block; the others wait."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        lock(opened, wait=True)
+        yield
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager

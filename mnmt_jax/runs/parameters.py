@@ -54,7 +54,7 @@ def restore_params(
         UserError: if there is no such checkpoint or it is damaged.
     """
     params, found = load_params(run_dir, step)
-    return _place(params, mesh), found
+    return place_params(params, mesh), found
 
 
 def load_params(
@@ -156,7 +156,8 @@ def read_step(directory: Path, step: int) -> Any:
         raise UserError(told + remedy) from error
 
 
-def _place(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
+def place_params(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
+    """Puts parameters on devices, as `restore_params` does."""
     if mesh is None:
         return jax.device_put(params, jax.devices()[0])
     return jax.device_put(params, tree_sharding(mesh, params))

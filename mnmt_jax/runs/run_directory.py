@@ -165,19 +165,27 @@ class RunDirectory:
         if self.mirror:
             self.mirror.close()
 
-    def config(self, gin_files: Sequence[str] = (), bindings: Sequence[str] = ()) -> Config:
+    def config(
+        self,
+        gin_files: Sequence[str] = (),
+        bindings: Sequence[str] = (),
+        *,
+        forget: Sequence[str] = (),
+    ) -> Config:
         """Reads the configuration.
 
         Args:
             gin_files: read after it, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
+            forget: sections of the run's own that are left out, such as `Mesh`, which says how
+                many devices it was trained on.
 
         Raises:
             UserError: if this is not a run directory, or a value is not what it must be.
         """
         if not self.config_file.is_file():
             raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
-        return load_config(gin_files, bindings, run=self.config_file)
+        return load_config(gin_files, bindings, run=self.config_file, forget=forget)
 
     def trained_directions(self) -> frozenset[Direction] | None:
         """Reads which directions the run was trained on; None if the run does not say.

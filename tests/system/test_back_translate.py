@@ -121,8 +121,12 @@ def test_stopped_while_translating_and_while_training_it_ends_the_same(
 
 
 def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_device, capsys):
+    """By two processes."""
     output = made / "alone"
-    assert not call(monkeypatch, made, "--output", output)
+    for process in (0, 1):
+        assert not output.exists()
+        shares = "--num_processes=2", f"--process_id={process}"
+        assert not call(monkeypatch, made, "--output", output, *shares)
     assert content(output) == content(straight / "round_1" / "cache")
     assert not Path(f"{output}.unfinished").exists()
     assert sum(json.loads(capsys.readouterr().out)["examples"].values()) == 2 * 160
@@ -158,6 +162,7 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
     [
         (("--output=x", "--rounds=2"), "--rounds trains, in a folder of its own: give --workdir"),
         (("--workdir=x", "--round=2"), "--round is for --output"),
+        (("--workdir=x", "--num_processes=2", "--process_id=0"), "--num_processes is for --output"),
         (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
         (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; give"),
         (
@@ -168,7 +173,6 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
         (("--workdir={made}",), "--workdir=.*: is there already; choose another folder"),
         (("--workdir=x", "--run=nowhere"), "nowhere/config.gin: no such file; name a run"),
         (("--workdir=gs://bucket/x",), "gs://bucket/x"),
-        (("--output=x", "--gin.Decode.batch=12"), "Decode.batch=12 must be a multiple of the 8 p"),
     ],
 )
 def test_mistakes_are_one_line_and_make_nothing(

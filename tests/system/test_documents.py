@@ -196,7 +196,9 @@ def test_data(root):
 def test_distributed(root):
     for run in ("mine", "quickstart"):
         made_pages.cache(root, f"runs/{run}/cache")
+    (root / "text.de").write_text("\n".join(made_text.sentences("de", 9)) + "\n", encoding="utf-8")
     printed = run_page("docs/distributed.md", root)
+    assert (root / "text.en").read_text(encoding="utf-8").count("\n") == 9
     for run in ("split", "two"):
         assert steps_of(root / "runs" / run) == [2]
     figures = json.loads(next(text for one, text in printed.items() if "saves.py" in one))

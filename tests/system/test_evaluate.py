@@ -102,6 +102,21 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert "As published" in (folder / "out/report.html").read_text(encoding="utf-8")
 
 
+def test_several_processes_evaluate_as_one(folder, tmp_path):
+    files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
+    where = ("--run", folder / "tiny", "--task", "mine", *files)
+    assert _run(*where, "--output", tmp_path / "alone").returncode == 0
+    shared = (*where, "--output", tmp_path / "shared", "--num_processes=2")
+    first = _run(*shared, "--process_id=1")
+    assert first.returncode == 0 and first.stdout == ""
+    assert "3/3 " in first.stderr and "of 2 has done its directions, 3 are left" in first.stderr
+    assert not (tmp_path / "shared" / "scores.json").exists()
+    last = _run(*shared, "--process_id=0")
+    assert last.returncode == 0 and "6 of 6 directions had been translated before" in last.stderr
+    found, expected = (read_result(tmp_path / name) for name in ("shared", "alone"))
+    assert found.directions == expected.directions and len(found.directions) == 6
+
+
 def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de")
     where = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)

@@ -443,6 +443,50 @@ def test_two_processes_do_not_write_one_output(run, infer, folder):
     assert "Traceback" not in error
 
 
+def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
+    """One of them is stopped and started again; sampling, so that every line has its own draw."""
+    contrast = "--gin.Decode.source_contrast=0.5", "--pivot=fr"
+    arguments = *_languages(run), *_files(folder), SAMPLED, *contrast, "--format=jsonl"
+    assert infer(*arguments)[0] == 0
+    expected = (folder / "out").read_bytes()
+    (folder / "out").unlink()
+
+    def process(number: int) -> tuple:
+        return infer(*arguments, "--num_processes=3", f"--process_id={number}")
+
+    with monkeypatch.context() as patch:
+        _stop_after(4, KeyboardInterrupt(), patch)
+        assert process(1)[0] == 130
+    for number in (2, 0):
+        status, _, error = process(number)
+        assert status == 0 and "warning" not in error
+        assert f"process {number} of 3 has done its lines; the last one to end writes" in error
+        assert not (folder / "out").exists()
+    with monkeypatch.context() as patch:
+        rest = _stop_after(-1, KeyboardInterrupt(), patch)
+        status, _, error = process(1)
+    assert status == 0 and "goes on after 4 lines" in error and "at the length limit" in error
+    assert (folder / "out").read_bytes() == expected
+    assert len(rest) == 3 and {number % 3 for number in rest} == {1}
+    assert set(folder.iterdir()) == {folder / "in", folder / "out"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--num_processes=3",), "--process_id is missing beside the other flag"),
+        (("--process_id=3",), "--num_processes is missing beside the other flag"),
+        (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
+        (("--num_processes=0", "--process_id=0"), "--process_id=0 must be from 0 to"),
+        (("--num_processes=3", "--process_id=0"), "--num_processes: the processes keep their li"),
+        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
+    ],
+)
+def test_half_a_share_is_one_line(infer, flags, message):
+    status, _, error = infer(*_languages("nowhere"), *flags)
+    assert status == 2 and message in error and error.count("\n") == 1
+
+
 def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
     """Before the run is looked for."""
     kept = folder / "out.unfinished"

@@ -1,0 +1,76 @@
+"""Several processes that share one task by its parts, and never speak to each other.
+
+Each has the same command but for its number, does its own parts, and keeps them on storage that all
+see; the one that ends last puts them together. A process that is lost costs its own unfinished
+parts alone: it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+
+from mnmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """One of several processes.
+
+    Attributes:
+        process: its number, from 0.
+        processes: how many there are.
+    """
+
+    process: int = 0
+    processes: int = 1
+
+    def holds(self, number: int) -> bool:
+        """Returns whether a part is this process's, by the number of the part."""
+        return number % self.processes == self.process
+
+    def all(self) -> Iterator[Share]:
+        """Yields the shares of all processes."""
+        return (Share(number, self.processes) for number in range(self.processes))
+
+    def __str__(self) -> str:
+        """Says which it is, as files are named."""
+        return f"{self.process}-of-{self.processes}"
+
+
+def add_share_flags(parser: argparse.ArgumentParser, parts: str) -> None:
+    """Adds the flags that say which of several processes this is.
+
+    Args:
+        parser: of a command.
+        parts: what each process does some of.
+    """
+    group = parser.add_argument_group("several processes")
+    group.add_argument(
+        "--num_processes",
+        type=int,
+        metavar="N",
+        help=f"so many processes with the same command each do every N-th of the {parts}; the last "
+        "one to end writes the output, and one that is lost is started again",
+    )
+    group.add_argument("--process_id", type=int, metavar="I", help="which of them this is, from 0")
+
+
+def share_of(flags: argparse.Namespace) -> Share:
+    """Returns the share that the flags of `add_share_flags` name; the whole without them.
+
+    Raises:
+        UserError: if one is missing or out of range.
+    """
+    count, number = flags.num_processes, flags.process_id
+    if count is None and number is None:
+        return Share()
+    if count is None or number is None:
+        missing = "num_processes" if count is None else "process_id"
+        raise UserError(f"--{missing} is missing beside the other flag of several processes")
+    if not 0 <= number < count:
+        raise UserError(
+            f"--process_id={number} must be from 0 to --num_processes - 1 = {count - 1}"
+        )
+    return Share(number, count)

@@ -1,0 +1,81 @@
+"""Decoding on all devices of a process: what one device finds, however they are arranged."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Mesh, Model
+from mnmt_jax.decoding.language_model import LanguageModel
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.distributed import local
+from mnmt_jax.errors import UserError
+from tests.unit.made_language_model import made_language_model, write_made_run
+from tests.unit.made_translator import LINES, assert_alike, made_translator
+
+GIVEN = {"source": "en", "target": ["fr", "de", "fr", "de", "fr", "de", "fr"]}
+TRAINED_ON = Mesh(fsdp=3, tensor=5)  # devices that are not here
+
+
+@pytest.fixture(autouse=True)
+def all_devices(one_local_device, monkeypatch):
+    monkeypatch.setattr(local, "local_devices", jax.local_devices)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    translator = made_translator(layout="encoder_decoder")
+    config = dataclasses.replace(translator.config, mesh=TRAINED_ON)
+    translator = Translator(config, translator.vocabulary, translator.system.params)
+    return write_made_run(tmp_path_factory.mktemp("runs") / "run", translator)
+
+
+@pytest.mark.parametrize("mesh", [(), ("Mesh.fsdp=2", "Mesh.tensor=2")], ids=str)
+@pytest.mark.parametrize("contrast", [0.0, 0.4])
+def test_eight_devices_translate_and_score_as_one(mesh, contrast, run):
+    alone = Translator.load(run, mesh=None)
+    together = Translator.load(run, bindings=mesh)
+    assert dict(together.system.mesh.shape)["data"] == (2 if mesh else 8)
+    asked = {**GIVEN, "source_contrast": contrast}
+    expected = alone.translate_nbest(LINES, **asked)
+    assert len({translation.text for translation in expected}) > 3
+    assert_alike(together.translate_nbest(LINES, **asked), expected)
+    references = [translation.text for translation in expected]
+    scores = (each.score(LINES, references, **GIVEN) for each in (alone, together))
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["causal_lm", "masked_lm"])
+def test_eight_devices_read_and_draw_text_as_one(layout, tmp_path):
+    run = write_made_run(tmp_path / "run", made_language_model(layout))
+    alone, together = LanguageModel.load(run, mesh=None), LanguageModel.load(run)
+    assert together.system.mesh.size == 8
+    found, expected = (each.score(LINES[:3], language="en") for each in (together, alone))
+    np.testing.assert_allclose(
+        *([s.log_prob for s in each] for each in (found, expected)), rtol=1e-5
+    )
+    if layout == "causal_lm":
+        drawn = [each.sample(LINES[:2], language="en", count=3) for each in (together, alone)]
+        assert drawn[0] == drawn[1] and len(set(drawn[0])) > 3
+
+
+def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypatch):
+    model = Model(heads=4, mlp=24)
+    shapes = {}
+    for size in (10, 11, 21, 1000):
+        monkeypatch.setattr(local, "_room", lambda device: 10)
+        shapes[size] = tuple(local.local_mesh(Mesh(), model, size).shape.values())
+    assert shapes == {10: (8, 1, 1), 11: (4, 1, 2), 21: (2, 1, 4), 1000: (2, 1, 4)}
+    monkeypatch.setattr(local, "_room", lambda device: 1)
+    split = Translator.load(run)
+    assert dict(split.system.mesh.shape) == {"data": 4, "fsdp": 1, "tensor": 2}
+    wi = split.system.params["layer_0"]["mlp"]["wi"]["kernel"]
+    assert wi.sharding.shard_shape(wi.shape)[1] == wi.shape[1] // 2
+    expected = Translator.load(run, mesh=None).translate_nbest(LINES, **GIVEN)
+    assert_alike(split.translate_nbest(LINES, **GIVEN), expected)
+
+
+def test_a_mesh_that_does_not_divide_the_devices_is_refused(run):
+    with pytest.raises(UserError, match="Mesh.fsdp=3 x Mesh.tensor=1 must divide the 8 devices"):
+        Translator.load(run, bindings=["Mesh.fsdp=3"])

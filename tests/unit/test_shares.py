@@ -1,0 +1,135 @@
+"""Several processes that share the lines of a file or the directions of a task."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands.text_files import open_output
+from mnmt_jax.commands.unfinished import Unfinished
+from mnmt_jax.decoding.lines import Hypothesis, Line, Translation
+from mnmt_jax.distributed.shares import Share
+from mnmt_jax.errors import UserError
+from tests.fresh_process import ROOT
+
+WINDOW = 8
+
+
+def lines(count: int):
+    return (Line(number, f"line {number}", "en", "de") for number in range(count))
+
+
+def work(output: Path, share: Share, count: int = 21, made_by=None, seconds: float = 0.0) -> bool:
+    """Translates a share of made lines; returns whether it wrote the output."""
+
+    def translate(window, /, *, done):
+        left = [line for line in window if line.number not in done]
+        for line in reversed(left):
+            time.sleep(seconds)
+            hypothesis = Hypothesis(line.text.upper(), -1.0, (2,))
+            yield line, Translation((hypothesis,), False, False)
+
+    with Unfinished(str(output), made_by or {"a": 1}, WINDOW, share) as unfinished:
+        unfinished.finish(lines(count), translate, lambda done: None)
+        time.sleep(100 * seconds)
+        if not unfinished.is_last():
+            return False
+        with open_output(str(output)) as file:
+            for record in unfinished.records():
+                time.sleep(10 * seconds)
+                file.write(record["translation"] + "\n")
+        unfinished.remove()
+    return True
+
+
+def expected(count: int) -> str:
+    return "".join(f"LINE {number}\n" for number in range(count))
+
+
+@pytest.mark.parametrize("count", [0, 2, 8, 21, 24])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capfd):
+    output = tmp_path / "out"
+    wrote = [work(output, Share(process, 3), count) for process in order]
+    assert wrote == [False, False, True] and output.read_text() == expected(count)
+    assert list(tmp_path.iterdir()) == [output]
+    told = capfd.readouterr().err
+    assert f"process {order[0]} of 3 has done its lines; the last one to end writes" in told
+
+
+def test_each_process_does_its_own_lines_once(tmp_path, monkeypatch):
+    output, parts = tmp_path / "out", {}
+    for process in (0, 1):
+        work(output, Share(process, 3))
+        path = tmp_path / f"out.unfinished.{process}-of-3"
+        _, *records, end = map(json.loads, path.read_text().splitlines())
+        parts[process] = [record["line"] - 1 for record in records]
+        assert end == {"lines": 21}
+    assert {each: sorted(own) for each, own in parts.items()} == {
+        0: list(range(0, 21, 3)),
+        1: list(range(1, 21, 3)),
+    }
+    before = path.read_bytes()
+    assert not work(output, Share(1, 3)) and path.read_bytes() == before
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path):
+    output = tmp_path / "out"
+    work(output, Share(0, 2))
+    for share in (Share(), Share(2, 3)):
+        with pytest.raises(UserError, match="out.unfinished.0-of-2: is kept by another number"):
+            work(output, share)
+    with pytest.raises(UserError, match="0-of-2: keeps translations made with other settings .a."):
+        work(output, Share(1, 2), made_by={"a": 2})
+    assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
+    with pytest.raises(UserError, match="0-of-2: is of 21 lines, this process read 20; give every"):
+        work(output, Share(1, 2), count=20)
+    assert not output.exists() and work(output, Share(1, 2))
+    assert output.read_text() == expected(21)
+
+
+def compete(folder: Path, processes: int, rounds: int) -> None:
+    """Lets processes end at the same time, or kills one and starts it again, by turns."""
+
+    def start(output: Path, process: int, seconds: float) -> int:
+        if child := os.fork():
+            return child
+        if work(output, Share(process, processes), 40, seconds=seconds):
+            with (folder / f"wrote_{number}").open("a") as file:
+                file.write(f"{process} ")
+        os._exit(0)
+
+    for number in range(rounds):
+        draw = random.Random(number)
+        output = folder / f"out_{number}"
+        children = [start(output, each, 1e-4) for each in range(processes)]
+        lost = draw.randrange(processes)
+        if number % 2:
+            time.sleep(draw.random() * 0.02)
+            os.kill(children[lost], signal.SIGKILL)
+        statuses = [os.waitpid(child, 0)[1] for child in children]
+        assert not any(status for each, status in enumerate(statuses) if each != lost), statuses
+        if not output.exists():
+            assert os.waitpid(start(output, lost, 0), 0)[1] == 0
+        assert output.read_text() == expected(40)
+        assert list(folder.glob(f"out_{number}.*")) == []
+        wrote = folder / f"wrote_{number}"  # nobody if it was killed between
+        assert not wrote.exists() or len(wrote.read_text().split()) == 1, wrote.read_text()
+
+
+def test_processes_that_end_together_or_are_killed_write_the_output_once(tmp_path):
+    program = f"""
+        import pathlib
+        from tests.unit.test_shares import compete
+        compete(pathlib.Path({str(tmp_path)!r}), 4, 20)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, text=True)
+    assert done.returncode == 0, done.stderr
