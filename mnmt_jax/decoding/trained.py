@@ -77,18 +77,25 @@ class Trained:
                 this, or what `Mesh` says does not divide the devices.
         """
         from mnmt_jax.distributed.local import local_mesh
+        from mnmt_jax.model.shapes import parameter_shapes
+        from mnmt_jax.runs.checkpoint_files import array_types
         from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
         from mnmt_jax.runs.run_directory import RunDirectory
 
         folder = RunDirectory.open(run)
         config = folder.config(gin_files, bindings, forget=("Mesh",))
         vocabulary = Vocabulary.load(folder.vocabulary)
-        params, found = load_params(folder, step)
-        check_parameters(folder, config.model, vocabulary.size, params)
+        shapes = parameter_shapes(config.model, vocabulary.size)
         if mesh == "local":
-            size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
             mesh = local_mesh(config.mesh, config.model, size)
-        params = place_params(params, mesh)
+
+        def place(params: Any) -> Any:
+            of_model = array_types(params) == array_types(shapes)
+            return place_params(params, mesh) if of_model else params
+
+        params, found = load_params(folder, step, place)
+        check_parameters(folder, config.model, vocabulary.size, params)
         return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
 
     @staticmethod

@@ -9,6 +9,7 @@ mask hides those that are not its own past, so the products of a step are matrix
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import flax.struct
 import jax
@@ -28,6 +29,16 @@ class KeyValue:
     def by_head(self) -> KeyValue:
         """Returns them as `[batch, heads, length, head_dim]`, as the steps of decoding read."""
         return jax.tree.map(lambda array: jnp.swapaxes(array, 1, 2), self)
+
+    def readable(self, segment_ids: Sequence[Int[Array, "batch part"]]) -> Readable:
+        """Returns them as all hypotheses read them, those of padding hidden.
+
+        Args:
+            segment_ids: of spans that lie end to end.
+        """
+        kept = self.by_head()
+        real = jnp.concatenate(segment_ids, axis=1) != 0
+        return Readable(kept.keys, kept.values, real[:, None])
 
 
 @flax.struct.dataclass

@@ -23,7 +23,7 @@ from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
 from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan, Table
-from mnmt_jax.distributed.sharding import split_rows, whole_width
+from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
@@ -223,7 +223,8 @@ class Network(nn.Module, Passing):
             beam: hypotheses per sentence.
             max_steps: steps that may be taken.
         """
-        _, memory, passed = self._run(batch, self.plan.static(), True)
+        looped = platform() != "cpu"  # where it holds its layers' parameters twice for nothing
+        _, memory, passed = self._run(batch, self.plan.static(), True, looped=looped)
         rows, config = jax.tree.leaves(dict(batch))[0].shape[0], self.config
         shape = (rows, config.heads, max_steps * beam, config.head_dim)
         zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
@@ -273,7 +274,12 @@ class Network(nn.Module, Passing):
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _run(
-        self, batch: Batch, parts: tuple[StagePlan, ...], deterministic: bool
+        self,
+        batch: Batch,
+        parts: tuple[StagePlan, ...],
+        deterministic: bool,
+        *,
+        looped: bool = True,
     ) -> tuple[Spans, Spans, list[_Passed]]:
         """Returns the last spans, those that ended before, and what each layer made."""
         context = self._context(batch, deterministic)
@@ -292,7 +298,7 @@ class Network(nn.Module, Passing):
             spans, _ = self.pass_through(part.enter, spans, context)
             reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
             within = dataclasses.replace(context, reader=reader)
-            passed = self._pass(part, len(layers), spans, within)
+            passed = self._pass(part, len(layers), spans, within, looped=looped)
             spans = passed[-1].spans
             layers += passed
             if number + 1 < len(parts):
@@ -327,16 +333,18 @@ class Network(nn.Module, Passing):
         }
         return SpanReader(masks, edges, stage, self.config.attention)
 
-    def _pass(self, part: StagePlan, first: int, spans: Spans, context: Context) -> list[_Passed]:
+    def _pass(
+        self, part: StagePlan, first: int, spans: Spans, context: Context, *, looped: bool
+    ) -> list[_Passed]:
         """Runs the layers of a stage, all but the last ones as a loop if they are many."""
         layers = part.stage.layers
         if not part.stage.roles:
             return [_Passed(spans, {})] * layers
-        looped = max(layers - _UNROLLED, 0) if self._can_loop(part, first) else 0
-        passed = self._loop(first, looped, spans, context) if looped else []
+        count = max(layers - _UNROLLED, 0) if looped and self._can_loop(part, first) else 0
+        passed = self._loop(first, count, spans, context) if count else []
         # Drawing parameters asks for no states: joined there is less to trace.
         context = dataclasses.replace(context, joined=self.is_initializing())
-        for number in range(first + looped, first + layers):
+        for number in range(first + count, first + layers):
             spans = passed[-1].spans if passed else spans
             passed.append(self._one_layer(number, spans, context))
         return passed
@@ -464,7 +472,7 @@ class Network(nn.Module, Passing):
         own = (read[role] for role in roles)
         joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *own)
         segment_ids = _by_role(batch, "segment_ids")
-        return _readable(joined, [segment_ids[role] for role in roles])
+        return joined.readable([segment_ids[role] for role in roles])
 
     def _memory(
         self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
@@ -473,14 +481,7 @@ class Network(nn.Module, Passing):
         if role is None or sublayer is None:
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])
-        return _readable(projected, [_by_role(batch, "segment_ids")[role]])
-
-
-def _readable(read: KeyValue, segment_ids: Sequence[Array]) -> Readable:
-    """Returns keys and values as a step reads them, the same of all hypotheses."""
-    kept = read.by_head()
-    real = jnp.concatenate(segment_ids, axis=1) != 0
-    return Readable(kept.keys, kept.values, real[:, None])
+        return projected.readable([_by_role(batch, "segment_ids")[role]])
 
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:

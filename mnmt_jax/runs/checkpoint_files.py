@@ -60,8 +60,15 @@ def _reader(handler: Callable[..., ocp.CheckpointHandler]) -> ocp.Checkpointer:
     return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
 
 
-def read_numpy(folder: Path, fingerprint: int) -> Any:
+def read_numpy(
+    folder: Path, fingerprint: int, place: Callable[[Any], Any] = lambda arrays: arrays
+) -> Any:
     """Reads an item into the host's memory and compares it with its fingerprint.
+
+    Args:
+        folder: of the item.
+        fingerprint: of what was saved.
+        place: what to do with the arrays before, such as to put them on devices.
 
     Raises:
         UserError: if it cannot be read or is not what was saved.
@@ -70,6 +77,7 @@ def read_numpy(folder: Path, fingerprint: int) -> Any:
         params = load_numpy(folder)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
+    params = place(params)
     if tree_fingerprint(params) != fingerprint:
         raise UserError(f"{folder} is damaged: its content differs from what was saved")
     return params

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from mnmt_jax.runs.checkpoint_files import (
 from mnmt_jax.runs.params_writer import write_lazily
 from mnmt_jax.runs.run_directory import RunDirectory
 
+Place = Callable[[Any], Any]
 AVERAGE = "average"
 
 
@@ -53,14 +56,21 @@ def restore_params(
     Raises:
         UserError: if there is no such checkpoint or it is damaged.
     """
-    params, found = load_params(run_dir, step)
-    return place_params(params, mesh), found
+    return load_params(run_dir, step, functools.partial(place_params, mesh=mesh))
 
 
 def load_params(
-    run_dir: str | Path | RunDirectory, step: int | str | None = None
+    run_dir: str | Path | RunDirectory,
+    step: int | str | None = None,
+    place: Place = lambda params: params,
 ) -> tuple[Any, int]:
-    """Reads the parameters of a run into the host's memory; see `restore_params`."""
+    """Reads the parameters of a run into the host's memory; see `restore_params`.
+
+    Args:
+        run_dir: the run.
+        step: as there.
+        place: what to do with them before they are compared with their fingerprint.
+    """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
         folder = absolute(run.average)
@@ -68,9 +78,9 @@ def load_params(
             raise UserError(f"{folder}: no average yet; run 'mnmt average'")
         remedy = "run 'mnmt average' again"
         facts = read_object(folder / "facts.json", "fingerprint", "step", remedy=remedy)
-        return read_numpy(folder / "params", facts["fingerprint"]), facts["step"]
+        return read_numpy(folder / "params", facts["fingerprint"], place), facts["step"]
     found = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
-    return read_step(run.checkpoints, found), found
+    return read_step(run.checkpoints, found, place), found
 
 
 def write_params(run_dir: str | Path, params: Any) -> None:
@@ -138,8 +148,8 @@ def _loss(directory: Path, step: int) -> float | None:
     return float(loss) if isinstance(loss, int | float) else math.inf
 
 
-def read_step(directory: Path, step: int) -> Any:
-    """Reads the parameters of a step into the host's memory.
+def read_step(directory: Path, step: int, place: Place = lambda params: params) -> Any:
+    """Reads the parameters of a step into the host's memory; `place` as in `load_params`.
 
     Raises:
         UserError: if they are damaged.
@@ -147,7 +157,7 @@ def read_step(directory: Path, step: int) -> Any:
     folder = absolute(directory) / str(step)
     try:
         record = read_record(folder)
-        return read_numpy(folder / "params", record["fingerprints"]["params"])
+        return read_numpy(folder / "params", record["fingerprints"]["params"], place)
     except Exception as error:
         others = [other for other in available_steps(directory) if other != step]
         remedy = f"; choose another --step of {others}" if others else ""
@@ -157,10 +167,25 @@ def read_step(directory: Path, step: int) -> Any:
 
 
 def place_params(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
-    """Puts parameters on devices, as `restore_params` does."""
-    if mesh is None:
-        return jax.device_put(params, jax.devices()[0])
-    return jax.device_put(params, tree_sharding(mesh, params))
+    """Puts parameters on devices, as `restore_params` does, one array after the other.
+
+    Args:
+        params: NumPy arrays in dictionaries, each of which is taken out and let go, so that hardly
+            more than the parameters is in memory at a time.
+        mesh: as there.
+    """
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return _in_turn(params, tree_sharding(mesh, params) if mesh else one)
+
+
+def _in_turn(params: Any, shardings: Any) -> Any:
+    if not isinstance(params, dict):
+        return jax.block_until_ready(jax.device_put(params, shardings))
+    several = isinstance(shardings, dict)
+    return {
+        name: _in_turn(params.pop(name), shardings[name] if several else shardings)
+        for name in list(params)
+    }
 
 
 def check_parameters(run: RunDirectory, config: Model, vocab_size: int, params: Any) -> None:
