@@ -1,4 +1,4 @@
-"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
+"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
 
 from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, add_step
 
@@ -8,7 +8,9 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     parser.add_argument(
-        "--format", choices=("huggingface", "fairseq", "t5x"), default="huggingface"
+        "--format",
+        choices=("huggingface", "fairseq", "t5x", "ctranslate2"),
+        default="huggingface",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
     add_step(parser)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.files.partial import check_output, new_folder
+from mnmt_jax.interchange.ctranslate2 import export_ctranslate2
 from mnmt_jax.interchange.fairseq import export_fairseq
 from mnmt_jax.interchange.huggingface import export_huggingface
 from mnmt_jax.interchange.t5x_checkpoint import export_t5x
@@ -17,6 +18,7 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
+    "ctranslate2": export_ctranslate2,
     "fairseq": export_fairseq,
     "huggingface": export_huggingface,
     "t5x": export_t5x,
@@ -29,7 +31,7 @@ def export_checkpoint(
     """Writes a run's parameters, LoRA merged, and vocabulary in the form of another toolkit.
 
     Args:
-        kind: `fairseq`, `huggingface` or `t5x`.
+        kind: `ctranslate2`, `fairseq`, `huggingface` or `t5x`.
         run_dir: the run.
         directory: to make; must not exist or be empty.
         step: as in `restore_params`.

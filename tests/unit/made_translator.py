@@ -25,10 +25,11 @@ LINES = [sentence(number, "en") for number in itertools.islice(_SHORT, 7)]
 
 
 @functools.cache
-def _params(layout: str):
+def _params(layout: str, changes: tuple[tuple[str, object], ...]):
     vocab = vocabulary()
     stage_layers = (2,) if len(LAYOUTS[layout].stages) == 1 else (1, 1)
     model = Model(layout=layout, stage_layers=stage_layers, embed=16, mlp=24, heads=2)
+    model = dataclasses.replace(model, **dict(changes))
     network = build_model(model, vocab.size)
     roles = LAYOUTS[layout].embedded_roles()
     converter = Converter(vocab, INSTRUCTIONS["1"], roles, Lengths(8, 8))
@@ -40,10 +41,20 @@ def _params(layout: str):
 
 @functools.cache
 def made_translator(
-    instruction: str = "register", layout: str = "register", **decode
+    instruction: str = "register",
+    layout: str = "register",
+    changes: tuple[tuple[str, object], ...] = (),
+    **decode,
 ) -> Translator:
-    """Returns a translator of a small random model; `decode` are fields of `Decode`."""
-    model, params = _params(layout)
+    """Returns a translator of a small random model.
+
+    Args:
+        instruction: of `INSTRUCTIONS`.
+        layout: of `LAYOUTS`.
+        changes: fields of `Model` with their values.
+        decode: fields of `Decode`.
+    """
+    model, params = _params(layout, changes)
     decode = {"batch": 4, "max_length": 11, "buckets": BUCKETS, "beam_size": 3} | decode
     config = Config(
         Data(instruction=instruction), model, Optimizer(), Train(), Decode(**decode), Mesh()
