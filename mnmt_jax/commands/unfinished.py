@@ -240,10 +240,13 @@ class Unfinished:
         return True
 
     def _refuse(self, path: Path, header: bytes) -> NoReturn:
+        """Says what a file was made by that is not this."""
+        old, new = (_read(text).get(UNFINISHED) for text in (header, self._header))
+        if old is None or new is None:
+            raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
         raise UserError(
-            f"{path}: keeps translations made with other settings "
-            f"({_changes(header, self._header)}); give the same ones, or remove it to translate "
-            "anew"
+            f"{path}: keeps translations made with other settings ({listed(differing(old, new))}); "
+            "give the same ones, or remove it to translate anew"
         )
 
     def _cut(self) -> None:
@@ -268,12 +271,6 @@ def _read(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _changes(found: bytes, wanted: bytes) -> str:
-    """Lists what differs in what two files were made by."""
-    old, new = (json.loads(text)[UNFINISHED] for text in (found, wanted))
-    return listed(differing(old, new))
 
 
 def _say(line: str) -> None:

@@ -91,6 +91,12 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
     with pytest.raises(UserError, match="0-of-2: is of 21 lines, this process read 20; give every"):
         work(output, Share(1, 2), count=20)
+    kept = tmp_path / "out.unfinished.0-of-2"
+    content = kept.read_bytes()
+    kept.write_text("my own notes\n")
+    with pytest.raises(UserError, match="0-of-2: is not of mnmt-jax; move it, or choose another"):
+        work(output, Share(1, 2))
+    kept.write_bytes(content)
     assert not output.exists() and work(output, Share(1, 2))
     assert output.read_text() == expected(21)
 
