@@ -42,7 +42,8 @@ from mnmt_jax.vocabulary.pieces import Vocabulary
 
 TASK, SOURCE, TARGET = "cldr_quickstart", "en", "de"
 FILES = ("gin_configs/models/encoder_decoder_tiny.gin", f"gin_configs/runs/{TASK}.gin")
-INSTRUCTION = "Data.instruction='5'"  # as M2M-100: the only one that Hugging Face knows
+# As M2M-100, the only one that Hugging Face knows.
+ALIKE = ("Data.instruction='5'", "Model.positions=('sinusoidal', 10000.0)", "Model.norm='pre'")
 LARGE = (
     "Model.stage_layers=(12,12)",
     "Model.embed=512",
@@ -98,9 +99,15 @@ def prepare(subject: Subject, vocabulary: Path, lines: int) -> None:
     run = subject.folder / "run"
     if subject.updates:
         cache = make_cache(subject.folder.parent / "cache", TASK, vocabulary)
-        train(run, ("encoder_decoder_tiny", TASK), cache, subject.updates, f"--gin.{INSTRUCTION}")
+        train(
+            run,
+            ("encoder_decoder_tiny", TASK),
+            cache,
+            subject.updates,
+            *(f"--gin.{each}" for each in ALIKE),
+        )
     elif not run.is_dir():
-        draw(run, load_config(FILES, [INSTRUCTION, *LARGE]), Vocabulary.load(vocabulary))
+        draw(run, load_config(FILES, [*ALIKE, *LARGE]), Vocabulary.load(vocabulary))
     for kind, name in (("huggingface", "hf"), ("ctranslate2", "ct2")):
         if not (subject.folder / name).is_dir():
             export_checkpoint(kind, run, subject.folder / name)
