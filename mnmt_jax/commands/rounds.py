@@ -30,7 +30,7 @@ from mnmt_jax.decoding.lines import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
-from mnmt_jax.distributed.shares import Share
+from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing, read_object
@@ -39,7 +39,6 @@ from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 
-_WHOLE = Share()
 _STEPS = "Train.steps="
 # Settings that change nothing of what a round makes.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
@@ -86,7 +85,7 @@ class Rounds:
             place = folder / f"round_{number}"
             if not (place / "cache").is_dir():
                 translator = translator or self._translator(origin)
-                self._write_cache(translator, place / "cache", number, _WHOLE)
+                self._write_cache(translator, place / "cache", number, WHOLE)
             translator = None  # its memory is the training's
             config = self._config(TokenCache.open(place / "cache"), number)
             if stopped := train(config, place / "run", (origin,)):
@@ -94,7 +93,7 @@ class Rounds:
             origin = Origin(place / "run")
         return None
 
-    def write_cache(self, output: Path, number: int, share: Share = _WHOLE) -> TokenCache | None:
+    def write_cache(self, output: Path, number: int, share: Share = WHOLE) -> TokenCache | None:
         """Writes the real pairs, and pseudo pairs that the run makes.
 
         Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.data import text_lines
-from mnmt_jax.distributed.shares import Share
+from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, flush_output, naming
 from mnmt_jax.files.partial import new_file, open_text
 from mnmt_jax.files.storage import refusal
@@ -20,7 +20,6 @@ from mnmt_jax.files.storage import refusal
 if TYPE_CHECKING:
     from mnmt_jax.decoding.lines import Line, Translation
 
-_WHOLE = Share()
 UNFINISHED = "made_by"
 """First word of a file of translations that are kept until they are complete."""
 
@@ -67,7 +66,7 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
 
 
 def check_output_file(
-    output: str, source: str | None, flag: str = "--input", share: Share = _WHOLE
+    output: str, source: str | None, flag: str = "--input", share: Share = WHOLE
 ) -> None:
     """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
@@ -109,7 +108,7 @@ def _is_read(path: str, source: str | None) -> bool:
         return False
 
 
-def unfinished_path(output: str, share: Share = _WHOLE) -> str:
+def unfinished_path(output: str, share: Share = WHOLE) -> str:
     """Returns where the translations for a file are kept until they are complete.
 
     Args:

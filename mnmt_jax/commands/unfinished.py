@@ -22,12 +22,11 @@ from typing import IO, Any, NoReturn, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.lines import Line, Translation
-from mnmt_jax.distributed.shares import Share
+from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, counted, listed, naming
 from mnmt_jax.files.json_objects import differing
 from mnmt_jax.files.partial import lock
 
-_WHOLE = Share()
 _LINES = "lines"  # of the whole input: the word that ends the file of one of several processes
 _LAST = 64  # bytes that hold that word
 
@@ -59,7 +58,7 @@ class Unfinished:
     """
 
     def __init__(
-        self, output: str, made_by: Mapping[str, Any], window: int, share: Share = _WHOLE
+        self, output: str, made_by: Mapping[str, Any], window: int, share: Share = WHOLE
     ) -> None:
         self.path = Path(unfinished_path(output, share))
         self._output, self._window, self._share = output, window, share

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from mnmt_jax.distributed.shares import are_given
 from mnmt_jax.errors import UserError, run_command
 
 LOST_STATUS = 75  # "try again", as in sysexits.h
@@ -63,19 +64,8 @@ def is_distributed(flags: argparse.Namespace) -> bool:
     Raises:
         UserError: if they do in part.
     """
-    named = {
-        name: getattr(flags, name)
-        for name in ("coordinator_address", "num_processes", "process_id")
-    }
-    missing = [name for name, value in named.items() if value is None]
-    if missing and len(missing) < len(named):
-        raise UserError(f"--{missing[0]} is missing beside the other flags of several processes")
-    if not missing and not 0 <= named["process_id"] < named["num_processes"]:
-        raise UserError(
-            f"--process_id={named['process_id']} must be from 0 to --num_processes - 1 = "
-            f"{named['num_processes'] - 1}"
-        )
-    return flags.distributed or not missing
+    named = are_given(flags, ("coordinator_address", "num_processes", "process_id"))
+    return flags.distributed or named
 
 
 def connect(flags: argparse.Namespace) -> None:

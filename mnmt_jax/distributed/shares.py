@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mnmt_jax.errors import UserError
 
@@ -39,6 +39,9 @@ class Share:
         return f"{self.process}-of-{self.processes}"
 
 
+WHOLE = Share()
+
+
 def add_share_flags(parser: argparse.ArgumentParser, parts: str) -> None:
     """Adds the flags that say which of several processes this is.
 
@@ -63,14 +66,27 @@ def share_of(flags: argparse.Namespace) -> Share:
     Raises:
         UserError: if one is missing or out of range.
     """
-    count, number = flags.num_processes, flags.process_id
-    if count is None and number is None:
-        return Share()
-    if count is None or number is None:
-        missing = "num_processes" if count is None else "process_id"
-        raise UserError(f"--{missing} is missing beside the other flag of several processes")
-    if not 0 <= number < count:
+    if not are_given(flags, ("num_processes", "process_id")):
+        return WHOLE
+    return Share(flags.process_id, flags.num_processes)
+
+
+def are_given(flags: argparse.Namespace, names: Sequence[str]) -> bool:
+    """Returns whether flags of several processes were given.
+
+    Args:
+        flags: as parsed.
+        names: of those that belong together, `num_processes` and `process_id` among them.
+
+    Raises:
+        UserError: if some are missing beside others, or the process's number is out of range.
+    """
+    missing = [name for name in names if getattr(flags, name) is None]
+    if missing and len(missing) < len(names):
+        raise UserError(f"--{missing[0]} is missing beside the other flags of several processes")
+    if not missing and not 0 <= flags.process_id < flags.num_processes:
         raise UserError(
-            f"--process_id={number} must be from 0 to --num_processes - 1 = {count - 1}"
+            f"--process_id={flags.process_id} must be from 0 to --num_processes - 1 = "
+            f"{flags.num_processes - 1}"
         )
-    return Share(number, count)
+    return not missing

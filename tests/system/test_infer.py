@@ -408,14 +408,6 @@ def test_nothing_done_leaves_nothing(run, infer, folder, monkeypatch):
     assert list(folder.iterdir()) == [folder / "in"]
 
 
-def test_every_line_that_is_done_is_on_the_disk_at_once(folder):
-    """So a killed process, which can say nothing, loses none of them."""
-    with Unfinished(str(folder / "out"), {"a": 1}, WINDOW) as unfinished:
-        unfinished._write(b"record\n")
-        kept = (folder / "out.unfinished").read_bytes()
-    assert kept == b'{"made_by": {"a": 1}}\nrecord\n'
-
-
 def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
     """Full after some lines, and full when the whole is written at the end."""
 
@@ -469,22 +461,6 @@ def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
     assert (folder / "out").read_bytes() == expected
     assert len(rest) == 3 and {number % 3 for number in rest} == {1}
     assert set(folder.iterdir()) == {folder / "in", folder / "out"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--num_processes=3",), "--process_id is missing beside the other flag"),
-        (("--process_id=3",), "--num_processes is missing beside the other flag"),
-        (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
-        (("--num_processes=0", "--process_id=0"), "--process_id=0 must be from 0 to"),
-        (("--num_processes=3", "--process_id=0"), "--num_processes: the processes keep their li"),
-        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
-    ],
-)
-def test_half_a_share_is_one_line(infer, flags, message):
-    status, _, error = infer(*_languages("nowhere"), *flags)
-    assert status == 2 and message in error and error.count("\n") == 1
 
 
 def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):

@@ -1,4 +1,4 @@
-"""Several processes that share the lines of a file or the directions of a task."""
+"""Translations kept until they are complete, and several processes that share them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from mnmt_jax.commands.unfinished import Unfinished
 from mnmt_jax.decoding.lines import Hypothesis, Line, Translation
 from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError
-from tests.fresh_process import ROOT
+from tests import fresh_process
 
 WINDOW = 8
 
@@ -101,6 +101,30 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     assert output.read_text() == expected(21)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--num_processes=3",), "--process_id is missing beside the other flag"),
+        (("--process_id=3",), "--num_processes is missing beside the other flag"),
+        (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
+        (("--num_processes=0", "--process_id=0"), "--process_id=0 must be from 0 to"),
+        (("--num_processes=3", "--process_id=0"), "--num_processes: the processes keep their li"),
+        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
+    ],
+)
+def test_half_a_share_is_one_line(flags, message):
+    done = fresh_process.run("infer.py", "--run=nowhere", "--source=en", "--target=de", *flags)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_every_line_that_is_done_is_on_the_disk_at_once(tmp_path):
+    """So a killed process, which can say nothing, loses none of them."""
+    with Unfinished(str(tmp_path / "out"), {"a": 1}, WINDOW) as unfinished:
+        unfinished._write(b"record\n")
+        kept = (tmp_path / "out.unfinished").read_bytes()
+    assert kept == b'{"made_by": {"a": 1}}\nrecord\n'
+
+
 def compete(folder: Path, processes: int, rounds: int) -> None:
     """Lets processes end at the same time, or kills one and starts it again, by turns."""
 
@@ -137,5 +161,5 @@ def test_processes_that_end_together_or_are_killed_write_the_output_once(tmp_pat
         compete(pathlib.Path({str(tmp_path)!r}), 4, 20)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, text=True)
+    done = subprocess.run(command, capture_output=True, cwd=fresh_process.ROOT, text=True)
     assert done.returncode == 0, done.stderr
