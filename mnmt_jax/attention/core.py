@@ -20,12 +20,12 @@ class Readable(NamedTuple):
     """What the hypotheses of a step of decoding may read.
 
     Attributes:
-        keys: by head, those of a sentence.
-        values: as `keys`.
+        keys: of a sentence, by head, as the second factor of their product with queries.
+        values: as the second factor of the weights' product with them.
         mask: True where a hypothesis may attend to a key; one row of queries is for all of them.
     """
 
-    keys: Float[Array, "batch heads k head_dim"]
+    keys: Float[Array, "batch heads head_dim k"]
     values: Float[Array, "batch heads k head_dim"]
     mask: Bool[Array, "batch queries k"]
 
@@ -95,17 +95,12 @@ def attend_beams(
         queries: one per hypothesis, scaled.
         read: what is kept of each sentence.
     """
-    logits = [_float32_einsum("bwhd,bhkd->bhwk", queries, each.keys) for each in read]
+    # `matmul` keeps the order of the factors, which `einsum` may change.
+    asked = jnp.swapaxes(queries, 1, 2)
+    logits = [jnp.matmul(asked, each.keys, preferred_element_type=jnp.float32) for each in read]
     masks = (jnp.broadcast_to(read[i].mask[:, None], own.shape) for i, own in enumerate(logits))
     weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate([*masks], -1))
-    ends = np.cumsum([each.keys.shape[2] for each in read])[:-1]
+    ends = np.cumsum([each.keys.shape[-1] for each in read])[:-1]
     parts = jnp.split(weights.astype(queries.dtype), ends, axis=-1)
-    outputs = (
-        jnp.einsum("bhwk,bhkd->bwhd", own, each.values)
-        for own, each in zip(parts, read, strict=True)
-    )
-    return functools.reduce(jnp.add, outputs)
-
-
-def _float32_einsum(equation: str, left: Array, right: Array) -> Array:
-    return jnp.einsum(equation, left, right, preferred_element_type=jnp.float32)
+    outputs = (own @ each.values for own, each in zip(parts, read, strict=True))
+    return jnp.swapaxes(functools.reduce(jnp.add, outputs), 1, 2)

@@ -1,9 +1,10 @@
 """A model and a search on one batch: compiled once per shape, with a cache that grows on demand.
 
 Attention over the growing keys costs as much as the cache is long, filled or not. So a batch starts
-with a cache for about as many steps as its sources are long, or what is to be continued, and it is
-made four times as long while any sentence is unfinished. The lengths follow from the bucket alone,
-so they cannot make a result depend on batch mates.
+with a cache for somewhat more steps than its sources are long, or what is to be continued. If that
+is not enough for every sentence, it goes on with one for all steps, in a shape that all buckets
+share: a file needs a program for each bucket, and one more. The lengths follow from the bucket
+alone, so they cannot make a result depend on batch mates.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from jaxtyping import Array
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.key_values import Cache, new_ancestry, reorder
+from mnmt_jax.model.key_values import Cache, enlarge, reorder
 from mnmt_jax.model.network import Network
 
-_GROWTH = 4
+_MORE = 8  # first steps besides half as many again as the source is long
 
 
 def make_search(decode: Decode) -> Search:
@@ -131,7 +132,7 @@ def generate(
     for until in stops[1:]:
         if np.asarray(state.done).all():
             break
-        cache = _enlarge(state.cache, request.cache_steps(until))
+        cache = enlarge(state.cache, request.cache_steps(until), shared=request.max_steps)
         state = dataclasses.replace(state, cache=cache)
         state, found = _go_on(params, state, request, until=until, **static)
     return jax.tree.map(np.asarray, found)
@@ -140,12 +141,10 @@ def generate(
 def growth_steps(source_length: int, max_steps: int) -> list[int]:
     """Returns after how many generated tokens the cache is enlarged; the last is `max_steps`.
 
-    A program is compiled for each, so they are few: none is left that half as much again spares.
+    It is not where all of them are no more than half as many again.
     """
-    stops = [source_length + source_length // 2]
-    while 3 * stops[-1] < 2 * max_steps:
-        stops.append(_GROWTH * stops[-1])
-    return [*stops[:-1], max_steps]
+    first = source_length + source_length // 2 + _MORE
+    return [first, max_steps] if 3 * first < 2 * max_steps else [max_steps]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search", "until"))
@@ -201,27 +200,3 @@ def _under_each_input(tokens: Array, request: Request, index: Array) -> Array:
     others = jnp.where(index < length, given, jnp.broadcast_to(tokens[:, None], shape))
     return jnp.concatenate([tokens[:, None], others], axis=1).reshape(-1, tokens.shape[1])
 
-
-def _enlarge(cache: Cache, steps: int) -> Cache:
-    """Appends empty positions to the growing keys and values; the old ones are freed.
-
-    One array at a time, so that the memory needed is the new cache and one old array more.
-    """
-    rows, beam, old = cache.ancestry.shape
-
-    def enlarge(array: Array) -> Array:
-        longer = _pad(array, (steps - old) * beam)
-        array.delete()
-        return longer
-
-    layers = (
-        dataclasses.replace(layer, growing_kv=jax.tree.map(enlarge, layer.growing_kv))
-        for layer in cache.layers
-    )
-    ancestry = new_ancestry(rows, beam, steps).at[:, :, :old].set(cache.ancestry)
-    return dataclasses.replace(cache, layers=tuple(layers), ancestry=ancestry)
-
-
-@functools.partial(jax.jit, static_argnames="more")
-def _pad(array: Array, more: int) -> Array:
-    return jnp.pad(array, [(0, 0), (0, 0), (0, more), (0, 0)])

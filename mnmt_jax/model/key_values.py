@@ -3,12 +3,15 @@
 The growing ones never move. Each step writes the keys and values of all hypotheses of a sentence
 side by side, and a table of small numbers says which of them each hypothesis descends from: that
 table is all that a change of places gathers. A hypothesis meets the keys of every hypothesis and a
-mask hides those that are not its own past, so the products of a step are matrix products.
+mask hides those that are not its own past, so the products of a step are matrix products. Keys lie
+as `[..., head_dim, k]` and values as `[..., k, head_dim]`: each product then meets its second factor
+as it lies, and no factor is turned around in every step, which took a third of its time on CPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import flax.struct
@@ -17,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.attention.core import Readable
+from mnmt_jax.config.sections import Model
 
 
 @flax.struct.dataclass
@@ -27,8 +31,11 @@ class KeyValue:
     values: Float[Array, ...]
 
     def by_head(self) -> KeyValue:
-        """Returns them as `[batch, heads, length, head_dim]`, as the steps of decoding read."""
-        return jax.tree.map(lambda array: jnp.swapaxes(array, 1, 2), self)
+        """Returns keys `[batch, heads, head_dim, length]` and values `[batch, heads, length, ...]`.
+
+        So the steps of decoding read them.
+        """
+        return KeyValue(jnp.moveaxis(self.keys, 1, 3), jnp.swapaxes(self.values, 1, 2))
 
     def readable(self, segment_ids: Sequence[Int[Array, "batch part"]]) -> Readable:
         """Returns them as all hypotheses read them, those of padding hidden.
@@ -49,7 +56,8 @@ class LayerCache:
         static: keys and values of the static roles that the generated role sees, once per
             sentence; None where it sees none.
         memory: the same of the projected cross-attention memory, or None.
-        growing_kv: [batch, heads, max_steps * beam, head_dim], those of one step side by side.
+        growing_kv: keys [batch, heads, head_dim, max_steps * beam], those of one step side by side,
+            and values [batch, heads, max_steps * beam, head_dim].
     """
 
     static: Readable | None
@@ -111,8 +119,60 @@ def write(growing: KeyValue, new: KeyValue, index: Int[Array, ""]) -> KeyValue:
         index: steps already taken.
     """
 
-    def put(kept: Array, one: Array) -> Array:
-        start = index * one.shape[2]
-        return jax.lax.dynamic_update_slice_in_dim(kept, one, start, axis=2)
+    start, own = index * new.keys.shape[1], new.by_head()
+    put = jax.lax.dynamic_update_slice_in_dim
+    return KeyValue(
+        put(growing.keys, own.keys, start, axis=3), put(growing.values, own.values, start, axis=2)
+    )
 
-    return jax.tree.map(put, growing, new.by_head())
+
+def new_growing(config: Model, rows: int, length: int) -> KeyValue:
+    """Returns growing keys and values of zeros.
+
+    Args:
+        config: heads, their width and type.
+        rows: of the batch.
+        length: steps times hypotheses.
+    """
+    outer, dtype = (rows, config.heads), jnp.dtype(config.dtype)
+    keys = jnp.zeros((*outer, config.head_dim, length), dtype)
+    return KeyValue(keys, jnp.zeros((*outer, length, config.head_dim), dtype))
+
+
+def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
+    """Appends empty positions; the old arrays are freed one by one as the new ones are made.
+
+    Args:
+        cache: of some steps.
+        steps: that it is to hold.
+        shared: to a multiple of which static keys and memory are filled up with hidden ones.
+    """
+    rows, beam, old = cache.ancestry.shape
+
+    def longer(array: Array, axis: int, length: int) -> Array:
+        padded = _pad(array, axis, length - array.shape[axis])
+        array.delete()
+        return padded
+
+    def of_layer(layer: LayerCache) -> LayerCache:
+        kept = layer.growing_kv
+        growing = KeyValue(
+            longer(kept.keys, 3, steps * beam), longer(kept.values, 2, steps * beam)
+        )
+        return LayerCache(filled_up(layer.static), filled_up(layer.memory), growing)
+
+    def filled_up(read: Readable | None) -> Readable | None:
+        if read is None:
+            return None
+        length = -(-read.keys.shape[3] // shared) * shared
+        keys, values = longer(read.keys, 3, length), longer(read.values, 2, length)
+        return Readable(keys, values, _pad(read.mask, 2, length - read.mask.shape[2]))
+
+    ancestry = new_ancestry(rows, beam, steps).at[:, :, :old].set(cache.ancestry)
+    layers = tuple(map(of_layer, cache.layers))
+    return dataclasses.replace(cache, layers=layers, ancestry=ancestry)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _pad(array: Array, axis: int, more: int) -> Array:
+    return jnp.pad(array, [(0, more if each == axis else 0) for each in range(array.ndim)])

@@ -28,7 +28,13 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, new_ancestry
+from mnmt_jax.model.key_values import (
+    Cache,
+    KeyValue,
+    LayerCache,
+    new_ancestry,
+    new_growing,
+)
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
 from mnmt_jax.model.taps import TAPS
@@ -225,15 +231,14 @@ class Network(nn.Module, Passing):
         """
         looped = platform() != "cpu"  # where it holds its layers' parameters twice for nothing
         _, memory, passed = self._run(batch, self.plan.static(), True, looped=looped)
-        rows, config = jax.tree.leaves(dict(batch))[0].shape[0], self.config
-        shape = (rows, config.heads, max_steps * beam, config.head_dim)
-        zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
+        rows = jax.tree.leaves(dict(batch))[0].shape[0]
+        growing = new_growing(self.config, rows, max_steps * beam)
         layers = []
         for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
             if self.layout.generated in stage.roles:
                 fixed = self._static(stage, one.keys_values, batch)
                 remembered = self._memory(stage, layer, block, memory, batch)
-                layers.append(LayerCache(fixed, remembered, KeyValue(zeros, zeros)))
+                layers.append(LayerCache(fixed, remembered, growing))
         ancestry = new_ancestry(rows, beam, max_steps)
         return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
 

@@ -286,7 +286,7 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
     for layer in seen["cache"].layers:
         keys, values, _ = layer.static
         assert keys.shape == values.shape == (len(LINES), 2, 17, 8)
-        assert layer.growing_kv.keys.shape == (len(LINES), 2, 3 * 14, 8)
+        assert layer.growing_kv.values.shape == (len(LINES), 2, 3 * 14, 8)
 
 
 def test_batches_made_inside_the_update_are_refused():

@@ -272,7 +272,7 @@ def test_scoring_refuses_before_it_computes(monkeypatch):
 def test_growing_gives_every_old_cache_back(monkeypatch):
     """Keys and values are never held twice: the old arrays are freed or updated in place."""
     handed_over, shorter = [], []
-    go_on, enlarge = generate_module._go_on, generate_module._enlarge
+    go_on, enlarge = generate_module._go_on, generate_module.enlarge
 
     def watched_go_on(params, state, request, **static):
         state_arrays = jax.tree.leaves(state)
@@ -280,18 +280,25 @@ def test_growing_gives_every_old_cache_back(monkeypatch):
         handed_over.extend(array.is_deleted() for array in state_arrays)
         return found
 
-    def watched_enlarge(cache, steps):
-        growing = [array for layer in cache.layers for array in jax.tree.leaves(layer.growing_kv)]
-        found = enlarge(cache, steps)
-        shorter.extend(array.is_deleted() for array in growing)
+    def watched_enlarge(cache, steps, *, shared):
+        old = [
+            array
+            for layer in cache.layers
+            for read in (layer.growing_kv, layer.static, layer.memory)
+            if read is not None
+            for array in (read.keys, read.values)
+        ]
+        found = enlarge(cache, steps, shared=shared)
+        shorter.extend(array.is_deleted() for array in old)
         return found
 
     monkeypatch.setattr(generate_module, "_go_on", watched_go_on)
-    monkeypatch.setattr(generate_module, "_enlarge", watched_enlarge)
-    translator = made_translator(beam_size=1, max_length=20, buckets=(9,))
+    monkeypatch.setattr(generate_module, "enlarge", watched_enlarge)
+    translator = made_translator(beam_size=1, max_length=40, buckets=(9,))
     found = translator.translate_nbest(LINES[:2], source="en", target="de")
     assert all(translation.hypotheses for translation in found)
-    assert len(shorter) == 2 * 2 and all(shorter)  # keys and values of two layers
+    # Of two layers, keys and values that grow and those of the static roles.
+    assert len(shorter) == 2 * 2 * 2 and all(shorter)
     assert len(handed_over) > len(shorter) and all(handed_over)
 
 
@@ -300,5 +307,36 @@ def test_limits_and_growth():
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
     lengths = [growth_steps(bucket, 201) for bucket in (16, 32, 64, 128, 256)]
-    assert lengths == [[24, 96, 201], [48, 201], [96, 201], [201], [201]]
-    assert growth_steps(16, 25) == [25] and growth_steps(16, 37) == [24, 37]
+    assert lengths == [[32, 201], [56, 201], [104, 201], [201], [201]]
+    assert growth_steps(16, 48) == [48] and growth_steps(16, 49) == [32, 49]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "layout"), [("register", "register"), ("3", "encoder_decoder")]
+)
+def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout, monkeypatch):
+    """However long its lines and translations are."""
+    programs = {name: set() for name in ("_begin", "_go_on")}
+
+    def watched(name):
+        function = getattr(generate_module, name)
+
+        def call(params, given, request, **static):
+            programs[name].add((_shapes(given), _shapes(request), static["until"]))
+            return function(params, given, request, **static)
+
+        return call
+
+    for name in programs:
+        monkeypatch.setattr(generate_module, name, watched(name))
+    translator = made_translator(
+        instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2
+    )
+    lines = ["two", LINES[2], " ".join(LINES[2:4])]
+    found = translator.translate_nbest(lines, source="en", target="de")
+    assert max(len(h.tokens) for each in found for h in each.hypotheses) > 14 + 7 + 8
+    assert [len(programs[name]) for name in programs] == [3, 1]
+
+
+def _shapes(tree):
+    return tuple(array.shape for array in jax.tree.leaves(tree))
