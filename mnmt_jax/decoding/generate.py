@@ -199,4 +199,3 @@ def _under_each_input(tokens: Array, request: Request, index: Array) -> Array:
     shape = (batch, contrasts, tokens.shape[1])
     others = jnp.where(index < length, given, jnp.broadcast_to(tokens[:, None], shape))
     return jnp.concatenate([tokens[:, None], others], axis=1).reshape(-1, tokens.shape[1])
-

@@ -1,10 +1,10 @@
 """Text in, text out: lines to fixed-shape batches, search, and back to texts.
 
-A line's bucket depends on its own length alone, and all batches of an input have as many rows,
-some empty where lines are lacking: `Decode.batch`, or 1, 4, 16 and so on if that holds all lines.
-So a line is computed by the same instructions whatever stands beside it, and its translation is the
-same bit for bit; only with fewer rows sums may be rounded in another order. Source contrast reads
-other lines with a line: `with_others` draws them before there are batches.
+A line's bucket depends on its own length alone, and all batches of a bucket have as many rows, some
+empty where lines are lacking: `Decode.batch`, or 1, 4, 16 and so on if that holds all lines of the
+bucket. So a line is computed by the same instructions whatever stands beside it, and its
+translation is the same bit for bit; only with fewer rows sums may be rounded in another order.
+Source contrast reads other lines with a line: `with_others` draws them before there are batches.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class System:
     mesh: jax.sharding.Mesh | None = None
 
     def fitted(self, decode: Decode, lines: int) -> Decode:
-        """Returns a configuration with the fewest rows of a batch that hold an input, or its own.
+        """Returns a configuration with the fewest rows of a batch that hold lines, or its own.
 
         Args:
             decode: that `check_decode` accepts.
-            lines: of the whole input, those that are done too: to go on is to compute alike.
+            lines: how many have a shape, those that are done too: to go on is to compute alike.
         """
         rows = self.on_all_devices(1)
         while rows < lines:
@@ -213,15 +213,14 @@ def translate_lines(
     search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     check_decode(system, decode, {system.model.layout.generated: longest})
-    decode = system.fitted(decode, len(lines))
-    wanted = {i: line for i, line in enumerate(lines) if line.number not in done}
-    readings = dict(zip(wanted, _readings(system, list(wanted.values()), decode), strict=True))
+    wanted = [i for i, line in enumerate(lines) if line.number not in done]
+    readings = _readings(system, lines, decode) if wanted else []
     room = max(decode.buckets) - system.instruction.source_extra
-    yield from ((i, Translation()) for i, reading in readings.items() if not reading)
-    for bucket, members in _plan(system, readings, decode):
+    yield from ((i, Translation()) for i in wanted if not readings[i])
+    for bucket, fitted, members in _plan(system, readings, wanted, decode):
         rows = [_cut(readings[i], room) for i in members]
         numbers = [lines[i].number for i in members]
-        batch, request = _request(system, rows, numbers, bucket=bucket, decode=decode)
+        batch, request = _request(system, rows, numbers, bucket=bucket, decode=fitted)
         found = search_batch(system, batch, request, search)
         for row, i in enumerate(members):
             hypotheses = hypotheses_of(system, found, row)
@@ -256,7 +255,6 @@ def score_lines(
         UserError: if a pair does not fit the largest bucket.
     """
     check_decode(system, decode, {})
-    decode = system.fitted(decode, len(lines))
     vocabulary, instruction = system.vocabulary, system.instruction
     sources = vocabulary.encode_lines(
         [line.text for line in lines], [line.source_lang for line in lines]
@@ -268,7 +266,8 @@ def score_lines(
     sums = np.zeros(len(lines), np.float32)
     for bucket, members in in_buckets(sizes, decode):
         logits = bucket * vocabulary.size
-        rows = system.on_all_devices(min(decode.batch, _SCORED_LOGITS // logits))
+        fitted = system.fitted(decode, len(members))
+        rows = system.on_all_devices(min(fitted.batch, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
             pairs = [example_of(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
@@ -396,21 +395,31 @@ def _cut(reading: Sequence[_Reading], room: int) -> list[_Reading]:
 
 
 def _plan(
-    system: System, readings: Mapping[int, Sequence[_Reading]], decode: Decode
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields (bucket, indices of lines), similar lengths together; blank lines stay out."""
+    system: System,
+    readings: Sequence[Sequence[_Reading]],
+    wanted: Sequence[int],
+    decode: Decode,
+) -> Iterator[tuple[int, Decode, list[int]]]:
+    """Yields each batch of wanted lines: bucket, configuration with its rows, indices of the lines.
+
+    Similar lengths stand together; blank lines stay out.
+    """
     buckets = sorted(decode.buckets)
     members: dict[int, list[int]] = {bucket: [] for bucket in buckets}
-    for i, reading in readings.items():
+    for i, reading in enumerate(readings):
         if reading:
             longest = max(len(example.source) for example, _ in reading)
             size = longest + system.instruction.source_extra
             members[next((b for b in buckets if size <= b), buckets[-1])].append(i)
     for bucket in buckets:
         # Lines of similar length end at similar times, and a batch runs until its last line ends.
-        ordered = sorted(members[bucket], key=lambda i: (len(readings[i][0][0].source), i))
-        for chunk in chunks(ordered, decode.batch):
-            yield bucket, chunk
+        kept = sorted(
+            set(members[bucket]).intersection(wanted),
+            key=lambda i: (len(readings[i][0][0].source), i),
+        )
+        fitted = system.fitted(decode, len(members[bucket]))
+        for chunk in chunks(kept, fitted.batch):
+            yield bucket, fitted, chunk
 
 
 def _request(

@@ -4,8 +4,8 @@ The growing ones never move. Each step writes the keys and values of all hypothe
 side by side, and a table of small numbers says which of them each hypothesis descends from: that
 table is all that a change of places gathers. A hypothesis meets the keys of every hypothesis and a
 mask hides those that are not its own past, so the products of a step are matrix products. Keys lie
-as `[..., head_dim, k]` and values as `[..., k, head_dim]`: each product then meets its second factor
-as it lies, and no factor is turned around in every step, which took a third of its time on CPU.
+as `[..., head_dim, k]`, values as `[..., k, head_dim]`: each product meets its second factor as it
+lies, and none is turned around in every step, which took a third of its time on CPU.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ def write(growing: KeyValue, new: KeyValue, index: Int[Array, ""]) -> KeyValue:
         new: [batch, beam, heads, head_dim].
         index: steps already taken.
     """
-
     start, own = index * new.keys.shape[1], new.by_head()
     put = jax.lax.dynamic_update_slice_in_dim
     return KeyValue(
@@ -156,9 +155,7 @@ def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
 
     def of_layer(layer: LayerCache) -> LayerCache:
         kept = layer.growing_kv
-        growing = KeyValue(
-            longer(kept.keys, 3, steps * beam), longer(kept.values, 2, steps * beam)
-        )
+        growing = KeyValue(longer(kept.keys, 3, steps * beam), longer(kept.values, 2, steps * beam))
         return LayerCache(filled_up(layer.static), filled_up(layer.memory), growing)
 
     def filled_up(read: Readable | None) -> Readable | None:

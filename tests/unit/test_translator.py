@@ -99,19 +99,25 @@ def test_a_line_does_not_depend_on_the_others(search):
 
 
 def test_few_lines_are_few_rows(monkeypatch):
-    """One row, four, and so on up to a whole batch; what is left of a longer input has as many."""
+    """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
     seen = []
     whole = lines_module.search_batch
 
     def watched(system, batch, request, search):
-        seen.append(len(request.active))
+        seen.append((batch["source_tokens"].shape[1], len(request.active)))
         return whole(system, batch, request, search)
 
     monkeypatch.setattr(lines_module, "search_batch", watched)
-    translator = made_translator(batch=6, buckets=(40,), beam_size=1, max_length=2)
+    translator = made_translator(batch=6, buckets=(9, 40), beam_size=1, max_length=2)
     for count in (1, 2, 4, 5, 7):
         translator.translate((LINES + LINES)[:count], source="en", target="de")
-    assert seen == [1, 4, 4, 6, 6, 6]
+    assert seen == [(9, 1), (9, 4), (9, 4), (9, 6), (9, 6), (9, 6)]
+    seen.clear()
+    longer = " ".join(LINES)
+    lines = list(translator.numbered([longer, *LINES[:5], "", longer], source="en", target="de"))
+    found = translator.as_completed(lines, done=(0, 1, 2, 3))
+    assert {line.number for line, _ in found} == {4, 5, 6, 7}
+    assert seen == [(9, 6), (40, 4)]
 
 
 def test_samples_follow_the_seed_and_the_line_number():
