@@ -3,10 +3,11 @@
     python benchmarks/update_cost.py --gin_file=MODEL.gin plain "tpdm:Model.methods=('tpdm',)"
 
 Each is `NAME[:BINDING[;BINDING...]]` upon the files. Every row is full of sentence pairs of
-`--length` tokens a side, the same for all; each goes on from the state that it left. Prints the compiler's FLOPs of an update and the median
-of its seconds over rounds in which all take turns, both also as multiples of the first's. The
-logits of all tokens are made at one time, because the compiler counts a loop's body once; so it
-does with micro-batches (Optimizer.accumulate), of which the FLOPs are those of one.
+`--length` tokens a side, the same for all; each goes on from the state that it left. Prints the
+compiler's FLOPs of an update and the median of its seconds over rounds in which all take turns,
+both also as multiples of the first's. The logits of all tokens are made at one time, because the
+compiler counts a loop's body once; so it does with micro-batches (Optimizer.accumulate), of which
+the FLOPs are those of one.
 """
 
 from __future__ import annotations
