@@ -149,6 +149,8 @@ def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
     rows, beam, old = cache.ancestry.shape
 
     def longer(array: Array, axis: int, length: int) -> Array:
+        if length == array.shape[axis]:
+            return array
         padded = _pad(array, axis, length - array.shape[axis])
         array.delete()
         return padded
