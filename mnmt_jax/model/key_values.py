@@ -3,9 +3,10 @@
 The growing ones never move. Each step writes the keys and values of all hypotheses of a sentence
 side by side, and a table of small numbers says which of them each hypothesis descends from: that
 table is all that a change of places gathers. A hypothesis meets the keys of every hypothesis and a
-mask hides those that are not its own past, so the products of a step are matrix products. Keys lie
-as `[..., head_dim, k]`, values as `[..., k, head_dim]`: each product meets its second factor as it
-lies, and none is turned around in every step, which took a third of its time on CPU.
+mask hides those that are not its own past, so the products of a step are matrix products. Of
+several hypotheses keys lie as `[..., head_dim, k]`, values as `[..., k, head_dim]`: each product
+meets its second factor as it lies, and none is turned around in every step, which took a third of
+its time on CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.attention.core import Readable
+from mnmt_jax.attention.core import Readable, keys_axis
 from mnmt_jax.config.sections import Model
 
 
@@ -30,22 +31,32 @@ class KeyValue:
     keys: Float[Array, ...]
     values: Float[Array, ...]
 
-    def by_head(self) -> KeyValue:
-        """Returns keys `[batch, heads, head_dim, length]` and values `[batch, heads, length, ...]`.
+    def by_head(self, beam: int) -> KeyValue:
+        """Returns them as the steps of so many hypotheses read them.
 
-        So the steps of decoding read them.
+        Returns:
+            Values `[batch, heads, length, head_dim]`, and keys with `length` at their `keys_axis`.
         """
-        return KeyValue(jnp.moveaxis(self.keys, 1, 3), jnp.swapaxes(self.values, 1, 2))
+        return KeyValue(
+            jnp.moveaxis(self.keys, 1, keys_axis(beam)), jnp.swapaxes(self.values, 1, 2)
+        )
 
-    def readable(self, segment_ids: Sequence[Int[Array, "batch part"]]) -> Readable:
-        """Returns them as all hypotheses read them, those of padding hidden.
 
-        Args:
-            segment_ids: of spans that lie end to end.
-        """
-        kept = self.by_head()
-        real = jnp.concatenate(segment_ids, axis=1) != 0
-        return Readable(kept.keys, kept.values, real[:, None])
+Kept = tuple[KeyValue, Sequence[Int[Array, "batch part"]]]
+
+
+def readable(kept: Kept | None, beam: int) -> Readable | None:
+    """Returns keys and values as all hypotheses read them, those of padding hidden.
+
+    Args:
+        kept: of spans that lie end to end, with the segments of each span; None stays None.
+        beam: number of the hypotheses.
+    """
+    if kept is None:
+        return None
+    by_head = kept[0].by_head(beam)
+    real = jnp.concatenate(kept[1], axis=1) != 0
+    return Readable(by_head.keys, by_head.values, real[:, None])
 
 
 @flax.struct.dataclass
@@ -56,8 +67,7 @@ class LayerCache:
         static: keys and values of the static roles that the generated role sees, once per
             sentence; None where it sees none.
         memory: the same of the projected cross-attention memory, or None.
-        growing_kv: keys [batch, heads, head_dim, max_steps * beam], those of one step side by side,
-            and values [batch, heads, max_steps * beam, head_dim].
+        growing_kv: by head, of length max_steps * beam, those of one step side by side.
     """
 
     static: Readable | None
@@ -118,24 +128,27 @@ def write(growing: KeyValue, new: KeyValue, index: Int[Array, ""]) -> KeyValue:
         new: [batch, beam, heads, head_dim].
         index: steps already taken.
     """
-    start, own = index * new.keys.shape[1], new.by_head()
+    beam = new.keys.shape[1]
+    start, own = index * beam, new.by_head(beam)
     put = jax.lax.dynamic_update_slice_in_dim
     return KeyValue(
-        put(growing.keys, own.keys, start, axis=3), put(growing.values, own.values, start, axis=2)
+        put(growing.keys, own.keys, start, axis=keys_axis(beam)),
+        put(growing.values, own.values, start, axis=2),
     )
 
 
-def new_growing(config: Model, rows: int, length: int) -> KeyValue:
+def new_growing(config: Model, rows: int, beam: int, steps: int) -> KeyValue:
     """Returns growing keys and values of zeros.
 
     Args:
         config: heads, their width and type.
         rows: of the batch.
-        length: steps times hypotheses.
+        beam: hypotheses per sentence.
+        steps: that may be taken.
     """
-    outer, dtype = (rows, config.heads), jnp.dtype(config.dtype)
-    keys = jnp.zeros((*outer, config.head_dim, length), dtype)
-    return KeyValue(keys, jnp.zeros((*outer, length, config.head_dim), dtype))
+    shape = rows, steps * beam, config.heads, config.head_dim
+    zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
+    return KeyValue(zeros, zeros).by_head(beam)
 
 
 def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
@@ -147,6 +160,7 @@ def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
         shared: to a multiple of which static keys and memory are filled up with hidden ones.
     """
     rows, beam, old = cache.ancestry.shape
+    of_keys = keys_axis(beam)
 
     def longer(array: Array, axis: int, length: int) -> Array:
         if length == array.shape[axis]:
@@ -157,14 +171,15 @@ def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
 
     def of_layer(layer: LayerCache) -> LayerCache:
         kept = layer.growing_kv
-        growing = KeyValue(longer(kept.keys, 3, steps * beam), longer(kept.values, 2, steps * beam))
+        keys = longer(kept.keys, of_keys, steps * beam)
+        growing = KeyValue(keys, longer(kept.values, 2, steps * beam))
         return LayerCache(filled_up(layer.static), filled_up(layer.memory), growing)
 
     def filled_up(read: Readable | None) -> Readable | None:
         if read is None:
             return None
-        length = -(-read.keys.shape[3] // shared) * shared
-        keys, values = longer(read.keys, 3, length), longer(read.values, 2, length)
+        length = -(-read.values.shape[2] // shared) * shared
+        keys, values = longer(read.keys, of_keys, length), longer(read.values, 2, length)
         return Readable(keys, values, _pad(read.mask, 2, length - read.mask.shape[2]))
 
     ancestry = new_ancestry(rows, beam, steps).at[:, :, :old].set(cache.ancestry)

@@ -17,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import Readable, pair_mask
+from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
@@ -25,16 +25,11 @@ from mnmt_jax.design.objective import Batch, States
 from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan, Table
 from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
+from mnmt_jax.model import key_values
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.key_values import (
-    Cache,
-    KeyValue,
-    LayerCache,
-    new_ancestry,
-    new_growing,
-)
+from mnmt_jax.model.key_values import Cache, Kept, KeyValue, LayerCache
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
 from mnmt_jax.model.taps import TAPS
@@ -232,14 +227,15 @@ class Network(nn.Module, Passing):
         looped = platform() != "cpu"  # where it holds its layers' parameters twice for nothing
         _, memory, passed = self._run(batch, self.plan.static(), True, looped=looped)
         rows = jax.tree.leaves(dict(batch))[0].shape[0]
-        growing = new_growing(self.config, rows, max_steps * beam)
+        growing = key_values.new_growing(self.config, rows, beam, max_steps)
+        readable = functools.partial(key_values.readable, beam=beam)
         layers = []
         for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
             if self.layout.generated in stage.roles:
-                fixed = self._static(stage, one.keys_values, batch)
-                remembered = self._memory(stage, layer, block, memory, batch)
+                fixed = readable(self._static(stage, one.keys_values, batch))
+                remembered = readable(self._memory(stage, layer, block, memory, batch))
                 layers.append(LayerCache(fixed, remembered, growing))
-        ancestry = new_ancestry(rows, beam, max_steps)
+        ancestry = key_values.new_ancestry(rows, beam, max_steps)
         return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
 
     def step(
@@ -470,23 +466,22 @@ class Network(nn.Module, Passing):
                 found |= map_spans(functools.partial(self._look_up, table), True, tokens, positions)
         return {role: found[role] for role in roles}
 
-    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Readable | None:
+    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Kept | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
         if not roles:
             return None
         own = (read[role] for role in roles)
         joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *own)
-        segment_ids = _by_role(batch, "segment_ids")
-        return joined.readable([segment_ids[role] for role in roles])
+        return joined, [jnp.asarray(batch[f"{role}_segment_ids"]) for role in roles]
 
     def _memory(
         self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
-    ) -> Readable | None:
+    ) -> Kept | None:
         role, sublayer = stage.memory_role(self.layout.generated), recalling(layer)
         if role is None or sublayer is None:
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])
-        return projected.readable([_by_role(batch, "segment_ids")[role]])
+        return projected, [jnp.asarray(batch[f"{role}_segment_ids"])]
 
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
