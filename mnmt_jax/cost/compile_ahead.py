@@ -32,7 +32,7 @@ from mnmt_jax.data.converter import (
     segments_from_rows,
     views_of,
 )
-from mnmt_jax.decoding.lines import length_limit
+from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of

@@ -89,6 +89,13 @@ def with_settings(decode: Decode, **settings: Any) -> Decode:
     return dataclasses.replace(decode, **settings)
 
 
+def length_limit(decode: Decode, source_tokens: int) -> int:
+    """Returns the generated tokens, without eos, that a source of this many tokens may have."""
+    if decode.max_length_per_source <= 0:
+        return decode.max_length
+    return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
+
+
 def describe_search(decode: Decode) -> dict[str, Any]:
     """Returns the search's name and the fields of a configuration that it obeys."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}

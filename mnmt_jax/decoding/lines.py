@@ -23,7 +23,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
-from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.generate import generate, length_limit, make_search
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.score import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses, Request, Search, sentence_rngs
@@ -193,7 +193,12 @@ def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:
 
 
 def translate_lines(
-    system: System, lines: Sequence[Line], decode: Decode, done: Collection[int] = ()
+    system: System,
+    lines: Sequence[Line],
+    decode: Decode,
+    done: Collection[int] = (),
+    *,
+    known: bool = True,
 ) -> Iterator[tuple[int, Translation]]:
     """Translates lines.
 
@@ -202,6 +207,8 @@ def translate_lines(
         lines: in any languages of its vocabulary, mixed at will.
         decode: how to search.
         done: numbers of lines to leave out.
+        known: these have the texts that they were translated from; otherwise all lines count as
+            those of a bucket.
 
     Yields:
         The index of each line and its translation as soon as its batch is done, blank lines first.
@@ -217,7 +224,8 @@ def translate_lines(
     readings = _readings(system, lines, decode) if wanted else []
     room = max(decode.buckets) - system.instruction.source_extra
     yield from ((i, Translation()) for i in wanted if not readings[i])
-    for bucket, fitted, members in _plan(system, readings, wanted, decode):
+    count = None if known else len(lines)
+    for bucket, fitted, members in _plan(system, readings, wanted, decode, count):
         rows = [_cut(readings[i], room) for i in members]
         numbers = [lines[i].number for i in members]
         batch, request = _request(system, rows, numbers, bucket=bucket, decode=fitted)
@@ -316,13 +324,6 @@ def in_buckets(sizes: Sequence[int], decode: Decode) -> Iterator[tuple[int, list
         below = bucket
 
 
-def length_limit(decode: Decode, source_tokens: int) -> int:
-    """Returns the generated tokens, without eos, that a source of this many tokens may have."""
-    if decode.max_length_per_source <= 0:
-        return decode.max_length
-    return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
-
-
 def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
     """Checks that a configuration can be followed.
 
@@ -399,11 +400,9 @@ def _plan(
     readings: Sequence[Sequence[_Reading]],
     wanted: Sequence[int],
     decode: Decode,
+    count: int | None,
 ) -> Iterator[tuple[int, Decode, list[int]]]:
-    """Yields each batch of wanted lines: bucket, configuration with its rows, indices of the lines.
-
-    Similar lengths stand together; blank lines stay out.
-    """
+    """Yields batches of wanted lines, blank ones left out: bucket, settings with rows, indices."""
     buckets = sorted(decode.buckets)
     members: dict[int, list[int]] = {bucket: [] for bucket in buckets}
     for i, reading in enumerate(readings):
@@ -417,7 +416,7 @@ def _plan(
             set(members[bucket]).intersection(wanted),
             key=lambda i: (len(readings[i][0][0].source), i),
         )
-        fitted = system.fitted(decode, len(members[bucket]))
+        fitted = system.fitted(decode, count or len(members[bucket]))
         for chunk in chunks(kept, fitted.batch):
             yield bucket, fitted, chunk
 

@@ -239,7 +239,8 @@ class Translator(Trained):
         ]
         second = {line.number: line for line in with_others(onward, decode)}
         asked = [second.get(line.number, line) for line in lines]
-        for index, found in translate_lines(self._system, asked, decode, done):
+        # Of what is done, or done by others, only the source is there.
+        for index, found in translate_lines(self._system, asked, decode, done, known=False):
             line = lines[index]
             yield line, _joined(first[line.number], found) if line.number in first else found
 

@@ -23,7 +23,7 @@ from t5x import models, optimizers, trainer
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.converter import Extras, make_converter
-from mnmt_jax.decoding.lines import length_limit
+from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.design.layouts import LANGUAGES, check_translates
 from mnmt_jax.design.objective import Batch

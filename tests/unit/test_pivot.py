@@ -1,11 +1,14 @@
 """Translation through a pivot is two translations, one after the other."""
 
+import dataclasses
+
 import pytest
 
+from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding import translator as translator_module
 from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.errors import UserError
-from tests.unit.made_translator import LINES, made_translator
+from tests.unit.made_translator import LINES, assert_alike, made_translator
 
 TEXTS = ["", *LINES, " \t", "two " * 30]
 CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("source",)}
@@ -20,8 +23,11 @@ def test_a_pivot_is_two_calls(settings, monkeypatch):
     second = translator.translate_nbest(between, source="en", target="fr", **settings)
     found = translator.translate_nbest(TEXTS, source="de", target="fr", pivot="en", **settings)
     assert len(set(between)) > 3 and len({t.text for t in second}) > 3
+    assert_alike(
+        [dataclasses.replace(one, truncated=False, limited=False, pivot=None) for one in found],
+        [dataclasses.replace(b, truncated=False, limited=False) for b in second],
+    )
     for one, a, b in zip(found, first, second, strict=True):
-        assert one.hypotheses == b.hypotheses and one.score == b.score
         assert one.pivot == (a.text if a.hypotheses else None)
         assert one.truncated == (a.truncated or b.truncated)
         assert one.limited == (a.limited or b.limited)
@@ -43,14 +49,27 @@ def test_what_has_the_pivot_as_an_end_goes_directly():
 
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST])
-def test_what_is_done_changes_nothing(settings):
-    translator = made_translator()
+def test_what_is_done_changes_nothing(settings, monkeypatch):
+    """Not even the rows of a batch, whatever lengths the texts in the pivot have."""
+    shapes = set()
+    search = lines_module.search_batch
+
+    def watched(system, batch, request, how):
+        shapes.add(batch["source_tokens"].shape)
+        return search(system, batch, request, how)
+
+    monkeypatch.setattr(lines_module, "search_batch", watched)
+    translator = made_translator(batch=16)
     decode = translator.decoding(**settings)
-    lines = list(translator.numbered(LINES, source="de", target="fr", decode=decode))
+    texts = [*LINES, "two " * 30, "two", "two two"]
+    lines = list(translator.numbered(texts, source="de", target="fr", decode=decode))
     whole = dict(translator.as_completed(lines, decode=decode, pivot="en"))
-    rest = dict(translator.as_completed(lines, decode=decode, pivot="en", done={0, 3, 4}))
-    assert len(whole) == 7 and list(rest)
-    assert rest == {line: whole[line] for line in lines if line.number not in (0, 3, 4)}
+    assert len(whole) == 10
+    all_shapes = set(shapes)
+    for done in ({0, 3, 4}, set(range(1, 10)), set(range(9))):
+        rest = dict(translator.as_completed(lines, decode=decode, pivot="en", done=done))
+        assert rest == {line: whole[line] for line in lines if line.number not in done}
+    assert shapes == all_shapes and len(shapes) > 1
 
 
 @pytest.mark.parametrize(

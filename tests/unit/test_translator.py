@@ -10,8 +10,8 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding.generate import growth_steps
-from mnmt_jax.decoding.lines import Translation, length_limit
+from mnmt_jax.decoding.generate import growth_steps, length_limit
+from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from tests.slow_search import slow_beam_search
