@@ -17,7 +17,7 @@ from mnmt_jax.analysis.attention_maps import MapPlace, attention_weights, map_pl
 from mnmt_jax.analysis.forced import Forced, Rows, batches
 from mnmt_jax.analysis.layer_states import READ_ROLES
 from mnmt_jax.analysis.token_classes import EOS, PUNCTUATION, TAG, classes_of_id
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.pieces import Vocabulary

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.forced import Forced, Rows, batches, tokens_of
 from mnmt_jax.attention.core import masked_softmax, pair_mask
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.objective import Tap
 from mnmt_jax.design.plan import Plan, Sublayer

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.branches import BranchLayer, branch_layers
 from mnmt_jax.analysis.forced import Forced, Rows, batches, tokens_of
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.objective import Tap
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import Network

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnmt_jax.data.converter import TASK, Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.forced import Forced, Rows, batches
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import REGISTER, SOURCE
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.plan import Plan

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from mnmt_jax.analysis.forced import Forced
 from mnmt_jax.analysis.layer_states import Places, sentence_states, token_states
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.errors import UserError
 
 PERPLEXITY = 30.0  # scikit-learn's

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 
 from mnmt_jax.analysis.forced import Forced
 from mnmt_jax.analysis.layer_states import Places, place_facts, token_states
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.files.partial import new_folder
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mnmt_jax.analysis.forced import Forced
     from mnmt_jax.analysis.layer_states import Places
     from mnmt_jax.analysis.probe_features import Features
-    from mnmt_jax.decoding.lines import System
+    from mnmt_jax.decoding.system import System
     from mnmt_jax.decoding.translator import Translator
 
 # Kind -> sentences per direction by default; 0: all.

@@ -26,7 +26,7 @@ from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
 from mnmt_jax.data.taken import TakenTask, taken_tasks
-from mnmt_jax.decoding.lines import Line
+from mnmt_jax.decoding.readings import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh

@@ -18,7 +18,8 @@ from mnmt_jax.files.partial import new_file, open_text
 from mnmt_jax.files.storage import refusal
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.lines import Line, Translation
+    from mnmt_jax.decoding.lines import Translation
+    from mnmt_jax.decoding.readings import Line
 
 UNFINISHED = "made_by"
 """First word of a file of translations that are kept until they are complete."""

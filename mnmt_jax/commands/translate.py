@@ -33,7 +33,7 @@ from mnmt_jax.errors import UserError, counted, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
-    from mnmt_jax.decoding.lines import Line
+    from mnmt_jax.decoding.readings import Line
     from mnmt_jax.decoding.translator import Translator
 
 

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import IO, Any, NoReturn, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
-from mnmt_jax.decoding.lines import Line, Translation
+from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.readings import Line
 from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, counted, listed, naming
 from mnmt_jax.files.json_objects import differing

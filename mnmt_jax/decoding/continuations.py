@@ -1,36 +1,29 @@
 """Texts drawn from a model that continues text, from where a prompt ends.
 
-Prompts of one length stand together: what a search is given first, it steps over in all rows at
-once. A batch's shape follows from the smallest bucket that holds the prompt, and a draw's random
-stream from the seed, the prompt's number and the draw's: batch mates change nothing. How many rows
-batches have follows from the draws asked for, as in `mnmt_jax.decoding.lines`.
+Prompts of one length have a batch to themselves: what a search is given first, it steps over in all
+rows at once. A batch's shape follows from the smallest bucket that holds the prompt, and a draw's
+random stream from the seed, the prompt's number and the draw's: batch mates change nothing. How
+many rows batches have follows from the draws asked for, as in `mnmt_jax.decoding.lines`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.data.converter import HostBatch, segments_from_rows
 from mnmt_jax.decoding.generate import make_search
-from mnmt_jax.decoding.lines import (
-    Line,
-    System,
-    check_decode,
-    check_fit,
-    chunks,
-    example_of,
-    hypotheses_of,
-    search_batch,
-    spans_of,
-)
-from mnmt_jax.decoding.search import Hypotheses, Request, sentence_rngs
+from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, hypotheses_of
+from mnmt_jax.decoding.readings import Line, example_of
+from mnmt_jax.decoding.search import Request, sentence_rngs
+from mnmt_jax.decoding.system import System, spans_of
+from mnmt_jax.decoding.turns import Ended, Turn, search_in_turns
 from mnmt_jax.errors import UserError
 
 
@@ -58,6 +51,12 @@ class Continuation:
     limited: bool
 
 
+class _Draw(NamedTuple):
+    line: Line
+    number: int  # among those of the prompt
+    prefix: tuple[int, ...]
+
+
 def draw_continuations(
     system: System, draws: Sequence[tuple[Line, int]], decode: Decode
 ) -> list[Continuation]:
@@ -76,26 +75,22 @@ def draw_continuations(
     """
     decode = dataclasses.replace(decode, beam_size=1, length_penalty=0.0)
     prefixes = _prefixes(system, [line for line, _ in draws])
-    sizes = [len(prefix) for prefix in prefixes]
-    check_fit([line for line, _ in draws], sizes, decode)
-    widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in sizes]
+    asked = [_Draw(*draw, prefix) for draw, prefix in zip(draws, prefixes, strict=True)]
+    lengths = [len(prefix) for prefix in prefixes]
+    check_fit([line for line, _ in draws], lengths, decode)
+    widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in lengths]
     longest = max(widths, default=0) + decode.max_length
     check_decode(system, decode, {system.model.layout.generated: longest})
-    decode = system.fitted(decode, len(draws))
+    rows = system.rows(decode.batch, len(draws))
     found: dict[int, Continuation] = {}
-    for width, members in _groups(sizes, widths, decode.batch):
-        own = [draws[i] for i in members]
-        given = [prefixes[i] for i in members]
-        hypotheses = _draw_batch(system, own, given, width=width, decode=decode)
-        for row, i in enumerate(members):
-            found[i] = _continuation(
-                system,
-                hypotheses,
-                row,
-                draw=draws[i],
-                prefix=prefixes[i],
-                max_length=decode.max_length,
-            )
+    for width in sorted(set(widths)):
+        members = [i for i in range(len(draws)) if widths[i] == width]
+        turns = (
+            Turn(chunk, *_laid_out(system, [asked[i] for i in chunk], decode, width, rows))
+            for chunk in _groups(lengths, members, rows)
+        )
+        for ended in search_in_turns(system, make_search(decode), turns, rows):
+            found[ended.number] = _continuation(system, ended, asked[ended.number], decode)
     return [found[i] for i in range(len(draws))]
 
 
@@ -114,63 +109,43 @@ def _prefixes(system: System, lines: Sequence[Line]) -> list[tuple[int, ...]]:
     return [prefix(line) for line in lines]
 
 
-def _groups(
-    sizes: Sequence[int], widths: Sequence[int], batch: int
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields (width, indices) of batches whose prompts have one length."""
-    members: dict[int, list[int]] = defaultdict(list)
-    for i, size in enumerate(sizes):
-        members[size].append(i)
-    for size in sorted(members):
-        for chunk in chunks(members[size], batch):
-            yield widths[chunk[0]], chunk
+def _groups(sizes: Sequence[int], members: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yields so many members at most whose prompts have one length."""
+    for size in sorted({sizes[i] for i in members}):
+        yield from chunks([i for i in members if sizes[i] == size], most)
 
 
-def _draw_batch(
-    system: System,
-    draws: Sequence[tuple[Line, int]],
-    prefixes: Sequence[Sequence[int]],
-    *,
-    width: int,
-    decode: Decode,
-) -> Hypotheses:
-    """Draws one batch of `decode.batch` rows, the last ones empty if prompts are lacking."""
-    size, rows = decode.batch, len(draws)
-    prefix = np.full((size, width), system.vocabulary.eos_id, np.int32)
-    prefix[:rows, : len(prefixes[0])] = prefixes
-    numbers = np.zeros((size, 2), np.int32)
-    numbers[:rows] = [(line.number, draw) for line, draw in draws]
+def _laid_out(
+    system: System, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
+) -> tuple[HostBatch, Request]:
+    """Lays out so many rows, the last ones empty if prompts are lacking."""
+    count, length = len(draws), len(draws[0].prefix)
+    prefix = np.full((rows, width), system.vocabulary.eos_id, np.int32)
+    prefix[:count, :length] = [draw.prefix for draw in draws]
+    numbers = np.zeros((rows, 2), np.int32)
+    numbers[:count] = [(draw.line.number, draw.number) for draw in draws]
     rngs = sentence_rngs(decode.seed, jnp.asarray(numbers[:, 0]))
     request = Request(
         prefix=jnp.asarray(prefix),
-        prefix_length=jnp.asarray(len(prefixes[0]), jnp.int32),
-        max_length=jnp.full(size, decode.max_length, jnp.int32),
-        active=jnp.asarray(np.arange(size) < rows),
+        prefix_length=jnp.asarray(length, jnp.int32),
+        max_length=jnp.full(rows, decode.max_length, jnp.int32),
+        active=jnp.asarray(np.arange(rows) < count),
         rngs=jax.vmap(jax.random.fold_in)(rngs, jnp.asarray(numbers[:, 1])),
         max_steps=decode.max_length + 1,
     )
-    segments = segments_from_rows([[example_of(system, line)] for line, _ in draws])
-    batch = spans_of(system.converter(width).static_batch(segments, size))
-    return search_batch(system, batch, request, make_search(decode))
+    segments = segments_from_rows([[example_of(system, line)] for line, *_ in draws])
+    return spans_of(system.converter(width).static_batch(segments, rows)), request
 
 
-def _continuation(
-    system: System,
-    found: Hypotheses,
-    row: int,
-    *,
-    draw: tuple[Line, int],
-    prefix: Sequence[int],
-    max_length: int,
-) -> Continuation:
-    """Returns what was drawn in a row."""
-    line, number = draw
-    before = prefix[system.instruction.target_extra :]
-    hypotheses = hypotheses_of(system, found, row, before)
+def _continuation(system: System, ended: Ended, draw: _Draw, decode: Decode) -> Continuation:
+    """Returns what was drawn."""
+    before = draw.prefix[system.instruction.target_extra :]
+    hypotheses = hypotheses_of(system, ended.found, ended.row, before)
+    prompt = draw.line.number
     if not hypotheses:
         raise UserError(
-            f"prompt {line.number + 1}: the model's output is not a number; use another checkpoint"
+            f"prompt {prompt + 1}: the model's output is not a number; use another checkpoint"
         )
     (best,) = hypotheses
-    limited = len(best.tokens) > max_length
-    return Continuation(line.number, number, best.text, best.score, best.tokens, limited)
+    limited = len(best.tokens) > decode.max_length
+    return Continuation(prompt, draw.number, best.text, best.score, best.tokens, limited)

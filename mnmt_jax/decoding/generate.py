@@ -1,11 +1,4 @@
-"""A model and a search on one batch: compiled once per shape, with a cache that grows on demand.
-
-Attention over the growing keys costs as much as the cache is long, filled or not. So a batch starts
-with a cache for somewhat more steps than its sources are long, or what is to be continued. If that
-is not enough for every sentence, it goes on with one for all steps, in a shape that all buckets
-share: a file needs a program for each bucket, and one more. The lengths follow from the bucket
-alone, so they cannot make a result depend on batch mates.
-"""
+"""A model and a search: one program, from the inputs of sentences to their hypotheses."""
 
 from __future__ import annotations
 
@@ -17,15 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Int
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search
+from mnmt_jax.decoding.contrast import Contrast
+from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search, Step
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.key_values import Cache, enlarge, reorder
+from mnmt_jax.model.key_values import Cache, reorder
 from mnmt_jax.model.network import Network
 
-_MORE = 8  # first steps besides half as many again as the source is long
+_MORE = 8  # steps that there is room for besides half as many again as the source is long
 
 
 def make_search(decode: Decode) -> Search:
@@ -111,6 +105,17 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in unread}
 
 
+def first_steps(source_length: int, max_steps: int) -> int:
+    """Returns for how many generated tokens there is room at first.
+
+    Attention over the growing keys costs as much as there is room, filled or not. So there is room
+    for half as many tokens again as the source is long and a few more; the few sentences that need
+    more are searched again, with room for all. That follows from a sentence and its bucket alone.
+    """
+    first = source_length + source_length // 2 + _MORE
+    return first if 3 * first < 2 * max_steps else max_steps
+
+
 def generate(
     model: Network,
     params: Any,
@@ -119,7 +124,7 @@ def generate(
     *,
     search: Search,
 ) -> Hypotheses:
-    """Searches translations of one batch.
+    """Searches translations of one batch, whose sentences start and end together.
 
     Args:
         model: the model.
@@ -132,77 +137,62 @@ def generate(
     Returns:
         NumPy arrays.
     """
-    given = [batch[f"{role}_tokens"].shape[1] for role in model.layout.static_roles()]
-    stops = growth_steps((*given, request.prefix.shape[1])[0], request.max_steps)
-    static = {"model": model, "search": search}
-    state, found = _begin(params, dict(batch), request, until=stops[0], **static)
-    for until in stops[1:]:
-        if np.asarray(state.done).all():
-            break
-        cache = enlarge(state.cache, request.cache_steps(until), shared=request.max_steps)
-        state = dataclasses.replace(state, cache=cache)
-        state, found = _go_on(params, state, request, until=until, **static)
+    found, _ = together(params, dict(batch), request, model=model, search=search)
     return jax.tree.map(np.asarray, found)
 
 
-def growth_steps(source_length: int, max_steps: int) -> list[int]:
-    """Returns after how many generated tokens the cache is enlarged; the last is `max_steps`.
+@functools.partial(jax.jit, static_argnames=("model", "search"))
+def together(
+    params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
+) -> tuple[Hypotheses, Bool[Array, " batch"]]:
+    """Searches as `generate` does, and says of each sentence whether there was room for its end."""
+    state = begin(params, batch, request, model=model, search=search)
+    state = search.advance(step_of(model, params, request), state, request)
+    return search.finish(state), search.done(state)
 
-    It is not where all of them are no more than half as many again.
+
+@functools.partial(jax.jit, static_argnames=("model", "search"))
+def begin(
+    params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
+) -> Any:
+    """Reads the inputs of sentences and feeds what they begin with; see `generate`.
+
+    Returns:
+        The search's state before the first free step.
     """
-    first = source_length + source_length // 2 + _MORE
-    return [first, max_steps] if 3 * first < 2 * max_steps else [max_steps]
+    cache = model.apply(
+        {"params": params},
+        batch,
+        beam=search.beam,
+        max_steps=request.cache_steps(),
+        method="prefill",
+    )
+    return search.start(step_of(model, params, request), cache, request)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "search", "until"))
-def _begin(
-    params: Any,
-    batch: dict[str, Array],
-    request: Request,
-    *,
-    model: Network,
-    search: Search,
-    until: int,
-) -> tuple[Any, Hypotheses]:
-    steps = request.cache_steps(until)
-    variables = {"params": params}
-    cache = model.apply(variables, batch, beam=search.beam, max_steps=steps, method="prefill")
-    step = functools.partial(_step, model, params, request)
-    state = search.advance(step, search.start(step, cache, request), request, until)
-    return state, search.finish(state)
+def step_of(model: Network, params: Any, request: Request) -> Step:
+    """Returns the step that a search takes: every hypothesis is read under each of its inputs."""
+
+    def step(tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+        batch, beam = tokens.shape
+        if request.contrast is not None:
+            tokens = _under_each_input(tokens, request.contrast, cache.index)
+        after: Any = model.apply({"params": params}, tokens, cache, method="step")
+        if request.contrast is None:
+            return after
+        logits, cache = after
+        return logits.reshape(batch, -1, beam, logits.shape[-1]), cache
+
+    return step
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "search", "until"), donate_argnames=("state",)
-)
-def _go_on(
-    params: Any, state: Any, request: Request, *, model: Network, search: Search, until: int
-) -> tuple[Any, Hypotheses]:
-    step = functools.partial(_step, model, params, request)
-    state = search.advance(step, state, request, until)
-    return state, search.finish(state)
-
-
-def _step(
-    model: Network, params: Any, request: Request, tokens: Array, cache: Cache
-) -> tuple[Array, Cache]:
-    """Feeds a token to every hypothesis, under each of the sentence's inputs."""
-    batch, beam = tokens.shape
-    if request.contrast is not None:
-        tokens = _under_each_input(tokens, request, cache.index)
-    after: Any = model.apply({"params": params}, tokens, cache, method="step")
-    if request.contrast is None:
-        return after
-    logits, cache = after
-    return logits.reshape(batch, -1, beam, logits.shape[-1]), cache
-
-
-def _under_each_input(tokens: Array, request: Request, index: Array) -> Array:
-    """Repeats tokens [batch, beam] as [batch * inputs, beam]; each has a prefix of its own."""
-    assert request.contrast is not None
-    batch, contrasts, length = request.contrast.prefix.shape
+def _under_each_input(
+    tokens: Int[Array, "batch beam"], contrast: Contrast, index: Int[Array, "*rows"]
+) -> Int[Array, "rows beam"]:
+    """Repeats tokens for each input of a sentence; each begins with a prefix of its own."""
+    batch, contrasts, length = contrast.prefix.shape
+    index = jnp.broadcast_to(index, (batch * (contrasts + 1),)).reshape(batch, -1)[:, 1:, None]
     place = jnp.minimum(index, length - 1)
-    given = jnp.take(jnp.asarray(request.contrast.prefix), place, axis=2)[:, :, None]
-    shape = (batch, contrasts, tokens.shape[1])
-    others = jnp.where(index < length, given, jnp.broadcast_to(tokens[:, None], shape))
+    given = jnp.take_along_axis(jnp.asarray(contrast.prefix), place, axis=2)
+    others = jnp.where(index < length, given, tokens[:, None])
     return jnp.concatenate([tokens[:, None], others], axis=1).reshape(-1, tokens.shape[1])

@@ -1,41 +1,32 @@
 """Text in, text out: lines to fixed-shape batches, search, and back to texts.
 
-A line's bucket depends on its own length alone, and all batches of a bucket have as many rows, some
-empty where lines are lacking: `Decode.batch`, or 1, 4, 16 and so on if that holds all lines of the
-bucket. So a line is computed by the same instructions whatever stands beside it, and its
-translation is the same bit for bit; only with fewer rows sums may be rounded in another order.
-Source contrast reads other lines with a line: `with_others` draws them before there are batches.
+A line's bucket depends on its own length alone. How many rows its batches have follows from the
+number of lines of that length: `Decode.batch`, or 1, 4, 16 and so on if that holds all of them; and
+so does how many lines enter a batch at a time (`mnmt_jax.decoding.turns`). So a line is computed by
+the same instructions whatever stands beside it, and its translation is the same bit for bit; only
+with fewer rows sums may be rounded in another order. Source contrast reads other lines with a line:
+`with_others` draws them before there are batches.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.data.converter import TASK, Converter, Example, HostBatch, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import Instruction
-from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
-from mnmt_jax.decoding.generate import generate, length_limit, make_search
-from mnmt_jax.decoding.input_checks import check_text
+from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.generate import first_steps, length_limit, make_search
+from mnmt_jax.decoding.readings import Line, Reading, example_of, lay_out, read_lines
 from mnmt_jax.decoding.score import Score, score_batch
-from mnmt_jax.decoding.search import Hypotheses, Request, Search, sentence_rngs
-from mnmt_jax.distributed.sharding import batch_shards, place_batch
+from mnmt_jax.decoding.search import Hypotheses
+from mnmt_jax.decoding.system import System, spans_of
+from mnmt_jax.decoding.turns import Ended, Turn, rows_of_a_turn, search_in_turns
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.network import Network
-from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
-_TIMES = 4  # rows of a batch by those of the next smaller one
-_OTHERS = 1  # lines that a source is contrasted with, as published
-_Reading = tuple[Example, float]  # an input of a line, and the weight of its probabilities
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
@@ -82,116 +73,6 @@ class Translation:
         return self.hypotheses[0].score if self.hypotheses else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A line to translate.
-
-    Attributes:
-        number: its place in the whole input, from 0; seeds sampling.
-        text: the source text.
-        source_lang: code of its language.
-        target_lang: code of the language wanted.
-        others: texts that its source is contrasted with, of the same language.
-    """
-
-    number: int
-    text: str
-    source_lang: str
-    target_lang: str
-    others: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class System:
-    """A model with all that is needed to feed it text.
-
-    Attributes:
-        model: the network.
-        params: its parameters.
-        vocabulary: text to ids and back.
-        instruction: where tags stand.
-        mesh: whose devices share the lines of a batch; None is the first device.
-    """
-
-    model: Network
-    params: Any
-    vocabulary: Vocabulary
-    instruction: Instruction
-    mesh: jax.sharding.Mesh | None = None
-
-    def fitted(self, decode: Decode, lines: int) -> Decode:
-        """Returns a configuration with the fewest rows of a batch that hold lines, or its own.
-
-        Args:
-            decode: that `check_decode` accepts.
-            lines: how many have a shape, those that are done too: to go on is to compute alike.
-        """
-        rows = self.on_all_devices(1)
-        while rows < lines:
-            rows *= _TIMES
-        return dataclasses.replace(decode, batch=min(rows, self.on_all_devices(decode.batch)))
-
-    def on_all_devices(self, rows: int) -> int:
-        """Returns as many rows or a few more, so that each device has one and all as many."""
-        parts = batch_shards(self.mesh) if self.mesh else 1
-        return max(-(-rows // parts), 1) * parts
-
-    @contextlib.contextmanager
-    def placed(self, batch: HostBatch) -> Iterator[Any]:
-        """Gives a batch as programs take it that run in this context, on all devices."""
-        if self.mesh is None:
-            yield batch
-            return
-        with jax.set_mesh(self.mesh):
-            yield place_batch(batch, self.mesh)
-
-    def converter(self, bucket: int) -> Converter:
-        """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
-        return Converter(
-            self.vocabulary,
-            self.instruction,
-            self.model.layout.embedded_roles(),
-            Lengths(bucket, bucket),
-            self.model.config.register_factor,
-        )
-
-
-def number_lines(
-    lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]
-) -> Iterator[Line]:
-    """Gives texts their numbers and languages.
-
-    Args:
-        lines: one text each.
-        sources: code of the language of each, from `codes_of_lines`.
-        targets: code of the language wanted of each.
-
-    Raises:
-        UserError: if a line is no text, or there are more than codes.
-    """
-    for number, text in enumerate(lines):
-        check_text(text, f"line {number + 1}")
-        source, target = next(sources, None), next(targets, None)
-        if source is None or target is None:
-            raise UserError(f"line {number + 1} has no language; give one code or one per line")
-        yield Line(number, text, source, target)
-
-
-def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:
-    """Gives lines the others that their sources are contrasted with, if `decode` does that.
-
-    Args:
-        lines: all that may be drawn from; a line without another of its language, and a blank one,
-            stays without.
-        decode: how many to draw, and the seed.
-    """
-    if not decode.source_contrast:
-        return list(lines)
-    texts = [(line.number, line.source_lang, line.text) for line in lines]
-    drawn = other_texts(texts, _OTHERS, decode.seed)
-    return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
-
-
 def translate_lines(
     system: System,
     lines: Sequence[Line],
@@ -217,34 +98,82 @@ def translate_lines(
         UserError: if a language has no tag, `decode` cannot be followed, or the model's output is
             not finite.
     """
-    search = make_search(decode)
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     check_decode(system, decode, {system.model.layout.generated: longest})
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
-    readings = _readings(system, lines, decode) if wanted else []
-    room = max(decode.buckets) - system.instruction.source_extra
+    counted = range(len(lines)) if known and wanted else wanted
+    readings = read_lines(system, {i: lines[i] for i in counted}, decode)
     yield from ((i, Translation()) for i in wanted if not readings[i])
-    count = None if known else len(lines)
-    for bucket, fitted, members in _plan(system, readings, wanted, decode, count):
-        rows = [_cut(readings[i], room) for i in members]
-        numbers = [lines[i].number for i in members]
-        batch, request = _request(system, rows, numbers, bucket=bucket, decode=fitted)
-        found = search_batch(system, batch, request, search)
-        for row, i in enumerate(members):
-            hypotheses = hypotheses_of(system, found, row)
-            if not hypotheses:
-                raise UserError(
-                    f"line {lines[i].number + 1}: the model's output is not a number; "
-                    "use another checkpoint"
-                )
-            limited = len(hypotheses[0].tokens) > int(request.max_length[row])
-            yield i, Translation(hypotheses, len(readings[i][0][0].source) > room, limited)
+    plan = _Plan(system, lines, {i: each for i, each in readings.items() if each}, decode)
+    for i, hypotheses in plan.search(wanted, None if known else len(lines)):
+        if not hypotheses:
+            raise UserError(
+                f"line {lines[i].number + 1}: the model's output is not a number; "
+                "use another checkpoint"
+            )
+        reading = plan.readings[i]
+        limited = len(hypotheses[0].tokens) > reading.limit
+        yield i, Translation(hypotheses, reading.truncated, limited)
 
 
-def search_batch(system: System, batch: HostBatch, request: Request, search: Search) -> Hypotheses:
-    """Searches a batch, of one shape per bucket, on the devices of the system."""
-    with system.placed(batch) as placed:
-        return generate(system.model, system.params, placed, request, search=search)
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """Which lines are searched in which shape.
+
+    Attributes:
+        system: the model.
+        lines: all of a window.
+        readings: of those that count, without blank ones.
+        decode: how to search.
+    """
+
+    system: System
+    lines: Sequence[Line]
+    readings: Mapping[int, Reading]
+    decode: Decode
+
+    def search(
+        self, wanted: Collection[int], count: int | None
+    ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
+        """Yields the hypotheses of wanted lines, bucket by bucket.
+
+        There is room for half as many tokens again as a bucket is long; the few lines that need
+        more are searched again in the largest bucket, with room for all.
+
+        Args:
+            wanted: indices of lines.
+            count: lines that a bucket is taken to have; None is its own.
+        """
+        largest, without_room = max(self.decode.buckets), list[int]()
+        sizes = {i: reading.size for i, reading in self.readings.items()}
+        for bucket, members in in_buckets(sizes, self.decode):
+            steps = first_steps(bucket, length_limit(self.decode, bucket) + 1)
+            asked = [i for i in members if i in wanted]
+            for ended in self._shape(asked, bucket, steps, count or len(members)):
+                if ended.done:
+                    yield ended.number, hypotheses_of(self.system, ended.found, ended.row)
+                else:
+                    without_room.append(ended.number)
+        steps = length_limit(self.decode, largest) + 1
+        for ended in self._shape(without_room, largest, steps, len(self.lines)):
+            yield ended.number, hypotheses_of(self.system, ended.found, ended.row)
+
+    def _shape(
+        self, members: Sequence[int], bucket: int, steps: int, count: int
+    ) -> Iterator[Ended]:
+        """Searches lines in batches of one shape, which follows from a number of lines."""
+        rows = self.system.rows(self.decode.batch, count)
+        size = rows_of_a_turn(self.system, rows, count)
+        # What takes longest begins first, so that the last rows to end are few.
+        ordered = sorted(members, key=lambda i: (-len(self.readings[i].inputs[0].source), i))
+
+        def turn(chunk: Sequence[int]) -> Turn:
+            chosen = [(self.lines[i].number, self.readings[i]) for i in chunk]
+            shape = {"bucket": bucket, "steps": steps, "size": size}
+            return Turn(chunk, *lay_out(self.system, chosen, self.decode, **shape))
+
+        turns = map(turn, chunks(ordered, size))
+        return search_in_turns(self.system, make_search(self.decode), turns, rows)
 
 
 def score_lines(
@@ -272,10 +201,10 @@ def score_lines(
     sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
     check_fit(lines, sizes, decode)
     sums = np.zeros(len(lines), np.float32)
-    for bucket, members in in_buckets(sizes, decode):
+    for bucket, members in in_buckets(dict(enumerate(sizes)), decode):
         logits = bucket * vocabulary.size
-        fitted = system.fitted(decode, len(members))
-        rows = system.on_all_devices(min(fitted.batch, _SCORED_LOGITS // logits))
+        fitting = system.rows(decode.batch, len(members))
+        rows = system.on_all_devices(min(fitting, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
             pairs = [example_of(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
@@ -309,16 +238,16 @@ def check_fit(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> No
             )
 
 
-def in_buckets(sizes: Sequence[int], decode: Decode) -> Iterator[tuple[int, list[int]]]:
+def in_buckets(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[int, list[int]]]:
     """Yields each bucket with the indices of what it is the smallest for, those without left out.
 
     Args:
-        sizes: that the largest bucket can hold.
+        sizes: of each index, which the largest bucket can hold.
         decode: has the buckets.
     """
     below = 0
     for bucket in sorted(set(decode.buckets)):
-        members = [i for i, size in enumerate(sizes) if below < size <= bucket]
+        members = [i for i, size in sizes.items() if below < size <= bucket]
         if members:
             yield bucket, members
         below = bucket
@@ -356,126 +285,6 @@ def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> 
                 )
 
 
-def _readings(
-    system: System, lines: Sequence[Line], decode: Decode
-) -> list[list[tuple[Example, float]]]:
-    """Returns each line's own input and those it is contrasted with; nothing for a blank line.
-
-    Each line has as many, so that all have one shape; what a line lacks has weight 0.
-    """
-    texts = dict.fromkeys(
-        (text, line.source_lang) for line in lines for text in (line.text, *line.others)
-    )
-    pieces = dict(zip(texts, _encode(system, list(texts)), strict=True))
-    count = _OTHERS if decode.source_contrast else 0
-
-    def reading(line: Line) -> list[_Reading]:
-        own = example_of(system, line, pieces[line.text, line.source_lang])
-        others = [
-            example_of(system, line, pieces[text, line.source_lang]) for text in line.others[:count]
-        ]
-        contrasts = [(other, decode.source_contrast / len(others)) for other in others]
-        contrasts += [(own, 0.0)] * (count - len(others))
-        if decode.language_contrast:
-            for code, weight in language_weights(
-                decode.contrast_languages,
-                decode.language_contrast,
-                source_lang=line.source_lang,
-                target_lang=line.target_lang,
-            ):
-                target_lang = system.vocabulary.language_index(code)
-                contrasts.append((dataclasses.replace(own, target_lang=target_lang), weight))
-        return [(own, 1.0), *contrasts]
-
-    return [reading(line) if pieces[line.text, line.source_lang] else [] for line in lines]
-
-
-def _cut(reading: Sequence[_Reading], room: int) -> list[_Reading]:
-    """Shortens the sources of a line's inputs to so many pieces."""
-    return [(dataclasses.replace(e, source=e.source[:room]), weight) for e, weight in reading]
-
-
-def _plan(
-    system: System,
-    readings: Sequence[Sequence[_Reading]],
-    wanted: Sequence[int],
-    decode: Decode,
-    count: int | None,
-) -> Iterator[tuple[int, Decode, list[int]]]:
-    """Yields batches of wanted lines, blank ones left out: bucket, settings with rows, indices."""
-    buckets = sorted(decode.buckets)
-    members: dict[int, list[int]] = {bucket: [] for bucket in buckets}
-    for i, reading in enumerate(readings):
-        if reading:
-            longest = max(len(example.source) for example, _ in reading)
-            size = longest + system.instruction.source_extra
-            members[next((b for b in buckets if size <= b), buckets[-1])].append(i)
-    for bucket in buckets:
-        # Lines of similar length end at similar times, and a batch runs until its last line ends.
-        kept = sorted(
-            set(members[bucket]).intersection(wanted),
-            key=lambda i: (len(readings[i][0][0].source), i),
-        )
-        fitted = system.fitted(decode, count or len(members[bucket]))
-        for chunk in chunks(kept, fitted.batch):
-            yield bucket, fitted, chunk
-
-
-def _request(
-    system: System,
-    rows: Sequence[Sequence[_Reading]],
-    numbers: Sequence[int],
-    *,
-    bucket: int,
-    decode: Decode,
-) -> tuple[HostBatch, Request]:
-    """Lays out one batch of `decode.batch` lines, the last ones empty if lines are lacking."""
-    vocabulary, instruction = system.vocabulary, system.instruction
-    size, inputs = decode.batch, len(rows[0])
-    prefix = np.full((size, inputs, instruction.target_extra), vocabulary.eos_id, np.int32)
-    weights = np.zeros((size, inputs), np.float32)
-    limits = np.ones(size, np.int32)
-    for row, reading in enumerate(rows):
-        for place, (example, weight) in enumerate(reading):
-            language = vocabulary.languages[example.target_lang]
-            trigger = instruction.trigger_id(vocabulary, language)
-            prefix[row, place] = (trigger, *instruction.forced_ids(vocabulary, language))
-            weights[row, place] = weight
-        own = reading[0][0].source
-        limits[row] = length_limit(decode, len(own) + instruction.source_extra)
-    ids = np.zeros(size, np.int32)
-    ids[: len(rows)] = numbers
-    contrast = Contrast(jnp.asarray(prefix[:, 1:]), jnp.asarray(weights[:, 1:]))
-    request = Request(
-        prefix=jnp.asarray(prefix[:, 0]),
-        max_length=jnp.asarray(limits),
-        active=jnp.asarray(np.arange(size) < len(rows)),
-        rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
-        contrast=contrast if inputs > 1 else None,
-        max_steps=length_limit(decode, bucket) + 1,
-    )
-    segments = segments_from_rows([[example] for reading in rows for example, _ in reading])
-    return spans_of(system.converter(bucket).static_batch(segments, size * inputs)), request
-
-
-def _encode(system: System, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Returns the pieces of texts, each with its language; none of blank ones.
-
-    Whatever SentencePiece makes of those.
-    """
-    shown = [text if text.strip() else "" for text, _ in texts]
-    return system.vocabulary.encode_lines(shown, [language for _, language in texts])
-
-
-def example_of(
-    system: System, line: Line, source: Sequence[int] = (), target: Sequence[int] = ()
-) -> Example:
-    """Returns the pieces of a line with its languages."""
-    index = system.vocabulary.language_index
-    pieces = np.asarray(source, np.int32), np.asarray(target, np.int32)
-    return Example(*pieces, index(line.source_lang), index(line.target_lang))
-
-
 def hypotheses_of(
     system: System, found: Hypotheses, row: int, before: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
@@ -489,11 +298,6 @@ def hypotheses_of(
     return tuple(hypotheses)
 
 
-def spans_of(batch: HostBatch) -> HostBatch:
-    """Returns what a model reads of a batch."""
-    return {name: array for name, array in batch.items() if name != TASK}
-
-
-def chunks(items: list[int], size: int) -> Iterator[list[int]]:
+def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
     """Yields so many items at a time."""
-    return (items[start : start + size] for start in range(0, len(items), size))
+    return (list(items[start : start + size]) for start in range(0, len(items), size))

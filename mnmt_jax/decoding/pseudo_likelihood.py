@@ -16,17 +16,10 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, segments_from_rows
-from mnmt_jax.decoding.lines import (
-    Line,
-    System,
-    check_decode,
-    check_fit,
-    chunks,
-    example_of,
-    in_buckets,
-    spans_of,
-)
+from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, in_buckets
+from mnmt_jax.decoding.readings import Line, example_of
 from mnmt_jax.decoding.score import Score, hidden_log_probs
+from mnmt_jax.decoding.system import System, spans_of
 
 
 def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> list[Score]:
@@ -48,7 +41,7 @@ def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> li
     check_fit(lines, sizes, decode)
     tag = system.instruction.source_extra - 1
     sums = np.zeros(len(lines))
-    for bucket, members in in_buckets(sizes, decode):
+    for bucket, members in in_buckets(dict(enumerate(sizes)), decode):
         owner = np.repeat(members, [len(pieces[i]) + 1 for i in members])
         place = np.concatenate([np.arange(len(pieces[i]) + 1) + tag for i in members])
         for chunk in chunks(list(range(len(owner))), size):

@@ -3,19 +3,20 @@
 `step(tokens [batch, beam], cache) -> (logits [batch, beam, vocab], cache)` is all that a search
 knows of a model; of a request with contrasts (`mnmt_jax.decoding.contrast`) the logits are
 [batch, inputs, beam, vocab], the sentence's own input first. A search is a small object with three
-methods: `start` feeds the prefix, `advance` takes steps up to a bound (so that a caller may enlarge
-the cache in between), `finish` returns hypotheses. `beam_search`, `greedy` and `sample` call the
-three in turn.
+methods: `start` feeds the prefix, `advance` takes steps until so many sentences have ended (so that
+a caller may put others in their place), `finish` returns hypotheses. `beam_search`, `greedy` and
+`sample` call the three in turn.
 
-Everything about a sentence depends on that sentence alone: its limit, its random stream and when it
-stops. Sentences that are done ride along unchanged until the last one is.
+Everything about a sentence depends on that sentence alone: its steps, its limit, its random stream
+and when it stops. A sentence that has ended rides along unchanged.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import flax.struct
 import jax
@@ -29,6 +30,8 @@ from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
 Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
+_State = TypeVar("_State")
+Enough = int | Int[AnyArray, ""] | None  # sentences that have ended; None is all
 
 
 @flax.struct.dataclass
@@ -39,11 +42,12 @@ class Request:
         prefix: int32 [batch, prefix], the first decoder input and then any forced tokens, which are
             neither scored nor counted.
         prefix_length: int32, of all prefixes; what stands behind is not read. None is all of it.
-        max_length: int32 [batch], generated tokens at most, without eos; below `max_steps`.
+        max_length: int32 [batch], generated tokens at most, without eos.
         active: bool [batch], False for rows that only fill the batch.
         rngs: [batch] keys, read by `Sample` alone.
         contrast: further inputs that scores are contrasted with; None is plain search.
-        max_steps: generated tokens at most of any sentence, with eos.
+        max_steps: generated tokens that there is room for, with eos; a sentence that may be longer
+            is not `done` where they did not suffice.
     """
 
     prefix: Int[AnyArray, "batch prefix"]
@@ -54,9 +58,9 @@ class Request:
     contrast: Contrast | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
 
-    def cache_steps(self, until: int | None = None) -> int:
-        """Returns the cache positions that `until` generated tokens need; None is all."""
-        return (self.max_steps if until is None else until) + self.prefix.shape[1] - 1
+    def cache_steps(self) -> int:
+        """Returns the cache positions that prefix and generated tokens need."""
+        return self.max_steps + self.prefix.shape[1] - 1
 
 
 @flax.struct.dataclass
@@ -85,11 +89,19 @@ class Search(Protocol):
     def start(self, step: Step, cache: Any, request: Request) -> Any:
         """Feeds the prefix but its last token and returns the state before the first free step."""
 
-    def advance(self, step: Step, state: Any, request: Request, until: int) -> Any:
-        """Takes steps until `until` tokens are generated or every sentence is done."""
+    def advance(self, step: Step, state: Any, request: Request, enough: Enough = None) -> Any:
+        """Takes steps until so many sentences are done or have no room left; None is all."""
+
+    def done(self, state: Any) -> Bool[Array, " batch"]:
+        """Returns which sentences have all of their hypotheses."""
 
     def finish(self, state: Any) -> Hypotheses:
         """Returns the hypotheses, best first."""
+
+
+def ended(search: Search, state: Any, request: Request) -> Bool[Array, " batch"]:
+    """Returns which sentences take no further step: they are done, or have no room left."""
+    return search.done(state) | (state.step >= request.max_steps)
 
 
 def log_normalizer(logits: Float[Array, "*rows vocab"]) -> Float[Array, "*rows"]:
@@ -128,14 +140,14 @@ def sample(step: Step, cache: Any, *, request: Request, **options: Any) -> Hypot
 
 def _whole(search: Search, step: Step, cache: Any, request: Request) -> Hypotheses:
     state = search.start(step, cache, request)
-    return search.finish(search.advance(step, state, request, request.max_steps))
+    return search.finish(search.advance(step, state, request))
 
 
 @flax.struct.dataclass
 class BeamState:
     """Live and finished hypotheses between two steps of `BeamSearch`."""
 
-    step: Int[Array, ""]
+    step: Int[Array, " batch"]  # tokens generated
     last: Int[Array, "batch beam"]
     live_tokens: Int[Array, "batch beam steps"]
     live_scores: Float[Array, "batch beam"]  # sums of log-probabilities
@@ -174,7 +186,7 @@ class BeamSearch:
         empty = jnp.full((batch, beam), -jnp.inf, jnp.float32)
         tokens = jnp.full((batch, beam, steps), PAD_ID, jnp.int32)
         return BeamState(
-            step=jnp.zeros((), jnp.int32),
+            step=jnp.zeros((batch,), jnp.int32),
             last=last,
             live_tokens=tokens,
             live_scores=empty.at[:, 0].set(0.0),
@@ -184,29 +196,35 @@ class BeamSearch:
             cache=cache,
         )
 
-    def advance(self, step: Step, state: BeamState, request: Request, until: int) -> BeamState:
-        """Takes steps until `until` tokens are generated or every sentence is done."""
+    def advance(
+        self, step: Step, state: BeamState, request: Request, enough: Enough = None
+    ) -> BeamState:
+        """Takes steps until so many sentences are done or have no room left; None is all."""
 
         def body(state: BeamState) -> BeamState:
+            goes_on = ~ended(self, state, request)
             logits, cache = step(state.last, state.cache)
             values, normalizer = _values(logits, state.step, request)
             scores, parents, tokens = _ranked(values, normalizer, state)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
-            state = self._finalise(state, request, (scores, parents, is_eos))
+            state = self._finalise(state, request, goes_on, (scores, parents, is_eos))
             # A stable sort of "is eos" puts the others first and keeps their ranks.
             chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
             parents, last = _pick(parents, chosen), _pick(tokens, chosen)
-            written = _pick(state.live_tokens, parents).at[:, :, state.step].set(last)
             return dataclasses.replace(
                 state,
-                step=state.step + 1,
+                step=jnp.where(goes_on, state.step + 1, state.step),
                 last=last,
-                live_tokens=written,
+                live_tokens=_put(_pick(state.live_tokens, parents), state.step, last),
                 live_scores=_pick(scores, chosen),
                 cache=self.reorder(cache, parents),
             )
 
-        return jax.lax.while_loop(lambda s: (s.step < until) & ~jnp.all(s.done), body, state)
+        return _until(enough, functools.partial(ended, self, request=request), body, state)
+
+    def done(self, state: BeamState) -> Bool[Array, " batch"]:
+        """Returns which sentences have all of their hypotheses."""
+        return state.done
 
     def finish(self, state: BeamState) -> Hypotheses:
         """Returns the finished hypotheses by descending score."""
@@ -214,17 +232,21 @@ class BeamSearch:
         return jax.tree.map(lambda array: _pick(array, order), state.finished)
 
     def _finalise(
-        self, state: BeamState, request: Request, ranked: tuple[Array, Array, Array]
+        self,
+        state: BeamState,
+        request: Request,
+        goes_on: Bool[Array, " batch"],
+        ranked: tuple[Array, Array, Array],
     ) -> BeamState:
         """Appends the eos candidates among the first `beam` to the finished hypotheses."""
         scores, parents, is_eos = (array[:, : self.beam] for array in ranked)
-        ends = is_eos & ~state.done[:, None]
+        ends = is_eos & goes_on[:, None]
         slot = state.finished_count[:, None] + jnp.cumsum(ends, axis=1, dtype=jnp.int32) - 1
         into = ends[:, :, None] & (slot[:, :, None] == jnp.arange(self.beam)[None, None])
         filled, rank = jnp.any(into, axis=1), jnp.argmax(into, axis=1)  # [batch, slot]
-        length = state.step + 1
+        length = (state.step + 1)[:, None]
         penalty = length.astype(jnp.float32) ** self.length_penalty
-        tokens = _pick(state.live_tokens, _pick(parents, rank)).at[:, :, state.step].set(EOS_ID)
+        tokens = _put(_pick(state.live_tokens, _pick(parents, rank)), state.step, EOS_ID)
         old = state.finished
         finished = Hypotheses(
             tokens=jnp.where(filled[:, :, None], tokens, old.tokens),
@@ -232,7 +254,7 @@ class BeamSearch:
             scores=jnp.where(filled, _pick(scores, rank) / penalty, old.scores),
         )
         count = jnp.minimum(state.finished_count + jnp.sum(ends, axis=1), self.beam)
-        done = state.done | (count == self.beam) | (state.step >= request.max_length)
+        done = state.done | (goes_on & ((count == self.beam) | (state.step >= request.max_length)))
         return dataclasses.replace(state, finished=finished, finished_count=count, done=done)
 
 
@@ -256,7 +278,7 @@ def _ranked(
 
 
 def _values(
-    logits: Float[Array, "batch *inputs beam vocab"], step: Array, request: Request
+    logits: Float[Array, "batch *inputs beam vocab"], step: Int[Array, " batch"], request: Request
 ) -> tuple[Float[Array, "batch beam vocab"], Float[Array, "batch beam"]]:
     """Returns what continuations are ranked by, -inf where they may not follow.
 
@@ -275,13 +297,13 @@ def _values(
 
 
 def _mask_logits(
-    logits: Float[Array, "batch beam vocab"], step: Array, max_length: AnyArray
+    logits: Float[Array, "batch beam vocab"], step: Int[Array, " batch"], max_length: AnyArray
 ) -> Float[Array, "batch beam vocab"]:
     """Sets to -inf: pad, NaN, eos at the first step, all but eos at the last."""
     token = jnp.arange(logits.shape[-1])[None, None]
-    last = (step >= max_length)[:, None, None]
+    first, last = (step == 0)[:, None, None], (step >= max_length)[:, None, None]
     allowed = (token != PAD_ID) & ~jnp.isnan(logits)
-    allowed &= jnp.where(token == EOS_ID, (step > 0) | last, ~last)
+    allowed &= jnp.where(token == EOS_ID, ~first | last, ~last)
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
 
 
@@ -307,11 +329,37 @@ def _pick(array: Array, indices: Int[Array, "batch chosen"]) -> Array:
     return jnp.take_along_axis(array, indices, axis=1)
 
 
+def _put(
+    array: Int[Array, "batch beam steps"],
+    step: Int[Array, " batch"],
+    tokens: Int[Array, "batch beam"] | int,
+) -> Int[Array, "batch beam steps"]:
+    """Writes tokens at each sentence's step, if there is room."""
+    here = jnp.arange(array.shape[2])[None, None] == step[:, None, None]
+    tokens = tokens if isinstance(tokens, int) else tokens[:, :, None]
+    return jnp.where(here, tokens, array)
+
+
+def _until(
+    enough: Enough,
+    ended: Callable[[_State], Array],
+    body: Callable[[_State], _State],
+    state: _State,
+) -> _State:
+    """Runs a step until so many sentences have ended."""
+
+    def goes_on(state: _State) -> Array:
+        rows = ended(state)
+        return jnp.sum(rows) < (rows.size if enough is None else enough)
+
+    return jax.lax.while_loop(goes_on, body, state)
+
+
 @flax.struct.dataclass
 class ChainState:
     """Independent hypotheses between two steps of `Greedy` or `Sample`."""
 
-    step: Int[Array, ""]
+    step: Int[Array, " batch"]  # tokens generated
     last: Int[Array, "batch beam"]
     tokens: Int[Array, "batch beam steps"]
     log_prob: Float[Array, "batch beam"]
@@ -327,7 +375,10 @@ class _Chains:
     length_penalty: float
 
     def choose(
-        self, logits: Float[Array, "batch beam vocab"], step: Array, request: Request
+        self,
+        logits: Float[Array, "batch beam vocab"],
+        step: Int[Array, " batch"],
+        request: Request,
     ) -> Int[Array, "batch beam"]:
         """Returns the next token of each hypothesis."""
         raise NotImplementedError
@@ -337,7 +388,7 @@ class _Chains:
         batch, beam = request.prefix.shape[0], self.beam
         last, cache = _feed_prefix(step, cache, request, beam)
         return ChainState(
-            step=jnp.zeros((), jnp.int32),
+            step=jnp.zeros((batch,), jnp.int32),
             last=last,
             tokens=jnp.full((batch, beam, request.max_steps), PAD_ID, jnp.int32),
             log_prob=jnp.zeros((batch, beam), jnp.float32),
@@ -346,8 +397,10 @@ class _Chains:
             cache=cache,
         )
 
-    def advance(self, step: Step, state: ChainState, request: Request, until: int) -> ChainState:
-        """Takes steps until `until` tokens are generated or every hypothesis is done."""
+    def advance(
+        self, step: Step, state: ChainState, request: Request, enough: Enough = None
+    ) -> ChainState:
+        """Takes steps until so many sentences are done or have no room left; None is all."""
 
         def body(state: ChainState) -> ChainState:
             logits, cache = step(state.last, state.cache)
@@ -357,16 +410,20 @@ class _Chains:
             value = jnp.take_along_axis(values, tokens[:, :, None], axis=2)[:, :, 0]
             log_prob = jnp.where(state.done, 0.0, value - normalizer)
             return ChainState(
-                step=state.step + 1,
+                step=jnp.where(ended(self, state, request), state.step, state.step + 1),
                 last=tokens,
-                tokens=state.tokens.at[:, :, state.step].set(tokens),
+                tokens=_put(state.tokens, state.step, tokens),
                 log_prob=state.log_prob + log_prob,
                 lengths=state.lengths + jnp.where(state.done, 0, 1),
                 done=state.done | (tokens == EOS_ID),
                 cache=cache,
             )
 
-        return jax.lax.while_loop(lambda s: (s.step < until) & ~jnp.all(s.done), body, state)
+        return _until(enough, functools.partial(ended, self, request=request), body, state)
+
+    def done(self, state: ChainState) -> Bool[Array, " batch"]:
+        """Returns which sentences have all of their hypotheses."""
+        return jnp.all(state.done, axis=1)
 
     def finish(self, state: ChainState) -> Hypotheses:
         """Returns the hypotheses by descending score."""
@@ -425,11 +482,11 @@ class Sample(_Chains):
             first = jnp.arange(logits.shape[-1])[None, None] == 0
             logits = jnp.where((before < self.top_p) | first, logits, -jnp.inf)
 
-        def draw(rng: Array, rows: Array) -> Array:
+        def draw(rng: Array, step: Array, rows: Array) -> Array:
             rngs = jax.random.split(jax.random.fold_in(rng, step), self.beam)
             return jax.vmap(jax.random.categorical)(rngs, rows)
 
-        drawn = jax.vmap(draw)(request.rngs, logits)
+        drawn = jax.vmap(draw)(request.rngs, step, logits)
         if tokens is None:
             return drawn
         return jnp.take_along_axis(tokens, drawn[:, :, None], axis=2)[:, :, 0]

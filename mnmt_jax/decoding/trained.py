@@ -10,7 +10,7 @@ import jax
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint

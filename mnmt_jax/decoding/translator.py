@@ -20,14 +20,8 @@ from mnmt_jax.decoding.input_checks import (
     codes_of_lines,
     unknown_language,
 )
-from mnmt_jax.decoding.lines import (
-    Line,
-    Translation,
-    number_lines,
-    score_lines,
-    translate_lines,
-    with_others,
-)
+from mnmt_jax.decoding.lines import Translation, score_lines, translate_lines
+from mnmt_jax.decoding.readings import Line, number_lines, with_others
 from mnmt_jax.decoding.score import Score
 from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates

@@ -78,12 +78,12 @@ class StepReader:
 
     Attributes:
         layer: what the layer remembers.
-        index: steps already taken.
+        index: steps already taken, of all sentences or of each.
         past: which of the growing keys each hypothesis may read, with this step's.
     """
 
     layer: LayerCache
-    index: Int[Array, ""]
+    index: Int[Array, "*batch"]
     past: Bool[Array, "batch beam k"]
 
     def attend(

@@ -81,13 +81,13 @@ class Cache:
 
     Attributes:
         layers: one `LayerCache` per layer that holds the generated role.
-        index: int32 scalar, the number of steps taken.
+        index: int32, the number of steps taken: of all sentences, or [batch] of each.
         ancestry: int32 [batch, beam, max_steps], whose keys of each step are a hypothesis's own.
         languages: as in `mnmt_jax.model.context.Context`, of one sentence per row.
     """
 
     layers: tuple[LayerCache, ...]
-    index: Int[Array, ""]
+    index: Int[Array, "*batch"]
     ancestry: Int[Array, "batch beam steps"]
     languages: dict[str, Array] = dataclasses.field(default_factory=dict)
 
@@ -95,8 +95,8 @@ class Cache:
         """Returns which growing keys each hypothesis may read, that of the next step among them."""
         batch, beam, steps = self.ancestry.shape
         own = self.ancestry[..., None] == jnp.arange(beam)[None, None, None]
-        taken = (jnp.arange(steps) <= self.index)[None, None, :, None]
-        return (own & taken).reshape(batch, beam, steps * beam)
+        taken = jnp.arange(steps)[None] <= self.index.reshape(-1, 1)
+        return (own & taken[:, None, :, None]).reshape(batch, beam, steps * beam)
 
 
 def new_ancestry(batch: int, beam: int, steps: int) -> Int[Array, "batch beam steps"]:
@@ -115,25 +115,30 @@ def reorder(cache: Cache, beam_indices: Int[Array, "batch beam"]) -> Cache:
         beam_indices = jnp.repeat(beam_indices, inputs, axis=0)
     past = jnp.take_along_axis(cache.ancestry, beam_indices[:, :, None], axis=1)
     # What is not yet written will be each hypothesis's own.
-    written = (jnp.arange(past.shape[2]) < cache.index)[None, None]
-    ancestry = jnp.where(written, past, new_ancestry(*past.shape))
+    written = jnp.arange(past.shape[2])[None] < cache.index.reshape(-1, 1)
+    ancestry = jnp.where(written[:, None], past, new_ancestry(*past.shape))
     return dataclasses.replace(cache, ancestry=ancestry)
 
 
-def write(growing: KeyValue, new: KeyValue, index: Int[Array, ""]) -> KeyValue:
+def write(growing: KeyValue, new: KeyValue, index: Int[Array, "*batch"]) -> KeyValue:
     """Writes the keys and values of a step.
 
     Args:
         growing: of a layer.
         new: [batch, beam, heads, head_dim].
-        index: steps already taken.
+        index: steps already taken, of all sentences or [batch] of each.
     """
     beam = new.keys.shape[1]
     start, own = index * beam, new.by_head(beam)
-    put = jax.lax.dynamic_update_slice_in_dim
+
+    def put(into: Array, update: Array, axis: int) -> Array:
+        if not index.ndim:
+            return jax.lax.dynamic_update_slice_in_dim(into, update, start, axis)
+        each = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis - 1)
+        return jax.vmap(each)(into, update, start)
+
     return KeyValue(
-        put(growing.keys, own.keys, start, axis=keys_axis(beam)),
-        put(growing.values, own.values, start, axis=2),
+        put(growing.keys, own.keys, keys_axis(beam)), put(growing.values, own.values, 2)
     )
 
 
@@ -149,44 +154,3 @@ def new_growing(config: Model, rows: int, beam: int, steps: int) -> KeyValue:
     shape = rows, steps * beam, config.heads, config.head_dim
     zeros = jnp.zeros(shape, jnp.dtype(config.dtype))
     return KeyValue(zeros, zeros).by_head(beam)
-
-
-def enlarge(cache: Cache, steps: int, *, shared: int) -> Cache:
-    """Appends empty positions; the old arrays are freed one by one as the new ones are made.
-
-    Args:
-        cache: of some steps.
-        steps: that it is to hold.
-        shared: to a multiple of which static keys and memory are filled up with hidden ones.
-    """
-    rows, beam, old = cache.ancestry.shape
-    of_keys = keys_axis(beam)
-
-    def longer(array: Array, axis: int, length: int) -> Array:
-        if length == array.shape[axis]:
-            return array
-        padded = _pad(array, axis, length - array.shape[axis])
-        array.delete()
-        return padded
-
-    def of_layer(layer: LayerCache) -> LayerCache:
-        kept = layer.growing_kv
-        keys = longer(kept.keys, of_keys, steps * beam)
-        growing = KeyValue(keys, longer(kept.values, 2, steps * beam))
-        return LayerCache(filled_up(layer.static), filled_up(layer.memory), growing)
-
-    def filled_up(read: Readable | None) -> Readable | None:
-        if read is None:
-            return None
-        length = -(-read.values.shape[2] // shared) * shared
-        keys, values = longer(read.keys, of_keys, length), longer(read.values, 2, length)
-        return Readable(keys, values, _pad(read.mask, 2, length - read.mask.shape[2]))
-
-    ancestry = new_ancestry(rows, beam, steps).at[:, :, :old].set(cache.ancestry)
-    layers = tuple(map(of_layer, cache.layers))
-    return dataclasses.replace(cache, layers=layers, ancestry=ancestry)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _pad(array: Array, axis: int, more: int) -> Array:
-    return jnp.pad(array, [(0, more if each == axis else 0) for each in range(array.ndim)])

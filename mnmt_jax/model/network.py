@@ -250,7 +250,7 @@ class Network(nn.Module, Passing):
         Returns:
             float32 logits of the next token, and the cache after this step.
         """
-        role, positions = self.layout.generated, cache.index[None, None]
+        role, positions = self.layout.generated, cache.index.reshape(-1, 1)
         self.check_lengths({role: cache.ancestry.shape[2]})
         spans = {role: self._embed(self.plan.table_of(role), tokens, positions)}
         segment_ids = {role: jnp.ones_like(tokens[:, :1])}

@@ -99,7 +99,7 @@ class SearchDecode:
             logits, cache = tokens_to_logits(state)
             return logits.reshape(*tokens.shape, -1), cache
 
-        state = search.advance(step, search.start(step, cache, request), request, steps)
+        state = search.advance(step, search.start(step, cache, request), request)
         found = search.finish(state)
         return jnp.asarray(found.tokens)[:, ::-1], jnp.asarray(found.scores)[:, ::-1]
 

@@ -43,7 +43,7 @@ def _run(name, tables, request):
     cache = {"tables": jnp.asarray(tables), "history": history}
     one = step if request.contrast is None else _step
     state = search.start(one, cache, request)
-    return search.finish(search.advance(one, state, request, request.max_steps))
+    return search.finish(search.advance(one, state, request))
 
 
 def _tables(seed, rows, inputs=INPUTS, vocab=VOCAB, eos=0.0):

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding import generate as generate_module
-from mnmt_jax.decoding.generate import generate, growth_steps
+from mnmt_jax.decoding.generate import generate, together
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.search import EOS_ID, BeamSearch, Request
 from mnmt_jax.design.layouts import LAYOUTS
@@ -187,19 +186,21 @@ def test_rows_mates_and_empty_rows_change_no_bit(name):
     )
 
 
-def test_growing_the_cache_changes_nothing(monkeypatch):
+def test_room_for_fewer_steps_ends_some_alike_and_says_of_the_others():
     case, found = _case("register"), _found("register")
-    short, first = 7, 10
-    batch = case.static_batch()
-    assert (batch["source_segment_ids"][:, short:] == 0).all()
-    batch |= {key: a[:, :short] for key, a in batch.items() if key.startswith("source")}
-    assert len(growth_steps(LENGTHS["source"], MAX_STEPS)) == 1
-    monkeypatch.setattr(generate_module, "growth_steps", lambda *_: [first, MAX_STEPS])
-    search = BeamSearch(BEAM, reorder)
-    grown = generate(case.model, case.params, batch, _request(), search=search)
-    np.testing.assert_array_equal(found.tokens, grown.tokens)
-    np.testing.assert_allclose(found.scores, grown.scores, atol=SCORE_ATOL)
-    assert found.lengths.max() > first
+    room = int(np.median(found.lengths.max(axis=1)))
+    request = _request().replace(max_steps=room)
+    short, done = together(
+        case.params,
+        case.static_batch(),
+        request,
+        model=case.model,
+        search=BeamSearch(BEAM, reorder),
+    )
+    assert 0 < np.sum(done) < len(done)
+    for row in np.flatnonzero(done):
+        np.testing.assert_array_equal(short.tokens[row], found.tokens[row, :, :room])
+        np.testing.assert_allclose(short.scores[row], found.scores[row], atol=SCORE_ATOL)
 
 
 def _assert_same_row(one, row, other, other_row):

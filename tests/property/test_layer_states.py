@@ -25,7 +25,7 @@ from mnmt_jax.analysis.parallel import into_own
 from mnmt_jax.analysis.plane import Settings, on_plane, planes
 from mnmt_jax.analysis.probe_features import kept_features
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding.lines import System
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
+from mnmt_jax.decoding import turns
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local
@@ -15,6 +16,8 @@ from tests.unit.made_language_model import made_language_model, write_made_run
 from tests.unit.made_translator import LINES, assert_alike, made_translator
 
 GIVEN = {"source": "en", "target": ["fr", "de", "fr", "de", "fr", "de", "fr"]}
+MANY = [line[: 9 + 4 * (place % 5)] for place, line in enumerate(LINES * 3)]
+INTO = {"source": "en", "target": ["fr", "de", "en"] * 7}
 TRAINED_ON = Mesh(fsdp=3, tensor=5)  # devices that are not here
 
 
@@ -74,6 +77,28 @@ def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypat
     assert wi.sharding.shard_shape(wi.shape)[1] == wi.shape[1] // 2
     expected = Translator.load(run, mesh=None).translate_nbest(LINES, **GIVEN)
     assert_alike(split.translate_nbest(LINES, **GIVEN), expected)
+
+
+@pytest.mark.parametrize("mesh", [(), ("Mesh.fsdp=2", "Mesh.tensor=2")], ids=str)
+def test_sentences_take_turns_on_eight_devices(mesh, run):
+    """In one program, though a free row may be on another device than who waits for it."""
+    given = {
+        "bindings": (
+            *mesh,
+            "Decode.batch=16",
+            "Decode.max_length=16",
+            "Decode.max_length_per_source=1.0",
+        )
+    }
+    alone = Translator.load(run, mesh=None, **given).translate_nbest(MANY, **INTO)
+    together = Translator.load(run, **given)
+    before = turns._turn._cache_size()
+    found = together.translate_nbest(MANY, **INTO)
+    assert turns._turn._cache_size() - before == 1
+    assert len({translation.text for translation in alone}) > 10
+    hypotheses = [[h for each in all_ for h in each.hypotheses] for all_ in (found, alone)]
+    assert [h.tokens for h in hypotheses[0]] == [h.tokens for h in hypotheses[1]]
+    np.testing.assert_allclose(*([h.score for h in each] for each in hypotheses), atol=1e-5)
 
 
 def test_a_mesh_that_does_not_divide_the_devices_is_refused(run):

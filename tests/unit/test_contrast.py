@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding import generate as generate_module
+from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding import translator as translator_module
 from mnmt_jax.decoding.contrast import language_weights, other_texts
 from mnmt_jax.decoding.generate import describe_search
@@ -42,13 +42,12 @@ def _expected(translator, line, decode):
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
 def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatch):
-    """Where the tag stands in the source, is forced, or is the trigger; the longest cache grows."""
+    """Where the tag stands in the source, is forced, or is the trigger, and searched again."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
     )
     decode = translator.config.decode
-    grown = lambda _, steps: [steps - 1, steps]  # noqa: E731
-    monkeypatch.setattr(generate_module, "growth_steps", grown)
+    monkeypatch.setattr(lines_module, "first_steps", lambda _, steps: steps - 1)
     lines = list(translator.numbered(LINES[:3], **INTO_FRENCH))
     assert [len(line.others) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)

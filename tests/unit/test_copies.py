@@ -14,7 +14,9 @@ from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding.lines import Line, System, score_lines, translate_lines
+from mnmt_jax.decoding.lines import score_lines, translate_lines
+from mnmt_jax.decoding.readings import Line
+from mnmt_jax.decoding.system import System
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.paper import PROCEDURES, PaperScorer
 from mnmt_jax.interchange.fairseq import export_fairseq
@@ -172,14 +174,14 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(system, monke
     lines = [Line(number, *line) for number, line in enumerate(texts)]
     fed = []
 
-    def search(model, params, batch, request, *, search):
-        raise _Seen(batch)
+    def search(system, search, turns, rows):
+        raise _Seen(next(turns).batch)
 
     def score(params, batch, **settings):
         fed.append(batch)
         return np.zeros(len(lines))
 
-    monkeypatch.setattr(lines_module, "generate", search)
+    monkeypatch.setattr(lines_module, "search_in_turns", search)
     monkeypatch.setattr(lines_module, "score_batch", score)
     decode = Decode(batch=3, buckets=(40,), max_length=4)
     with pytest.raises(_Seen) as seen:
@@ -188,7 +190,7 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(system, monke
     encode = system.vocabulary.encode
     sources = [encode(text, source) for text, source, _ in texts]
     assert len(set(map(tuple, sources))) == 3
-    order = sorted(range(3), key=lambda row: (len(sources[row]), row))
+    order = sorted(range(3), key=lambda row: (-len(sources[row]), row))
     for batch, rows in ((seen.value.args[0], order), (fed[0], range(3))):
         for row, line in enumerate(rows):
             found = np.asarray(batch["source_tokens"])[row].tolist()

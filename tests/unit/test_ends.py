@@ -11,7 +11,9 @@ import pytest
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding.lines import Line, System, score_lines, translate_lines
+from mnmt_jax.decoding.lines import score_lines, translate_lines
+from mnmt_jax.decoding.readings import Line
+from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption

@@ -15,7 +15,8 @@ from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimize
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.taken import taken_tasks
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding.lines import Line, score_lines
+from mnmt_jax.decoding.lines import score_lines
+from mnmt_jax.decoding.readings import Line
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray

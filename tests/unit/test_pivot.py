@@ -52,13 +52,14 @@ def test_what_has_the_pivot_as_an_end_goes_directly():
 def test_what_is_done_changes_nothing(settings, monkeypatch):
     """Not even the rows of a batch, whatever lengths the texts in the pivot have."""
     shapes = set()
-    search = lines_module.search_batch
+    search = lines_module.search_in_turns
 
-    def watched(system, batch, request, how):
-        shapes.add(batch["source_tokens"].shape)
-        return search(system, batch, request, how)
+    def watched(system, how, turns, rows):
+        turns = list(turns)
+        shapes.update((rows, *turn.batch["source_tokens"].shape) for turn in turns)
+        return search(system, how, turns, rows)
 
-    monkeypatch.setattr(lines_module, "search_batch", watched)
+    monkeypatch.setattr(lines_module, "search_in_turns", watched)
     translator = made_translator(batch=16)
     decode = translator.decoding(**settings)
     texts = [*LINES, "two " * 30, "two", "two two"]

@@ -14,7 +14,8 @@ import pytest
 
 from mnmt_jax.commands.text_files import open_output
 from mnmt_jax.commands.unfinished import Unfinished
-from mnmt_jax.decoding.lines import Hypothesis, Line, Translation
+from mnmt_jax.decoding.lines import Hypothesis, Translation
+from mnmt_jax.decoding.readings import Line
 from mnmt_jax.distributed.shares import Share
 from mnmt_jax.errors import UserError
 from tests import fresh_process

@@ -8,9 +8,8 @@ import pytest
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding import generate as generate_module
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding.generate import growth_steps, length_limit
+from mnmt_jax.decoding.generate import first_steps, length_limit
 from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
@@ -101,23 +100,27 @@ def test_a_line_does_not_depend_on_the_others(search):
 def test_few_lines_are_few_rows(monkeypatch):
     """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
     seen = []
-    whole = lines_module.search_batch
+    whole = lines_module.search_in_turns
 
-    def watched(system, batch, request, search):
-        seen.append((batch["source_tokens"].shape[1], len(request.active)))
-        return whole(system, batch, request, search)
+    def watched(system, search, turns, rows):
+        turns = list(turns)
+        for turn in turns:
+            seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
+        return whole(system, search, turns, rows)
 
-    monkeypatch.setattr(lines_module, "search_batch", watched)
-    translator = made_translator(batch=6, buckets=(9, 40), beam_size=1, max_length=2)
-    for count in (1, 2, 4, 5, 7):
+    monkeypatch.setattr(lines_module, "search_in_turns", watched)
+    translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
+    for count in (1, 2, 4, 5, 8):
         translator.translate((LINES + LINES)[:count], source="en", target="de")
-    assert seen == [(9, 1), (9, 4), (9, 4), (9, 6), (9, 6), (9, 6)]
+    assert seen == [(9, 1, 1), (9, 4, 4), (9, 4, 4), (9, 8, 8), (9, 8, 8)]
     seen.clear()
     longer = " ".join(LINES)
-    lines = list(translator.numbered([longer, *LINES[:5], "", longer], source="en", target="de"))
-    found = translator.as_completed(lines, done=(0, 1, 2, 3))
-    assert {line.number for line, _ in found} == {4, 5, 6, 7}
-    assert seen == [(9, 6), (40, 4)]
+    lines = [longer, *LINES, *LINES[:2], "", longer]
+    numbered = list(translator.numbered(lines, source="en", target="de"))
+    found = translator.as_completed(numbered, done=range(6))
+    assert {line.number for line, _ in found} == {6, 7, 8, 9, 10, 11}
+    # Nine lines are more than there are rows: two enter at a time. What is done is counted.
+    assert seen == [(9, 2, 8), (9, 2, 8), (40, 4, 4)]
 
 
 def test_samples_follow_the_seed_and_the_line_number():
@@ -275,74 +278,9 @@ def test_scoring_refuses_before_it_computes(monkeypatch):
         made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
 
-def test_growing_gives_every_old_cache_back(monkeypatch):
-    """Keys and values are never held twice: the old arrays are freed or updated in place."""
-    handed_over, shorter = [], []
-    go_on, enlarge = generate_module._go_on, generate_module.enlarge
-
-    def watched_go_on(params, state, request, **static):
-        state_arrays = jax.tree.leaves(state)
-        found = go_on(params, state, request, **static)
-        handed_over.extend(array.is_deleted() for array in state_arrays)
-        return found
-
-    def watched_enlarge(cache, steps, *, shared):
-        old = [
-            array
-            for layer in cache.layers
-            for read in (layer.growing_kv, layer.static, layer.memory)
-            if read is not None
-            for array in (read.keys, read.values)
-        ]
-        found = enlarge(cache, steps, shared=shared)
-        shorter.extend(array.is_deleted() for array in old)
-        return found
-
-    monkeypatch.setattr(generate_module, "_go_on", watched_go_on)
-    monkeypatch.setattr(generate_module, "enlarge", watched_enlarge)
-    translator = made_translator(beam_size=1, max_length=40, buckets=(9,))
-    found = translator.translate_nbest(LINES[:2], source="en", target="de")
-    assert all(translation.hypotheses for translation in found)
-    # Of two layers, keys and values that grow and those of the static roles.
-    assert len(shorter) == 2 * 2 * 2 and all(shorter)
-    assert len(handed_over) > len(shorter) and all(handed_over)
-
-
-def test_limits_and_growth():
+def test_limits_and_room():
     assert length_limit(Decode(max_length=200), 5) == 200
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
-    lengths = [growth_steps(bucket, 201) for bucket in (16, 32, 64, 128, 256)]
-    assert lengths == [[32, 201], [56, 201], [104, 201], [201], [201]]
-    assert growth_steps(16, 48) == [48] and growth_steps(16, 49) == [32, 49]
-
-
-@pytest.mark.parametrize(
-    ("instruction", "layout"), [("register", "register"), ("3", "encoder_decoder")]
-)
-def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout, monkeypatch):
-    """However long its lines and translations are."""
-    programs = {name: set() for name in ("_begin", "_go_on")}
-
-    def watched(name):
-        function = getattr(generate_module, name)
-
-        def call(params, given, request, **static):
-            programs[name].add((_shapes(given), _shapes(request), static["until"]))
-            return function(params, given, request, **static)
-
-        return call
-
-    for name in programs:
-        monkeypatch.setattr(generate_module, name, watched(name))
-    translator = made_translator(
-        instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2
-    )
-    lines = ["two", LINES[2], " ".join(LINES[2:4])]
-    found = translator.translate_nbest(lines, source="en", target="de")
-    assert max(len(h.tokens) for each in found for h in each.hypotheses) > 14 + 7 + 8
-    assert [len(programs[name]) for name in programs] == [3, 1]
-
-
-def _shapes(tree):
-    return tuple(array.shape for array in jax.tree.leaves(tree))
+    assert [first_steps(bucket, 201) for bucket in (16, 32, 64, 128)] == [32, 56, 104, 201]
+    assert first_steps(16, 48) == 48 and first_steps(16, 49) == 32

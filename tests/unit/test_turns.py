@@ -1,0 +1,170 @@
+"""Sentences that take turns in the rows of a batch: who stood there before changes nothing."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding import turns as turns_module
+from mnmt_jax.decoding.generate import make_search
+from mnmt_jax.decoding.lines import hypotheses_of, translate_lines
+from mnmt_jax.decoding.readings import lay_out, read_lines
+from mnmt_jax.decoding.turns import Turn, search_in_turns
+from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
+
+INTO_FRENCH = {"source": "en", "target": "fr"}
+CONTRAST = {"source_contrast": 0.6, "language_contrast": 0.1, "contrast_languages": ("de", "fr")}
+ROOM = 20
+ENDS = {"max_length": 40, "max_length_per_source": 2.0}  # sentences end one after the other
+TEXTS = [line[: 4 + 5 * place] for place, line in enumerate(LINES)]
+KINDS = {
+    "beam": ("register", "register", {"beam_size": 3}),
+    "forced prefix": ("2", "prefix_trigger", {"beam_size": 2}),
+    "greedy": ("3", "encoder_decoder", {"beam_size": 1}),
+    "sample": ("1", "prefix", {"temperature": 1.0, "beam_size": 2}),
+    "contrast": ("register", "register", {"beam_size": 2, **CONTRAST}),
+}
+
+
+def _turn(lines, chunk, system, decode, readings, size=2):
+    """Lays some lines out as a turn, with room for all of their tokens."""
+    chosen = [(lines[i].number, readings[i]) for i in chunk]
+    laid_out = lay_out(
+        system, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
+    )
+    return Turn(chunk, *laid_out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_stood_in_a_row_before_changes_no_bit(kind):
+    instruction, layout, settings = KINDS[kind]
+    translator = made_translator(instruction, layout, **settings, **ENDS)
+    decode, system = translator.config.decode, translator.system
+    lines = list(translator.numbered(TEXTS * 2, **INTO_FRENCH))
+    readings = read_lines(system, dict(enumerate(lines)), decode)
+    search = make_search(decode)
+
+    def searched(order):
+        chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
+        turns = (_turn(lines, chunk, system, decode, readings) for chunk in chunks)
+        ended = search_in_turns(system, search, turns, 6)
+        return [(each.number, hypotheses_of(system, each.found, each.row)) for each in ended]
+
+    straight = searched(list(range(14)))
+    assert sorted(number for number, _ in straight) == list(range(14))
+    assert [number for number, _ in straight] != list(range(14))  # who ends first leaves first
+    expected = dict(straight)
+    if kind not in ("sample", "contrast"):  # which draw by the line's number
+        assert all(expected[i] == expected[i + 7] for i in range(7))
+    assert len({found[0].text for found in expected.values()}) > 3
+    for order in (range(13, -1, -1), [5, 9, 1, 12, 6, 0, 7], [3]):
+        assert dict(searched(list(order))) == {i: expected[i] for i in order}
+    together = _turn(lines, list(range(14)), system, decode, readings, size=14)
+    whole = search_in_turns(system, search, [together], 14)
+    for each in whole:
+        alone = hypotheses_of(system, each.found, each.row)
+        assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]
+        scores = ([h.score for h in found] for found in (alone, expected[each.number]))
+        np.testing.assert_allclose(*scores, rtol=1e-4)
+
+
+def test_what_is_left_in_a_row_is_of_no_account(monkeypatch):
+    """It is written anew: where a mask hides keys their weight is 0, and 0 times NaN is NaN."""
+    translator = made_translator(beam_size=2, batch=8, **ENDS)
+    expected = translator.translate_nbest(TEXTS * 2, **INTO_FRENCH)
+    whole, poisoned = turns_module._turn, []
+
+    def watched(*given, **static):
+        ((state, request), found, ended, done) = whole(*given, **static)
+
+        def spoilt(array):
+            rows = np.asarray(ended).reshape(-1, *[1] * (array.ndim - 1))
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                return array
+            poisoned.append(rows.sum())
+            return jnp.where(rows, jnp.nan, array)
+
+        cache = jax.tree.map(spoilt, state.cache)
+        return (dataclasses.replace(state, cache=cache), request), found, ended, done
+
+    monkeypatch.setattr(turns_module, "_turn", watched)
+    assert translator.translate_nbest(TEXTS * 2, **INTO_FRENCH) == expected
+    assert len(poisoned) > 7 and max(poisoned[:-8]) > 0
+
+
+def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
+    """What a turn leaves is the next one's to write in: it is never held twice."""
+    handed_over, standing = [], []
+    whole = turns_module._turn
+
+    def watched(params, batch, request, seated, places, enough, **static):
+        found = whole(params, batch, request, seated, places, enough, **static)
+        handed_over.extend(array.is_deleted() for array in jax.tree.leaves(seated))
+        standing.append((int(enough), int(np.sum(~np.asarray(found[2])))))
+        return found
+
+    monkeypatch.setattr(turns_module, "_turn", watched)
+    translator = made_translator(beam_size=1, batch=8, **ENDS)
+    translator.translate(TEXTS[:4] * 6, **INTO_FRENCH)
+    assert all(handed_over)
+    assert [enough for enough, _ in standing] == [2] * 11 + [8]
+    held = [rows for _, rows in standing]
+    assert max(held) <= 6 and held[-1] == 0 and sum(held[3:-1]) > 0
+
+
+@pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])
+def test_what_has_no_room_is_searched_again(settings, monkeypatch):
+    translator = made_translator(batch=4, **settings, **ENDS)
+    lines = [*TEXTS, LINES[0] + " " + LINES[1]]
+    expected = translator.translate_nbest(lines, **INTO_FRENCH)
+    steps = []
+
+    def narrow(_, most):
+        steps.append(most)
+        return ROOM
+
+    monkeypatch.setattr(lines_module, "first_steps", narrow)
+    assert_alike(translator.translate_nbest(lines, **INTO_FRENCH), expected)
+    lengths = [len(each.hypotheses[0].tokens) for each in expected]
+    assert min(lengths) <= ROOM < max(lengths) and len(set(steps)) == 2
+    numbered = list(translator.numbered(lines, **INTO_FRENCH))
+    again = dict(translate_lines(translator.system, numbered, translator.config.decode))
+    rest = translate_lines(translator.system, numbered, translator.config.decode, {0, 2, 3, 7})
+    assert dict(rest) == {i: again[i] for i in (1, 4, 5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("instruction", "layout"), [("register", "register"), ("3", "encoder_decoder")]
+)
+def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout, monkeypatch):
+    """However long its lines and translations are."""
+    programs = set()
+
+    def watched(name):
+        function = getattr(turns_module, name)
+
+        def call(params, given, request, *others, **static):
+            programs.add((name, _shapes(given), _shapes(request), request.max_steps))
+            return function(params, given, request, *others, **static)
+
+        monkeypatch.setattr(turns_module, name, call)
+        return function
+
+    compiled = [watched(name) for name in ("_turn", "together")]
+    before = sum(function._cache_size() for function in compiled)
+    translator = made_translator(
+        instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2
+    )
+    some = ["two", LINES[2], " ".join(LINES[2:4])]
+    found = translator.translate_nbest(some * 3, source="en", target="de")
+    assert max(len(h.tokens) for each in found for h in each.hypotheses) > 14 + 7 + 8
+    assert len(programs) == sum(function._cache_size() for function in compiled) - before == 4
+    translator.translate_nbest(some * 5, source="en", target="de")
+    assert len(programs) == sum(function._cache_size() for function in compiled) - before == 4
+
+
+def _shapes(tree):
+    return tuple(array.shape for array in jax.tree.leaves(tree))
