@@ -2,10 +2,12 @@
 
     python benchmarks/decoding.py --layout register --embed 128 --layers 4 --vocab 6000
 
-Every sentence generates exactly `--steps` tokens (a random model would not stop by itself; eos is
-made unlikely), so the figures do not depend on what the model says. Prints JSON: per search,
-sentences per second, milliseconds per step and seconds of compilation; and the same with a cache of
-`--max_length` positions from the start (`whole`), which is what growing it on demand saves.
+Every sentence generates exactly as many tokens as it is told to (a random model would not stop by
+itself; eos is made unlikely), so the figures do not depend on what the model says. Prints JSON: per
+search, sentences per second, milliseconds per step and seconds of compilation of a batch whose
+sentences all take `--steps`, with room for as many (`fitting`) and for `--max_length` (`whole`);
+and sentences per second of `--batches` batches whose sentences take between a quarter of `--steps`
+and all of them, ending together (`together`) or leaving their rows to others (`turns`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,10 +24,11 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.decoding.generate import generate, make_search
-from mnmt_jax.decoding.search import EOS_ID, Request, beam_search, greedy
+from mnmt_jax.decoding.search import EOS_ID, Request
+from mnmt_jax.decoding.system import System
+from mnmt_jax.decoding.turns import Turn, search_in_turns
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
-from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import Network, build_model
 
 
@@ -41,6 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--max_length", type=int, default=200)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 5])
+    parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0, help="per measurement")
     flags = parser.parse_args()
     stages = len(LAYOUTS[flags.layout].stages)
@@ -52,44 +56,59 @@ def main() -> None:
         heads=max(1, flags.embed // 32),
     )
     model = build_model(config, flags.vocab)
-    batch = _batch(model, flags)
-    params = jax.jit(model.init)(jax.random.key(0), batch | _span("target", flags))["params"]
+    given = _batch(model, flags, 1) | _span("target", flags, 1)
+    params = jax.jit(model.init)(jax.random.key(0), given)["params"]
     params["embedding"] = params["embedding"].at[EOS_ID].set(0.0)
-    figures = {
-        f"beam {beam}": {
-            "growing": _measure(
-                functools.partial(_growing, model, params, batch, flags, beam), flags
-            ),
-            "whole": _measure(functools.partial(_whole, model, params, batch, flags, beam), flags),
-        }
-        for beam in flags.beams
-    }
+    figures = {f"beam {beam}": _figures(model, params, flags, beam) for beam in flags.beams}
     print(json.dumps({"device": str(jax.devices()[0]), **vars(flags), **figures}, indent=2))
 
 
-def _growing(model: Network, params: Any, batch: dict, flags: argparse.Namespace, beam: int) -> Any:
+def _figures(model: Network, params: Any, flags: argparse.Namespace, beam: int) -> dict[str, Any]:
     search = make_search(Decode(beam_size=beam))
-    return generate(model, params, batch, _request(flags), search=search)
+    batch, lengths = _batch(model, flags, flags.batch), np.full(flags.batch, flags.steps)
+
+    def of_room(steps: int) -> dict[str, float]:
+        request = _request(lengths, steps)
+        run = functools.partial(generate, model, params, batch, request, search=search)
+        best, compiling = _measure(run, flags)
+        return {
+            "sentences_per_second": round(flags.batch / best, 1),
+            "ms_per_step": round(1000 * best / flags.steps, 2),
+            "compile_seconds": round(compiling, 1),
+        }
+
+    unused: Any = None  # the batches are laid out here
+    system = System(model, params, unused, unused)
+    sentences = flags.batch * flags.batches
+    drawn = np.random.default_rng(0).integers(flags.steps // 4, flags.steps + 1, sentences)
+
+    def turns(size: int) -> Iterator[Turn]:
+        given = _batch(model, flags, size)
+        for first in range(0, sentences, size):
+            request = _request(drawn[first : first + size], flags.steps)
+            yield Turn(range(first, first + size), given, request)
+
+    def in_turns(size: int) -> dict[str, float]:
+        run = lambda: list(search_in_turns(system, search, turns(size), flags.batch))  # noqa: E731
+        best, compiling = _measure(run, flags)
+        return {
+            "sentences_per_second": round(sentences / best, 1),
+            "compile_seconds": round(compiling, 1),
+        }
+
+    return {
+        "fitting": of_room(flags.steps),
+        "whole": of_room(flags.max_length + 1),
+        "together": in_turns(flags.batch),
+        "turns": in_turns(flags.batch // 4),
+    }
 
 
-def _whole(model: Network, params: Any, batch: dict, flags: argparse.Namespace, beam: int) -> Any:
-    return jax.block_until_ready(_whole_jitted(params, batch, _request(flags), model, beam))
+def _measure(call: Callable[[], Any], flags: argparse.Namespace) -> tuple[float, float]:
+    """Returns seconds of the fastest of several calls, and how much longer the first one took.
 
-
-@functools.partial(jax.jit, static_argnames=("model", "beam"))
-def _whole_jitted(params: Any, batch: dict, request: Request, model: Network, beam: int) -> Any:
-    variables = {"params": params}
-    cache = model.apply(
-        variables, batch, beam=beam, max_steps=request.cache_steps(), method="prefill"
-    )
-    step = functools.partial(model.apply, variables, method="step")
-    if beam == 1:
-        return greedy(step, cache, request=request)
-    return beam_search(step, cache, request=request, reorder=reorder, beam=beam)
-
-
-def _measure(call: Callable[[], Any], flags: argparse.Namespace) -> dict[str, float]:
-    """Times the fastest of several calls: other work on the machine only ever adds."""
+    Other work on the machine only ever adds.
+    """
     start = time.perf_counter()
     call()
     first = time.perf_counter() - start
@@ -98,32 +117,28 @@ def _measure(call: Callable[[], Any], flags: argparse.Namespace) -> dict[str, fl
         before = time.perf_counter()
         call()
         best = min(best, time.perf_counter() - before)
-    return {
-        "sentences_per_second": round(flags.batch / best, 1),
-        "ms_per_step": round(1000 * best / flags.steps, 2),
-        "compile_seconds": round(first - best, 1),
-    }
+    return best, first - best
 
 
-def _request(flags: argparse.Namespace) -> Request:
-    rows = flags.batch
+def _request(lengths: np.ndarray, steps: int) -> Request:
+    rows = len(lengths)
     return Request(
         prefix=np.full((rows, 1), EOS_ID, np.int32),
-        max_length=np.full(rows, flags.steps - 1, np.int32),
+        max_length=(lengths - 1).astype(np.int32),
         active=np.ones(rows, bool),
-        max_steps=flags.max_length + 1,
+        max_steps=steps,
     )
 
 
-def _batch(model: Network, flags: argparse.Namespace) -> dict[str, np.ndarray]:
+def _batch(model: Network, flags: argparse.Namespace, rows: int) -> dict[str, np.ndarray]:
     batch: dict[str, np.ndarray] = {}
     for role in model.layout.static_roles():
-        batch |= _span(role, flags)
+        batch |= _span(role, flags, rows)
     return batch
 
 
-def _span(role: str, flags: argparse.Namespace) -> dict[str, np.ndarray]:
-    shape = (flags.batch, 1 if role == "trigger" else flags.source_length)
+def _span(role: str, flags: argparse.Namespace, rows: int) -> dict[str, np.ndarray]:
+    shape = (rows, 1 if role == "trigger" else flags.source_length)
     tokens = np.random.default_rng(0).integers(3, flags.vocab, shape)
     return {
         f"{role}_tokens": tokens.astype(np.int32),

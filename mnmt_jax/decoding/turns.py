@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -135,7 +135,7 @@ class _Rows:
         with self._system.placed(turn.batch) as batch:
             given = self._system.params, batch, turn.request
             if self._seated is None:
-                self._seated = _empty(functools.partial(_read, *given, **static), rows, size)
+                self._seated = _empty(*given, rows=rows, **static)
             enough = np.int32(rows if last else size)
             self._seated, *result = _turn(*given, self._seated, places, enough, **static)
             found, has_ended, done = jax.tree.map(np.asarray, result)
@@ -181,8 +181,8 @@ def _turn(
     seat = functools.partial(_seat, places=places)
     state, request = jax.tree.map(_split, jax.tree.map(seat, seated, new))
     state = search.advance(step_of(model, params, request), state, request, enough)
-    seated = jax.tree.map(_split, (state, request))
-    return seated, search.finish(state), ended(search, state, request), search.done(state)
+    ends = ended(search, state, request), search.done(state)
+    return (state, request), search.finish(state), *ends
 
 
 def _seat(old: Array, new: Array, places: Int[Array, " turn"]) -> Array:
@@ -193,35 +193,29 @@ def _seat(old: Array, new: Array, places: Int[Array, " turn"]) -> Array:
     return by_row.at[places].set(new, mode="drop").reshape(old.shape)
 
 
-def _empty(read: Callable[[], Any], rows: int, size: int) -> Any:
-    """Returns the state of rows that nobody stands in yet.
+@functools.partial(jax.jit, static_argnames=("model", "search", "rows"))
+def _empty(
+    params: Any,
+    batch: dict[str, Array],
+    request: Request,
+    *,
+    model: Network,
+    search: Search,
+    rows: int,
+) -> Any:
+    """Returns the state of rows that nobody stands in yet; of a turn only shapes are read."""
+    size = request.active.shape[0]
 
-    Args:
-        read: makes a turn's; it is traced, not run.
-        rows: of the batch.
-        size: rows of a turn.
-    """
-    made: list[Any] = []
-
-    def leaves() -> list[Array]:
-        found, structure = jax.tree.flatten(read())
-        made.append(structure)
-        return found
-
-    def zeros(leaf: jax.ShapeDtypeStruct) -> Array:
-        shape = (leaf.shape[0] // size * rows, *leaf.shape[1:])
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    def zeros(array: Array) -> Array:
+        shape = (array.shape[0] // size * rows, *array.shape[1:])
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.random.split(jax.random.key(0), shape)
-        return jnp.zeros(shape, leaf.dtype)
+        return jnp.zeros(shape, array.dtype)
 
-    @jax.jit
-    def make() -> Any:
-        state, request = jax.tree.unflatten(made[0], [zeros(leaf) for leaf in shapes])
-        state = dataclasses.replace(state, done=jnp.ones_like(state.done))
-        return jax.tree.map(_split, (state, request))
-
-    shapes = jax.eval_shape(leaves)
-    return make()
+    turn = _read(params, batch, request, model=model, search=search)
+    state, request = jax.tree.map(zeros, turn)
+    state = dataclasses.replace(state, done=jnp.ones_like(state.done))
+    return jax.tree.map(_split, (state, request))
 
 
 def _split(array: Array) -> Array:

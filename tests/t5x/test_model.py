@@ -284,8 +284,9 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
     assert ids.shape == (len(LINES), 1)
     assert (seen["steps"], seen["cache_offset"], seen["eos_id"]) == (13, 0, 1)
     for layer in seen["cache"].layers:
-        keys, values, _ = layer.static
-        assert keys.shape == values.shape == (len(LINES), 2, 17, 8)
+        static = layer.static
+        assert static.keys.shape == (len(LINES), 2, 8, 17)  # of several hypotheses: head_dim, k
+        assert static.values.shape == (len(LINES), 2, 17, 8)
         assert layer.growing_kv.values.shape == (len(LINES), 2, 3 * 14, 8)
 
 
