@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrast import SPARED, Contrast, contrast_scores
+from mnmt_jax.distributed.sharding import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
@@ -270,10 +271,10 @@ def _ranked(
     """
     batch, beam, vocab = values.shape
     each = min(2 * beam, vocab)
-    values, tokens = jax.lax.top_k(values.reshape(batch * beam, vocab), each)
-    log_probs = values.reshape(batch, beam, each) - normalizer[:, :, None]
+    values, tokens = top_of_rows(values, each)
+    log_probs = values - normalizer[:, :, None]
     totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * each)
-    scores, flat = jax.lax.top_k(totals, 2 * beam)
+    scores, flat = top_of_rows(totals, 2 * beam)
     return scores, flat // each, _pick(tokens.reshape(batch, beam * each), flat)
 
 
@@ -476,7 +477,7 @@ class Sample(_Chains):
         logits = logits / self.temperature
         tokens = None
         if self.top_k or self.top_p < 1.0:
-            logits, tokens = jax.lax.top_k(logits, min(self.top_k or vocab, vocab))
+            logits, tokens = top_of_rows(logits, min(self.top_k or vocab, vocab))
             mass = jax.nn.softmax(logits, axis=-1)
             before = jnp.cumsum(mass, axis=-1) - mass
             first = jnp.arange(logits.shape[-1])[None, None] == 0

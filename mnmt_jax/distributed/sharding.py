@@ -308,6 +308,27 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     return call
 
 
+def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:
+    """Returns what `jax.lax.top_k` does, each device of its own rows.
+
+    Left to itself the compiler collects all rows on every device: in a search the logits of the
+    whole batch in every step.
+
+    Args:
+        values: [rows, ...].
+        count: how many to return.
+    """
+
+    def local(_: Any, rows: Array) -> tuple[Array, ...]:
+        # As a matrix, of which alone XLA's fast implementation on CPU is.
+        found = jax.lax.top_k(rows.reshape(-1, rows.shape[-1]), count)
+        return tuple(each.reshape(*rows.shape[:-1], count) for each in found)
+
+    if row_shards(values) == 1:
+        return local((), values)
+    return _per_device(local, PartitionSpec(), (values,), PartitionSpec(RULES["batch"]))((), values)
+
+
 def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]) -> Array:
     """Applies a function to the rows of each device, each of which takes one of some slots.
 

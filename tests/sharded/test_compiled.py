@@ -7,10 +7,13 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost.collectives import collectives
+from mnmt_jax.decoding.generate import together
+from mnmt_jax.decoding.search import BeamSearch, Greedy, Request, Sample, sentence_rngs
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
     compile_on,
@@ -19,6 +22,7 @@ from mnmt_jax.distributed.sharding import (
     split_rows,
     whole_width,
 )
+from mnmt_jax.model.key_values import reorder
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import abstract_state, make_init, shardings_of
 from mnmt_jax.training.train import train_step
@@ -144,6 +148,26 @@ def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
     program = lower(mesh, learner.model.apply, {"params": like.params}, shapes)
     assert not shapes_of_whole_batch(program)
     assert not kinds_of(program, Mesh())
+
+
+@pytest.mark.parametrize("search", [BeamSearch(3, reorder), Sample(2, top_k=5), Greedy()], ids=str)
+def test_a_search_of_data_parallel_asks_only_whether_all_have_ended(search, tmp_path):
+    """The best of a vocabulary are chosen where the rows are."""
+    mesh = make_mesh(Mesh())
+    learner = make_learner(tmp_path, mesh, "register")
+    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    like = abstract_state(make_init(learner, shapes, 3), mesh)
+    static = {name: shape for name, shape in shapes.items() if not name.startswith("target")}
+    asked = jnp.ones((ROWS, 1), jnp.int32), jnp.full(ROWS, 4), jnp.ones(ROWS, bool)
+    asked = jax.device_put((*asked, sentence_rngs(0, jnp.arange(ROWS))), batch_sharding(mesh))
+
+    def call(params, batch, prefix, limits, active, rngs):
+        request = Request(prefix, max_length=limits, active=active, rngs=rngs, max_steps=5)
+        return together(params, batch, request, model=learner.model, search=search)
+
+    program = lower(mesh, call, like.params, static, *asked)
+    assert "while(" in program and not shapes_of_whole_batch(program)
+    assert kinds_of(program, Mesh()) == {"all-reduce"}
 
 
 def test_constraints_are_the_identity_without_a_mesh():

@@ -8,7 +8,7 @@ from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding import translator as translator_module
 from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.errors import UserError
-from tests.unit.made_translator import LINES, assert_alike, made_translator
+from tests.unit.made_translator import LINES, made_translator
 
 TEXTS = ["", *LINES, " \t", "two " * 30]
 CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("source",)}
