@@ -245,6 +245,8 @@ class Decode(Checked):
         language_contrast: weight of the probabilities given each of `contrast_languages` as the
             language wanted, which are subtracted too (published with 0.1); 0 is off.
         contrast_languages: codes of languages, and `source` for that of the line.
+        weights: what a model that is loaded computes with (`mnmt_jax.decoding.weights`): as they
+            are `stored`, or rounded to `bfloat16` or `int8`.
     """
 
     beam_size: Count = 5
@@ -260,6 +262,7 @@ class Decode(Checked):
     source_contrast: Weight = 0.0
     language_contrast: Weight = 0.0
     contrast_languages: tuple[str, ...] = ("en", "source")
+    weights: Literal["stored", "bfloat16", "int8"] = "stored"
 
     def __post_init__(self) -> None:
         """Checks every field, that there is a bucket, and that contrasts leave something."""
