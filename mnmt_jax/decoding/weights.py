@@ -28,7 +28,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import parameter_axes
-from mnmt_jax.model.kernels import Bfloat16, Int8, to_int8
+from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, to_int8
 
 STORED = "stored"
 _KERNEL, _BIAS = "kernel", "bias"
@@ -61,6 +61,16 @@ def with_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
         if inputs:
             flat[name] = jax.block_until_ready(_ROUND[weights](array, inputs))
     return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def are_rounded(params: Any) -> bool:
+    """Returns whether `with_weights` rounded parameters."""
+    leaves = jax.tree.leaves(params, is_leaf=_is_rounded)
+    return any(map(_is_rounded, leaves))
+
+
+def _is_rounded(leaf: Any) -> bool:
+    return isinstance(leaf, FEWER_BITS)
 
 
 def _inputs(name: str, array: Array, flat: Mapping[str, Array]) -> tuple[int, ...]:
