@@ -55,8 +55,8 @@ LARGE = (
     "Decode.buckets=(32,)",
     "Decode.batch=32",
 )
-ENGINES = ("ours", "ours bfloat16", "ours int8", "transformers")
-ENGINES += ("ctranslate2 float32", "ctranslate2 int8")
+OURS = ("ours", "ours bfloat16", "ours int8")
+ENGINES = (*OURS, "transformers", "ctranslate2 float32", "ctranslate2 int8")
 EXPORTS = {"transformers": ("huggingface", "hf"), "ctranslate2": ("ctranslate2", "ct2")}
 
 

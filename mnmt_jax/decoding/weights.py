@@ -6,12 +6,13 @@ languages stay as they are, and so do products of attention, which has no weight
 a product are rounded; see `mnmt_jax.model.kernels`.
 
 `int8` is symmetric, with a scale for each feature of a kernel and each row of a table: the largest
-number of which becomes 127. With `bfloat16` everything else is computed as with
-`Model.dtype="bfloat16"`: norms, the softmax of attention and logits in float32.
+number of which becomes 127. With `bfloat16` an accelerator computes everything else as with
+`Model.dtype="bfloat16"`: norms, the softmax of attention and logits in float32. A CPU is fast in
+bfloat16 only in products that are summed in float32, so there states stay as `Model.dtype` says.
 
 Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
-Integer-Arithmetic-Only Inference", section 2.3 with zero-point 0; scales of states as they come,
-as in Bhandare et al. 2019 only without calibration.
+Integer-Arithmetic-Only Inference", section 2, with zero-point 0 and a scale for each feature;
+states are rounded as they come, without calibration.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.distributed.sharding import parameter_axes
+from mnmt_jax.distributed.sharding import parameter_axes, platform
 from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, to_int8
 
 STORED = "stored"
@@ -41,7 +42,8 @@ def model_for(config: Model, weights: str) -> Model:
         config: of the run.
         weights: value of `Decode.weights`.
     """
-    return dataclasses.replace(config, dtype=weights) if weights == "bfloat16" else config
+    narrow = weights == "bfloat16" and platform() != "cpu"
+    return dataclasses.replace(config, dtype="bfloat16") if narrow else config
 
 
 def with_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
@@ -92,7 +94,9 @@ def _to_int8(array: Array, inputs: tuple[int, ...]) -> Int8:
         spec = (*sharding.spec, *[None] * (array.ndim - len(sharding.spec)))
         features = [part for axis, part in enumerate(spec) if axis not in inputs]
         found = sharding, NamedSharding(sharding.mesh, PartitionSpec(*features))
-    return Int8(*jax.jit(_rounded, static_argnums=1, out_shardings=found)(array, inputs), inputs)
+    rounded = jax.jit(_rounded, static_argnums=1, out_shardings=found)
+    values, scale = rounded(array, inputs)
+    return Int8(values, scale, inputs)
 
 
 def _rounded(array: Array, inputs: tuple[int, ...]) -> tuple[Array, Array]:

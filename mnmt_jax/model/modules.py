@@ -108,7 +108,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
         return mapped + jnp.tensordot(narrow, b.astype(mapped.dtype), axes=1)
 
     def _mapped(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
-        kernel = self.get_variable("params", "kernel")
+        kernel: Any = self.get_variable("params", "kernel")
         if isinstance(kernel, FEWER_BITS):
             return affine(states, kernel, self.get_variable("params", "bias"), self.dtype)
         return super().__call__(states)

@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.analysis.forced import in_float32
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.decoding.weights import model_for
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, affine, look_up, project, to_int8
@@ -140,6 +141,21 @@ def test_a_model_of_fewer_bits_is_near(layout, weights):
         for each in (_with(stored, weights), stored)
     )
     assert 1e-4 < _off(found, expected) < NEAR[weights]
+
+
+def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
+    model = made_translator().config.model
+    for name, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
+        monkeypatch.setattr("mnmt_jax.decoding.weights.platform", lambda name=name: name)
+        assert model_for(model, "bfloat16") == dataclasses.replace(model, dtype=dtype)
+        assert model_for(model, "int8") == model_for(model, "stored") == model
+    off = _off(
+        *(
+            forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
+            for each in (_with(made_translator(), "bfloat16"), made_translator())
+        )
+    )
+    assert 1e-4 < off < NEAR["bfloat16"]
 
 
 @pytest.mark.parametrize("weights", FEWER)
