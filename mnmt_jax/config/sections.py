@@ -189,7 +189,6 @@ class Train(Checked):
             their step; 0 keeps none.
         best_by: the tasks whose mean loss that is: those trained on, or all that have validation
             text, which chooses by directions that count as zero-shot.
-        loss_chunk: tokens whose logits exist at one time, per shard of the batch.
         methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
             changes the model stands in `Model.methods`.
     """
@@ -202,7 +201,6 @@ class Train(Checked):
     keep_last: Count = 5
     keep_best: Amount = 1
     best_by: Literal["supervised", "all"] = "supervised"
-    loss_chunk: Count = 4096
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
