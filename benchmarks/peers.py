@@ -1,13 +1,15 @@
 """Compares decoding on a CPU core with that of Hugging Face and CTranslate2, of the same weights.
 
-    bash benchmarks/peers.sh DIR [--models trained,random] [--rounds 3] [--lines 64]
+    bash benchmarks/peers.sh DIR [--models trained,random] [--engines ours,...] [--rounds 3]
+        [--lines 64]
 
 Two encoder-decoders: `trained` has the quickstart's size and learns its phrases here; `random` has
 12 and 12 layers of 512 with weights as drawn, and takes `--steps` steps for each line. Both are
 exported, and an engine is a process of its own on one core, with one thread. All have the same
 tokens and take turns; compilation and loading are not counted. Prints Markdown: processor seconds
 (the least of all rounds), each engine's as a multiple of ours, the most memory that its process
-took, and the share of lines that it translates as we do.
+took, and the share of lines that it translates as the first does, which is ours in float32.
+`--engines="ours,ours bfloat16,ours int8"` needs nobody else's package.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,9 @@ LARGE = (
     "Decode.buckets=(32,)",
     "Decode.batch=32",
 )
-ENGINES = ("ours", "transformers", "ctranslate2 float32", "ctranslate2 int8")
+OURS = ("ours", "ours bfloat16", "ours int8")
+ENGINES = (*OURS, "transformers", "ctranslate2 float32", "ctranslate2 int8")
+EXPORTS = {"transformers": ("huggingface", "hf"), "ctranslate2": ("ctranslate2", "ct2")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,7 @@ def main() -> None:
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--models", default="trained,random")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="the first is compared with")
     parser.add_argument("--updates", type=int, default=2000, help="of the trained model")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=64)
@@ -83,19 +89,21 @@ def main() -> None:
     flags = parser.parse_args()
     vocabulary = train_vocabulary(flags.folder / "vocabulary", TASK, "--vocab_size=1500")
     rows = []
+    engines = flags.engines.split(",")
     for name in flags.models.split(","):
         trains = name == "trained"
         subject = Subject(flags.folder / name, 1 if trains else 20, flags.updates * trains)
-        prepare(subject, vocabulary, flags.lines)
+        prepare(subject, vocabulary, flags.lines, engines)
         for beam in (1, 5):
             asked = {"beam": beam, "steps": 40 if trains else flags.steps, "exactly": not trains}
-            rows += [[name, *row] for row in turns(subject, asked, flags.rounds, flags.core)]
+            found = turns(subject, engines, asked, flags.rounds, flags.core)
+            rows += [[name, *row] for row in found]
     titles = ["model", "beam", "engine", "seconds", "of ours", "memory, GiB", "as ours"]
     print(markdown_table(titles, rows))
 
 
-def prepare(subject: Subject, vocabulary: Path, lines: int) -> None:
-    """Makes a model, its exports and what it is to translate, where they are not there."""
+def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[str]) -> None:
+    """Makes a model, engines' exports and what it is to translate, where they are not there."""
     run = subject.folder / "run"
     if subject.updates:
         cache = make_cache(subject.folder.parent / "cache", TASK, vocabulary)
@@ -108,7 +116,8 @@ def prepare(subject: Subject, vocabulary: Path, lines: int) -> None:
         )
     elif not run.is_dir():
         draw(run, load_config(FILES, [*ALIKE, *LARGE]), Vocabulary.load(vocabulary))
-    for kind, name in (("huggingface", "hf"), ("ctranslate2", "ct2")):
+    packages = {engine.partition(" ")[0] for engine in engines}
+    for kind, name in (EXPORTS[package] for package in EXPORTS if package in packages):
         if not (subject.folder / name).is_dir():
             export_checkpoint(kind, run, subject.folder / name)
     given = inputs(Vocabulary.load(vocabulary), lines, subject.words)
@@ -157,21 +166,23 @@ def inputs(vocabulary: Vocabulary, lines: int, words: int) -> dict[str, Any]:
     }
 
 
-def turns(subject: Subject, asked: dict[str, Any], rounds: int, core: int) -> list[list[str]]:
-    """Lets all engines translate by turns; returns a row of the table for each."""
-    workers = {name: Worker(name, subject.folder, core) for name in ENGINES}
-    told: dict[str, list[dict[str, Any]]] = {name: [] for name in ENGINES}
-    for _, name in itertools.product(range(rounds + 1), ENGINES):
+def turns(
+    subject: Subject, engines: Sequence[str], asked: dict[str, Any], rounds: int, core: int
+) -> list[list[str]]:
+    """Lets engines translate by turns; returns a row of the table for each."""
+    workers = {name: Worker(name, subject.folder, core) for name in engines}
+    told: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+    for _, name in itertools.product(range(rounds + 1), engines):
         told[name].append(workers[name].ask(asked))
     for worker in workers.values():
         worker.end()
-    least = {name: min(each["seconds"] for each in told[name][1:]) for name in ENGINES}
-    ours = told["ours"][-1]["found"]
+    least = {name: min(each["seconds"] for each in told[name][1:]) for name in engines}
+    ours = told[engines[0]][-1]["found"]
     rows = []
-    for name in ENGINES:
+    for name in engines:
         last = told[name][-1]
         alike = sum(map(list.__eq__, ours, last["found"])) / len(ours)
-        times = f"{least[name] / least['ours']:.2f}"
+        times = f"{least[name] / least[engines[0]]:.2f}"
         row = [str(asked["beam"]), name, f"{least[name]:.2f}", times]
         rows.append([*row, f"{last['memory'] / 2**20:.2f}", f"{alike:.0%}"])
     return rows

@@ -45,11 +45,11 @@ def peak_kib() -> int:
 
 def ours(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:
     """Returns our translator, which cuts its text itself."""
-    del precision
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.interchange.token_table import rows_of_vocabulary
 
-    translator = Translator.load(folder / "run")
+    weights = [f"Decode.weights='{precision}'"] if precision else []
+    translator = Translator.load(folder / "run", bindings=weights)
     rows = rows_of_vocabulary(translator.vocabulary, tags_last=False)
     source, target = given["languages"]
 

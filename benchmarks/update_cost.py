@@ -67,6 +67,7 @@ def prepare(config: Config, flags: argparse.Namespace) -> tuple[Callable[[], Any
     """Returns the next update on a batch that stays, and its FLOPs."""
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     learner = Learner.from_config(config, flags.vocab_size, mesh)
+    learner = dataclasses.replace(learner, chunk=flags.rows * config.data.target_length)
     batch = _batch(learner, config, flags)
     init = make_init(learner, {name: array[0] for name, array in batch.items()}, 0)
     state, placed = create_state(init, mesh), place_batch(batch, mesh, leading=1)
@@ -95,8 +96,7 @@ def _sized(config: Config, flags: argparse.Namespace) -> Config:
         max_segments=flags.pairs,
         instruction="3",
     )
-    train = dataclasses.replace(config.train, loss_chunk=flags.rows * length)
-    return dataclasses.replace(config, data=data, train=train)
+    return dataclasses.replace(config, data=data)
 
 
 def _batch(learner: Learner, config: Config, flags: argparse.Namespace) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from mnmt_jax.data.converter import TASK, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.decoding.system import System
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.decoding.weights import are_rounded
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
 from mnmt_jax.model.network import build_model
@@ -91,7 +92,16 @@ def force(
 
 
 def in_float32(system: System) -> System:
-    """Returns the system with a model that computes in float32, as its parameters are."""
+    """Returns the system with a model that computes in float32, as its parameters are.
+
+    Raises:
+        UserError: if they are rounded.
+    """
+    if are_rounded(system.params):
+        raise UserError(
+            "Decode.weights: a model is analysed with its weights as they are stored; pass "
+            "--gin.Decode.weights=\"'stored'\""
+        )
     config = dataclasses.replace(system.model.config, dtype="float32")
     return dataclasses.replace(system, model=build_model(config, system.vocabulary.size))
 

@@ -44,17 +44,21 @@ _MOVED = {
         "Model.positions", _sinusoidal, told="which is ('sinusoidal', 10000.0) for base 10000"
     ),
 }
+# What an earlier version let choose, and an error says of it; a run's own is left out.
+_GONE = {"Train.loss_chunk": "is gone, 4096 tokens for all runs; leave it out"}
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
 # What every model of a version that did not write it had.
 _ALWAYS = {"activation": "relu", "embedding_scale": True}
 
 
 def told(field: str) -> str:
-    """Returns where a field of an earlier version went, for an error; empty if it is no such.
+    """Returns what became of a field of an earlier version, for an error; empty if it is no such.
 
     Args:
         field: `Section.name`.
     """
+    if field in _GONE:
+        return f"{field}: {_GONE[field]}"
     moved = _MOVED.get(field)
     return f"{field}: is {moved.now} now, {moved.told}" if moved else ""
 
@@ -70,7 +74,7 @@ def renewed(statements: Iterable[Any]) -> list[Any]:
         field = f"{statement.selector}.{statement.arg_name}" if _is_binding(statement) else ""
         if field in _MOVED:
             found[field] = statement
-        else:
+        elif field not in _GONE:
             kept.append(statement)
     used = {_MOVED[field].method for field in _SWITCHES if field in found and found[field].value}
     for field, statement in found.items():

@@ -189,7 +189,6 @@ class Train(Checked):
             their step; 0 keeps none.
         best_by: the tasks whose mean loss that is: those trained on, or all that have validation
             text, which chooses by directions that count as zero-shot.
-        loss_chunk: tokens whose logits exist at one time, per shard of the batch.
         methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
             changes the model stands in `Model.methods`.
     """
@@ -202,7 +201,6 @@ class Train(Checked):
     keep_last: Count = 5
     keep_best: Amount = 1
     best_by: Literal["supervised", "all"] = "supervised"
-    loss_chunk: Count = 4096
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
@@ -245,6 +243,8 @@ class Decode(Checked):
         language_contrast: weight of the probabilities given each of `contrast_languages` as the
             language wanted, which are subtracted too (published with 0.1); 0 is off.
         contrast_languages: codes of languages, and `source` for that of the line.
+        weights: what a model that is loaded computes with (`mnmt_jax.decoding.weights`): as they
+            are `stored`, or rounded to `bfloat16` or `int8`.
     """
 
     beam_size: Count = 5
@@ -260,6 +260,7 @@ class Decode(Checked):
     source_contrast: Weight = 0.0
     language_contrast: Weight = 0.0
     contrast_languages: tuple[str, ...] = ("en", "source")
+    weights: Literal["stored", "bfloat16", "int8"] = "stored"
 
     def __post_init__(self) -> None:
         """Checks every field, that there is a bucket, and that contrasts leave something."""

@@ -137,6 +137,11 @@ class Ahead:
             raise UserError(f"--programs: {unknown[0]!r} must be one of {', '.join(PROGRAMS)}")
         if self.config.model.layout in LANGUAGE_MODELS and [*programs] != ["train_step"]:
             raise UserError("--programs: a language model has one program; pass train_step alone")
+        if self.config.decode.weights != "stored" and [*programs] != ["train_step"]:
+            raise UserError(
+                f"Decode.weights='{self.config.decode.weights}' must be 'stored' here: programs "
+                "are compiled for the weights of training"
+            )
         chip = chip_of(self.devices[0].device_kind)
         return {
             "chip": self.devices[0].device_kind,

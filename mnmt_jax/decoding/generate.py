@@ -80,6 +80,8 @@ def with_settings(decode: Decode, **settings: Any) -> Decode:
     for name, value in settings.items():
         if name not in known:
             raise UserError(f"{name}={value!r}: no setting of a search; {', '.join(known)} are")
+    if settings.get("weights", decode.weights) != decode.weights:
+        raise UserError("weights: chosen when a model is loaded, with bindings of Decode.weights")
     return dataclasses.replace(decode, **settings)
 
 
@@ -93,7 +95,7 @@ def length_limit(decode: Decode, source_tokens: int) -> int:
 def describe_search(decode: Decode) -> dict[str, Any]:
     """Returns the search's name and the fields of a configuration that it obeys."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}
-    unread = []
+    unread = ["weights"] if decode.weights == "stored" else []
     if decode.method != "sample":
         unread += ["temperature", "top_k", "top_p"]
     if not decode.source_contrast:

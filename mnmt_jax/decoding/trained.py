@@ -11,6 +11,7 @@ import jax
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.system import System
+from mnmt_jax.decoding.weights import STORED, model_for, with_weights
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
@@ -38,7 +39,7 @@ class Trained:
         Args:
             config: of the run; `model`, `data.instruction` and `decode` matter.
             vocabulary: the run's.
-            params: the model's parameters.
+            params: the model's parameters, of which `Decode.weights` says what is computed with.
             run: where they come from; empty if from nowhere.
             step: of their checkpoint; None if unknown.
             mesh: that the parameters are on, whose devices share each batch; None is one device.
@@ -46,10 +47,14 @@ class Trained:
         self.config = config = config.fitted(vocabulary.languages)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
-        model = build_model(config.model, vocabulary.size)
+        weights = config.decode.weights
+        model = build_model(model_for(config.model, weights), vocabulary.size)
         self.check_layout(model.layout)
         instruction = get_instruction(config.data.instruction)
-        self._system = System(model, params, vocabulary, instruction, mesh)
+        self._parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+        self._fingerprint = None if weights == STORED else tree_fingerprint(params)
+        rounded = with_weights(params, weights, [table.name for table in model.plan.tables])
+        self._system = System(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod
     def load(
@@ -124,10 +129,16 @@ class Trained:
         return self.vocabulary.languages
 
     @property
+    def parameters(self) -> int:
+        """Number of the model's parameters, as stored."""
+        return self._parameters
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What output depends on besides model, search and input, or its fingerprints."""
+        stored = self._fingerprint
         return {
-            "parameters": tree_fingerprint(self._system.params),
+            "parameters": tree_fingerprint(self._system.params) if stored is None else stored,
             "vocabulary": self.vocabulary.fingerprint,
             "instruction": self.config.data.instruction,
         }

@@ -91,8 +91,6 @@ def load_subject(
         UserError: if the folder is not a run or has no such checkpoint, or the model does not have
             the pivot.
     """
-    import jax
-
     from mnmt_jax.decoding.generate import describe_search
     from mnmt_jax.decoding.translator import Translator
 
@@ -124,7 +122,7 @@ def load_subject(
         },
         identity=translator.identity,
         step=translator.step,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.system.params)),
+        parameters=translator.parameters,
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
         vocabulary=translator.vocabulary,

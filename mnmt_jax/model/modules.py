@@ -20,6 +20,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import split_rows
 from mnmt_jax.model.context import Context, Place, Spans
 from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.model.kernels import FEWER_BITS, affine
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.patterns import matches
@@ -81,7 +82,8 @@ class Projection(nn.DenseGeneral, kw_only=True):
     """A linear map with bias, and beside it the low-rank change that `Model.lora` gives it.
 
     Parameters: `kernel` [inputs, features] and `bias` [features] as those of Flax's layer, of which
-    either axis may be several; with LoRA `lora_a` [inputs, rank] and `lora_b` [rank, features].
+    either axis may be several; a kernel may be in fewer bits (`mnmt_jax.model.kernels`). With LoRA
+    `lora_a` [inputs, rank] and `lora_b` [rank, features].
 
     Source: Hu et al. 2021, section 4.1; see `mnmt_jax.model.lora` for scale and first values.
     """
@@ -92,7 +94,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         """Applies the map to the last axes, as many as `axis` names."""
         path = "/".join(self.path)
-        mapped = split_rows(super().__call__(states), f"{path}/bias")
+        mapped = split_rows(self._mapped(states), f"{path}/bias")
         if not self._carries_lora(path):
             return mapped
         read = (
@@ -104,6 +106,12 @@ class Projection(nn.DenseGeneral, kw_only=True):
         b = self.param(LORA_B, nn.initializers.zeros, (rank, *features), jnp.float32)
         narrow = jnp.tensordot(states.astype(mapped.dtype), a, axes=len(read))
         return mapped + jnp.tensordot(narrow, b.astype(mapped.dtype), axes=1)
+
+    def _mapped(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
+        kernel: Any = self.get_variable("params", "kernel")
+        if isinstance(kernel, FEWER_BITS):
+            return affine(states, kernel, self.get_variable("params", "bias"), self.dtype)
+        return super().__call__(states)
 
     def _carries_lora(self, path: str) -> bool:
         return self.config.lora_rank > 0 and any(matches(p, path) for p in self.config.lora)

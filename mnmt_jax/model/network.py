@@ -29,6 +29,7 @@ from mnmt_jax.model import key_values
 from mnmt_jax.model.block import Block, Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.model.kernels import look_up, project
 from mnmt_jax.model.key_values import Cache, Kept, KeyValue, LayerCache
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
@@ -427,8 +428,7 @@ class Network(nn.Module, Passing):
 
     def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
         def term(head: Head, states: Array) -> Array:
-            table = self.tables[head.table].astype(states.dtype)
-            return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
+            return project(states, self.tables[head.table])
 
         return functools.reduce(jnp.add, map(term, self.plan.heads, features))
 
@@ -445,7 +445,7 @@ class Network(nn.Module, Passing):
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _look_up_tokens(self, table: Table, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
-        vectors = whole_width(self.tables[table.name])[tokens]
+        vectors = look_up(self.tables[table.name], tokens)
         if self.config.embedding_scale:
             vectors = vectors * jnp.float32(math.sqrt(self.config.embed))
         return vectors

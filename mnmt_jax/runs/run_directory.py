@@ -43,7 +43,6 @@ MAY_CHANGE = (
     "train.save_every",
     "train.keep_last",
     "train.keep_best",
-    "train.loss_chunk",
     "decode",
     "mesh",
 )

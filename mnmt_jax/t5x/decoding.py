@@ -68,8 +68,8 @@ class SearchDecode:
             [batch, num_decodes]; best last.
 
         Raises:
-            UserError: if sampling has no rng, or scores are to be contrasted: t5x gives the model
-                one input for each sentence.
+            UserError: if sampling has no rng, scores are to be contrasted: t5x gives the model
+                one input for each sentence; or weights are to be rounded.
             ValueError: if `eos_id` or `cache_offset` is another.
         """
         if eos_id != EOS_ID or cache_offset:
@@ -80,6 +80,11 @@ class SearchDecode:
             raise UserError(
                 "Decode.source_contrast and Decode.language_contrast must be 0 for t5x, which "
                 "searches without contrast; import the checkpoint and use 'mnmt translate'"
+            )
+        if self.decode.weights != "stored":
+            raise UserError(
+                f"Decode.weights='{self.decode.weights}' must be 'stored' for t5x, which loads the "
+                "weights itself; import the checkpoint and use 'mnmt translate'"
             )
         rows, steps = inputs.shape
         limits = jnp.full((rows,), steps - 1, jnp.int32) if max_length is None else max_length

@@ -26,6 +26,8 @@ from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_l
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.training.passes import Passes
 
+LOSS_CHUNK = 4096  # tokens whose logits exist at one time, per shard of the batch
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
@@ -101,7 +103,7 @@ class Learner:
             make_optimizer(config.optimizer, config.train.steps),
             make_schedule(config.optimizer, config.train.steps),
             config.optimizer.label_smoothing,
-            config.train.loss_chunk * batch_shards(mesh),
+            LOSS_CHUNK * batch_shards(mesh),
             config.train.seed,
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),

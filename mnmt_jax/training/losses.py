@@ -139,7 +139,7 @@ def chunked_token_loss(
         UserError: if `chunk` is not positive.
     """
     if chunk < 1:
-        raise UserError(f"Train.loss_chunk={chunk} must be at least 1")
+        raise UserError(f"chunk={chunk} must be at least 1")
     features, tables = zip(*heads, strict=True)
     smoothed, nll = _fused_loss(label_smoothing, chunk, features, tables, labels, valid)
     return LossSums(smoothed, jax.lax.stop_gradient(nll), valid.sum(dtype=jnp.float32))

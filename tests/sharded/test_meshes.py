@@ -57,11 +57,10 @@ def make_learner(folder, mesh, layout: str = "register", **sizes) -> Learner:
     model = dataclasses.replace(
         config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], heads=4, **sizes
     )
-    train = dataclasses.replace(config.train, loss_chunk=8)
     optimizer = dataclasses.replace(
         config.optimizer, initial_learning_rate=1e-3, accumulate=2, eps=1e-3
     )
-    config = dataclasses.replace(config, model=model, optimizer=optimizer, train=train)
+    config = dataclasses.replace(config, model=model, optimizer=optimizer)
     return dataclasses.replace(Learner.from_config(config, VOCAB, mesh), chunk=16)
 
 

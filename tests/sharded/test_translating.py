@@ -49,6 +49,27 @@ def test_eight_devices_translate_and_score_as_one(mesh, contrast, run):
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
+def test_eight_devices_translate_with_int8_as_one(run):
+    bindings = ["Decode.weights='int8'"]
+    alone = Translator.load(run, mesh=None, bindings=bindings)
+    expected = alone.translate_nbest(LINES, **GIVEN)
+    for mesh in (("Mesh.tensor=2",), ("Mesh.fsdp=2", "Mesh.tensor=2")):
+        together = Translator.load(run, bindings=[*bindings, *mesh])
+        assert_alike(together.translate_nbest(LINES, **GIVEN), expected)
+    layer = together.system.params["layer_0"]
+    for kernel, inputs in (
+        (layer["mlp"]["wi"]["kernel"], 1),
+        (layer["attention"]["query"]["kernel"], 1),
+        (layer["attention"]["out"]["kernel"], 2),
+    ):
+        values, scale = (
+            each.sharding.shard_shape(each.shape) for each in (kernel.values, kernel.scale)
+        )
+        assert scale == values[inputs:] and values != kernel.values.shape
+    stored = Translator.load(run, mesh=None).translate_nbest(LINES, **GIVEN)
+    assert [each.score for each in stored] != [each.score for each in expected]
+
+
 @pytest.mark.parametrize("layout", ["causal_lm", "masked_lm"])
 def test_eight_devices_read_and_draw_text_as_one(layout, tmp_path):
     run = write_made_run(tmp_path / "run", made_language_model(layout))

@@ -305,6 +305,13 @@ def test_contrast_is_refused():
             model.predict_batch(make_params(config), batch)
 
 
+def test_weights_in_fewer_bits_are_refused():
+    config = make_config("prefix", decode={"weights": "int8"})
+    model, batch = t5x_batch(config)
+    with pytest.raises(UserError, match="Decode.weights='int8' must be 'stored' for t5x"):
+        model.predict_batch(make_params(config), batch)
+
+
 def test_sampling_takes_its_rng_from_t5x():
     config = make_config("prefix", decode={"temperature": 2.0})
     model, batch = t5x_batch(config)

@@ -78,6 +78,7 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Model.positions=('learned', 8.0)", "Model.positions=8.0 must be an integer"),
         ("Model.positions=('sinusoidal', 0)", "Model.positions=('sinusoidal', 0) must be above 0"),
         ("Model.position_base=9.0", "Model.position_base: is Model.positions now, which is ('sinu"),
+        ("Train.loss_chunk=8", "Train.loss_chunk: is gone"),
         ("Decode.buckets=()", "Decode.buckets=()"),
         ("Model.embde=4", "Model.embde: no such name; did you mean Model.embed?"),
         ("Modle.embed=4", "Modle: no such name; did you mean Model?"),

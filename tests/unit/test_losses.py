@@ -245,6 +245,6 @@ def test_two_heads_hold_a_chunk_of_logits_and_no_gradient_of_a_frozen_table(froz
 
 
 def test_chunk_must_be_positive():
-    with pytest.raises(ValueError, match="Train.loss_chunk=0"):
+    with pytest.raises(ValueError, match="chunk=0 must be at least 1"):
         features, embedding, *rest = make_case()
         chunked_token_loss([(features, embedding)], *rest, label_smoothing=0.1, chunk=0)

@@ -189,6 +189,12 @@ def test_the_positions_of_an_earlier_version_are_read(tmp_path):
     assert load_config([], run=tmp_path / "config.gin").model.positions == ("sinusoidal", 100.0)
 
 
+def test_what_is_gone_is_left_out_of_a_run(tmp_path):
+    """Whoever writes the old name is told so (`test_config.py`)."""
+    (tmp_path / "config.gin").write_text("Train.loss_chunk = 8\nTrain.steps = 7\n")
+    assert load_config([], run=tmp_path / "config.gin").train.steps == 7
+
+
 def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
     """A file with a method, and a flag without it: its section is no mistake then."""
     file = tmp_path / "own.gin"

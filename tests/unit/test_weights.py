@@ -1,0 +1,219 @@
+"""Weights in fewer bits: rounding and products against NumPy, models and translations near."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.analysis.forced import in_float32
+from mnmt_jax.decoding.language_model import LanguageModel
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.decoding.weights import model_for
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, affine, look_up, project, to_int8
+from tests.unit.made_language_model import logits_of, made_language_model, write_made_run
+from tests.unit.made_text import LANGUAGES
+from tests.unit.made_translator import LINES, assert_alike, forced_log_probs, made_translator
+
+FEWER = ("bfloat16", "int8")
+LAYOUTS = ("encoder_decoder", "register", "two_stage")
+# Of logits, as a share of their spread: what rounding both sides of each product leaves open.
+NEAR = {"bfloat16": 0.06, "int8": 0.1}
+ULP = 2e-7
+RNG = np.random.default_rng(3)
+# Shapes of states and of kernels, and the kernel's axes that are summed over.
+PRODUCTS = {
+    "plain": ((2, 5, 6), (6, 7), (0,)),
+    "to heads": ((2, 5, 6), (6, 3, 4), (0,)),
+    "from heads": ((2, 5, 3, 4), (3, 4, 6), (0, 1)),
+    "table": ((5, 6), (9, 6), (1,)),
+}
+
+
+def _rounded(array, axes):
+    """Rounds as the module's docstring says, in NumPy."""
+    largest = np.abs(array).max(axis=axes, keepdims=True)
+    scale = np.where(largest == 0, np.float32(1), largest / np.float32(127))
+    return np.rint(array / scale).astype(np.int64), scale
+
+
+def _drawn(shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape, axes", [((6, 7), (0,)), ((3, 4, 6), (0, 1)), ((9, 6), (1,))])
+def test_a_rounded_number_is_half_a_scale_off_at_most(shape, axes):
+    array = _drawn(shape)
+    array[1] *= 1000
+    array[(slice(None),) * (len(shape) - 1) + (2,)] = 0 if axes != (1,) else 5
+    values, scale = map(np.asarray, to_int8(jnp.asarray(array), axes))
+    assert values.dtype == np.int8 and np.abs(values).max() == 127
+    expected, of = _rounded(array, axes)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_allclose(scale, of, rtol=ULP)
+    error = np.abs(values * scale.astype(np.float64) - array)
+    assert (error <= scale * (0.5 + 1e-5)).all() and error.max() > 0
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_an_int8_product_is_exact_in_whole_numbers(name):
+    given, shape, inputs = PRODUCTS[name]
+    states, kernel = _drawn(given), _drawn(shape)
+    states[1] *= 100
+    states[0, 0] = 0
+    (values, scale), last = _rounded(kernel, inputs), tuple(range(-len(inputs), 0))
+    of_states, own = _rounded(states, last)
+    sums = np.tensordot(of_states, values, (last, inputs))
+    features = scale.squeeze(inputs)
+    own = own.reshape(given[: -len(inputs)] + (1,) * features.ndim)
+    expected = sums.astype(np.float32) * own * features
+    found = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
+    product = np.asarray(found.product(jnp.asarray(states)))
+    np.testing.assert_allclose(product, expected, rtol=3 * ULP)
+    np.testing.assert_array_equal(np.rint(product / own / features), sums)
+    bias = _drawn(features.shape)
+    with_bias = affine(jnp.asarray(states), found, jnp.asarray(bias), jnp.float32)
+    np.testing.assert_allclose(with_bias, expected + bias, rtol=1e-5, atol=1e-6)
+    assert np.abs(sums).max() > 10_000
+    if name == "table":
+        np.testing.assert_array_equal(project(jnp.asarray(states), found), product)
+        tokens = np.array([[3, 0], [8, 3]])
+        np.testing.assert_allclose(look_up(found, tokens), (values * scale)[tokens], rtol=ULP)
+
+
+def test_what_is_not_a_number_stays_so():
+    kernel = Int8(jnp.ones((3, 2), jnp.int8), jnp.ones(2), (0,))
+    found = kernel.product(jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]]))
+    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
+
+
+def test_a_bfloat16_product_is_summed_in_float32():
+    states, kernel = (
+        jnp.asarray(_drawn(shape)).astype(jnp.bfloat16) for shape in ((5, 64), (64, 7))
+    )
+    found = Bfloat16(kernel, (0,)).product(states.astype(jnp.float32))
+    expected = np.asarray(states, np.float64) @ np.asarray(kernel, np.float64)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def promoting(request):
+    """Lets Flax's norms promote bfloat16, which they do by themselves; int8 needs none."""
+    with jax.numpy_dtype_promotion("standard" if "bfloat16" in request.node.name else "strict"):
+        yield
+
+
+def _with(model, weights):
+    """Returns the same model with other weights."""
+    decode = dataclasses.replace(model.config.decode, weights=weights)
+    config = dataclasses.replace(model.config, decode=decode)
+    return type(model)(config, model.vocabulary, model.system.params)
+
+
+def _names(params, kept):
+    flat = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, FEWER_BITS))
+    names = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
+    return {name for name, leaf in names.items() if isinstance(leaf, FEWER_BITS) != kept}
+
+
+def _off(found, expected):
+    return np.abs(found - expected).max() / expected.std()
+
+
+def _scores_off(fewer, stored):
+    """Returns the most that a line's score is off, as a share of the scores' mean."""
+    found, expected = (
+        np.array(each.score(LINES, LINES, source="en", target="fr")) for each in (fewer, stored)
+    )
+    return np.abs(found - expected).max() / np.abs(expected).mean()
+
+
+@pytest.mark.parametrize("weights", FEWER)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_of_fewer_bits_is_near(layout, weights):
+    stored = made_translator(layout=layout)
+    found, expected = (
+        forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
+        for each in (_with(stored, weights), stored)
+    )
+    assert 1e-4 < _off(found, expected) < NEAR[weights]
+
+
+def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
+    model = made_translator().config.model
+    for name, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
+        monkeypatch.setattr("mnmt_jax.decoding.weights.platform", lambda name=name: name)
+        assert model_for(model, "bfloat16") == dataclasses.replace(model, dtype=dtype)
+        assert model_for(model, "int8") == model_for(model, "stored") == model
+    off = _off(
+        *(
+            forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
+            for each in (_with(made_translator(), "bfloat16"), made_translator())
+        )
+    )
+    assert 1e-4 < off < NEAR["bfloat16"]
+
+
+@pytest.mark.parametrize("weights", FEWER)
+def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
+    params = _with(made_translator(layout="encoder_decoder"), weights).system.params
+    kept, rounded = _names(params, kept=True), _names(params, kept=False)
+    assert {name.rpartition("/")[2] for name in kept} == {"bias", "scale"}
+    assert {name.rpartition("/")[2] for name in rounded} == {"kernel", "embedding"}
+    assert len(rounded) == 1 + 6 + 10
+
+
+@pytest.mark.parametrize("weights", FEWER)
+def test_a_language_model_of_fewer_bits_is_near(weights):
+    stored, rows = made_language_model(), [[9, 5, 6, 7, 8], [9, 8, 5, 4]]
+    found = logits_of(_with(stored, weights), rows)
+    assert 1e-4 < _off(found, logits_of(stored, rows)) < NEAR[weights]
+
+
+@pytest.mark.parametrize("weights", FEWER)
+def test_branches_of_languages_and_lora_stay_as_they_are(weights):
+    method = LanguageLayers(LANGUAGES, without=("en",), mlp=8)
+    changes = (("methods", (method,)), ("lora_rank", 2))
+    stored = made_translator(changes=changes)
+    fewer = _with(stored, weights)
+    kept = {name for name in _names(fewer.system.params, kept=True) if "bias" not in name}
+    assert any("branch" in name and name.endswith("kernel") for name in kept)
+    assert any(name.endswith("lora_a") for name in kept)
+    assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_made_run(tmp_path_factory.mktemp("runs") / "run", made_translator())
+
+
+@pytest.mark.parametrize("weights", FEWER)
+def test_a_run_is_translated_with_weights(weights, run):
+    stored = Translator.load(run)
+    fewer = Translator.load(run, bindings=[f"Decode.weights='{weights}'"])
+    asked = {"source": "en", "target": "fr"}
+    found = fewer.translate_nbest(LINES, **asked)
+    assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), found)
+    assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
+    assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
+    made_by = stored.made_by()
+    assert "weights" not in made_by  # as before there was a choice: what is kept stays valid
+    assert fewer.made_by() == made_by | {"weights": weights}
+
+
+def test_weights_are_chosen_when_a_model_is_loaded(run):
+    translator = Translator.load(run, bindings=["Decode.weights='int8'"])
+    assert translator.decoding(2, weights="int8").weights == "int8"
+    with pytest.raises(UserError, match="weights: chosen when a model is loaded"):
+        translator.translate(LINES[:1], source="en", target="fr", weights="stored")
+    with pytest.raises(UserError, match="Decode.weights"):
+        Translator.load(run, bindings=["Decode.weights='int4'"])
+    with pytest.raises(UserError, match="analysed with its weights as they are stored"):
+        in_float32(translator.system)
+    in_float32(Translator.load(run).system)
+    with pytest.raises(UserError):
+        LanguageModel.load(run, bindings=["Decode.weights='int8'"])
