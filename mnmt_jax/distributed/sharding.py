@@ -362,6 +362,57 @@ def _per_device(
     )
 
 
+def head_shards(states: Array) -> int:
+    """Returns the number of parts that `by_rows_and_heads` splits heads into.
+
+    Args:
+        states: [rows, length, heads, head_dim].
+
+    Returns:
+        0 if the mesh that `compile_on` set does not divide rows and heads.
+    """
+    if not _has_mesh():
+        return 1
+    mesh = jax.sharding.get_abstract_mesh()
+    (axis,) = RULES["heads"]
+    rows = math.prod(mesh.shape[each] for each in RULES["batch"])
+    return 0 if states.shape[0] % rows or states.shape[2] % mesh.shape[axis] else mesh.shape[axis]
+
+
+def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
+    """Runs a function on the rows and heads of each device, which must be told where they stand.
+
+    Args:
+        function: takes an array that every device has whole, the places of the first row and the
+            first head, int32 [2], a tree of arrays [rows, length, heads, head_dim] and one of
+            arrays [rows, length]; returns an array as the former.
+        like: as the former, of which `head_shards` is not 0.
+
+    Returns:
+        A function without the places.
+    """
+    if not _has_mesh():
+        return lambda whole, *rest: function(whole, jnp.zeros(2, jnp.int32), *rest)
+    mesh = jax.sharding.get_abstract_mesh()
+    rows, heads = RULES["batch"], RULES["heads"]
+    parts = batch_shards(mesh), head_shards(like)
+    sizes = jnp.array([like.shape[0] // parts[0], like.shape[2] // parts[1]], jnp.int32)
+
+    def local(whole: Array, *rest: Any) -> Array:
+        own = jnp.stack([jax.lax.axis_index(rows), jax.lax.axis_index(heads)])
+        return function(whole, own * sizes, *rest)
+
+    states = PartitionSpec(rows, None, heads)
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), states, PartitionSpec(rows)),
+        out_specs=states,
+        axis_names=set(MESH_AXES),
+        check_vma=False,
+    )
+
+
 def platform() -> str:
     """Returns what a program is traced for: `cpu`, `gpu` or `tpu`; the default without a mesh."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
