@@ -1,8 +1,9 @@
 """`split`, with the softmax of a role in one TPU kernel: its scores never lie in the chip's memory.
 
 Where the kernel does not fit (no TPU, another type than bfloat16, dropout by the device's
-generator, spans whose lengths are no multiples of 16 or too long, heads that do not fill 128 lanes)
-a role is computed as `split` does. Both drop the same weights and agree but for rounding.
+generator, spans whose lengths are no multiples of 16 or too long, rows or heads that the mesh does
+not divide) a role is computed as `split` does. Both drop the same weights and agree but for
+rounding.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from jaxtyping import Array
 from mnmt_jax.attention import split
 from mnmt_jax.attention.core import Dropout
 from mnmt_jax.design.layout import Stage
-from mnmt_jax.distributed.sharding import by_rows_and_heads, head_shards, platform
+from mnmt_jax.distributed.sharding import by_rows_and_heads, platform, splits_rows_and_heads
 from mnmt_jax.model.dropout import Drawn, hashed_words
 
 Spans = Mapping[str, Array]
+
+# What a kernel states of a call, for `mnmt_jax.cost`: cycles if it never waited for memory, and
+# bytes between the chip's memory and the core's.
+KERNEL_METADATA = "core_cycles", "moved_bytes"
+
+
+_TYPE = jnp.bfloat16  # of states, which the kernel is made for
 
 
 class Masks(NamedTuple):
@@ -67,13 +75,13 @@ def attend(
 
 
 def _fits(queries: Array, keys: list[Array], drawn: Drawn) -> bool:
-    shards = head_shards(queries)
-    if platform() != "tpu" or queries.dtype != jnp.bfloat16 or not shards or drawn.by_device:
+    if platform() != "tpu" or queries.dtype != _TYPE or drawn.by_device:
+        return False
+    if not splits_rows_and_heads(queries):
         return False
     from mnmt_jax.attention.kernels import fits
 
-    _, length, heads, head_dim = queries.shape
-    return fits(head_dim, heads // shards, length, [own.shape[1] for own in keys])
+    return fits(queries.shape[3], queries.shape[1], [own.shape[1] for own in keys])
 
 
 def _by_kernel(sees: str, drawn: Drawn, queries: Array, query_ids: Array, read: Any) -> Array:
@@ -81,21 +89,16 @@ def _by_kernel(sees: str, drawn: Drawn, queries: Array, query_ids: Array, read: 
     from mnmt_jax.attention.kernels import Reading
     from mnmt_jax.attention.kernels import attend as attend_by_kernel
 
-    _, _, heads, head_dim = queries.shape
-    reading = Reading(sees, heads, head_dim, 1 - drawn.rate)
+    reading = Reading(sees, queries.shape[2], 1 - drawn.rate)
     words = hashed_words(drawn.rng) if drawn.rate else [jnp.zeros((), jnp.uint32)] * 2
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
     def local(key: Array, first: Array, heads: Any, ids: Any) -> Array:
-        queries, keys, values = jax.tree.map(_side_by_side, heads)
+        queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), heads)
         numbers = jnp.concatenate([key, first])
         found = attend_by_kernel(reading, numbers, queries, ids[0], keys, values, ids[1])
-        return found.reshape(heads[0].shape)
+        return found.transpose(0, 3, 1, 2)
 
     keys, values, key_ids = (tuple(each) for each in zip(*read, strict=True))
     run: Callable[..., Array] = by_rows_and_heads(local, queries)
     return run(key, (queries, keys, values), (query_ids, key_ids))
-
-
-def _side_by_side(states: Array) -> Array:
-    return states.reshape(*states.shape[:2], -1)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import collectives
 from mnmt_jax.cost.estimates import estimates
@@ -153,7 +154,7 @@ class Ahead:
                 compiled = lowered.compile()
             except jax.errors.JaxRuntimeError as error:
                 return _does_not_fit(error)
-        found = _facts(compiled, dict(self.mesh.shape))
+        found = _facts(compiled, dict(self.mesh.shape), chip)
         if chip:
             found["bytes"]["of_chip"] = chip.memory
             seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
@@ -275,7 +276,7 @@ def remedies(config: Config) -> Iterator[tuple[str, Config]]:
         yield " ".join([*flags, *more]), config
 
 
-def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
+def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
     memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
     parts = {
         "arguments": memory.argument_size_in_bytes,
@@ -286,16 +287,25 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
     # XLA's totals count a loop's body once.
     cycles = estimates(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
+    kernels = _kernel_cycles(cycles.kernels, chip)
     return {
         "fits": True,
         "bytes": {**parts, "peak": sum(parts.values())},
         "flops": costs["flops"] * share,
         "bytes_accessed": costs["bytes accessed"] * share,
-        "cycles": cycles.executed or None,
+        "cycles": cycles.executed + kernels or None,
+        "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
         "without_estimate": cycles.absent,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
+
+
+def _kernel_cycles(stated: dict[str, int], chip: Chip | None) -> int:
+    """Returns the cycles of our own kernels, as if computing always waited for all bytes."""
+    computing, moved = (stated.get(name, 0) for name in KERNEL_METADATA)
+    waiting = moved * chip.clock / chip.bandwidth if chip and chip.bandwidth else 0
+    return computing + round(waiting)
 
 
 def _does_not_fit(error: Exception) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.cost.collectives import instructions, rounds
 from mnmt_jax.model.dropout import MULTIPLIERS
 
@@ -20,6 +21,8 @@ _ONE_NUMBER = re.compile(r"^\w+\[[1,]*\]")
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
+# As Pallas writes the metadata of a kernel.
+_KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
 # Names for what others compute, and where a counted body or instruction is called or waited for.
 _NO_WORK = re.compile(
@@ -41,12 +44,15 @@ class Estimates:
         executed: cycles, those inside loops as often as they run; 0 where the text states none.
         random: of `executed`, those of instructions that also draw random bits.
         absent: instructions that state no cycles though they do something, by kind, most first.
+        kernels: what our own kernels state of themselves, by the names of
+            `KERNEL_METADATA`, and their number as `calls`; in none of the others.
     """
 
     once: int
     executed: int
     random: int
     absent: dict[str, int]
+    kernels: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def estimates(program: str) -> Estimates:
@@ -65,15 +71,18 @@ def estimates(program: str) -> Estimates:
     }
     once = executed = random = 0
     absent: collections.Counter[str] = collections.Counter()
+    kernels: collections.Counter[str] = collections.Counter()
     for computation, line in instructions(program):
         often = times.get(computation, 1)
         if cycles := _CYCLES.search(line):
             once += int(cycles[1])
             executed += int(cycles[1]) * often
             random += int(cycles[1]) * often * _draws(line, bodies)
+        elif stated := _KERNEL.findall(line):
+            kernels.update({name: int(value) * often for name, value in stated}, calls=often)
         elif computation not in inner and (kind := _kind(line)):
             absent[kind] += often
-    return Estimates(once, executed, random, dict(absent.most_common()))
+    return Estimates(once, executed, random, dict(absent.most_common()), dict(kernels))
 
 
 def _bodies(program: str) -> dict[str, list[str]]:

@@ -362,21 +362,21 @@ def _per_device(
     )
 
 
-def head_shards(states: Array) -> int:
-    """Returns the number of parts that `by_rows_and_heads` splits heads into.
+def splits_rows_and_heads(states: Array) -> bool:
+    """Returns whether `by_rows_and_heads` takes arrays [rows, length, heads, head_dim] like this.
 
-    Args:
-        states: [rows, length, heads, head_dim].
-
-    Returns:
-        0 if the mesh that `compile_on` set does not divide rows and heads.
+    That is so without a mesh that `compile_on` set, and where it divides rows and heads.
     """
+    parts = _parts_of_rows_and_heads()
+    return states.shape[0] % parts[0] == 0 and states.shape[2] % parts[1] == 0
+
+
+def _parts_of_rows_and_heads() -> tuple[int, int]:
     if not _has_mesh():
-        return 1
-    mesh = jax.sharding.get_abstract_mesh()
-    (axis,) = RULES["heads"]
-    rows = math.prod(mesh.shape[each] for each in RULES["batch"])
-    return 0 if states.shape[0] % rows or states.shape[2] % mesh.shape[axis] else mesh.shape[axis]
+        return 1, 1
+    shape = jax.sharding.get_abstract_mesh().shape
+    rows, heads = (math.prod(shape[a] for a in RULES[axis]) for axis in ("batch", "heads"))
+    return rows, heads
 
 
 def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
@@ -386,7 +386,7 @@ def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[.
         function: takes an array that every device has whole, the places of the first row and the
             first head, int32 [2], a tree of arrays [rows, length, heads, head_dim] and one of
             arrays [rows, length]; returns an array as the former.
-        like: as the former, of which `head_shards` is not 0.
+        like: as the former, which the mesh splits evenly.
 
     Returns:
         A function without the places.
@@ -395,7 +395,7 @@ def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[.
         return lambda whole, *rest: function(whole, jnp.zeros(2, jnp.int32), *rest)
     mesh = jax.sharding.get_abstract_mesh()
     rows, heads = RULES["batch"], RULES["heads"]
-    parts = batch_shards(mesh), head_shards(like)
+    parts = _parts_of_rows_and_heads()
     sizes = jnp.array([like.shape[0] // parts[0], like.shape[2] // parts[1]], jnp.int32)
 
     def local(whole: Array, *rest: Any) -> Array:
