@@ -31,7 +31,7 @@ _HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
 _SCORES = 528 * 272
 # Cycles of a program of the grid, and of each 1,024 scores of it: as libtpu 0.0.42.1 schedules them
 # for a v5e, rounded up. tests/tpu holds them against its schedule.
-_FORWARD, _BACKWARD = (700, 7), (700, 15)
+_FORWARD, _BACKWARD = (600, 8), (500, 14)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +131,9 @@ def _call(
         return pl.BlockSpec(block, lambda row, group, _: (row, group, 0, 0))
 
     scores = rows * heads * length * keys
-    moved = sum(array.size * array.dtype.itemsize for array in (*arrays, *results))
+    moved = sum(map(_bytes, (*arrays, *results)))
     each, blocks = _FORWARD if body is _forward else _BACKWARD
-    lanes = sum(-(-(stop - start) // LANES) * LANES for start, stop in _parts(length, keys))
+    lanes = sum(_whole(stop - start) for start, stop in _parts(length, keys))
     cycles = rows * (heads // together) * (each + blocks * together * keys * lanes // 1024)
     return pl.pallas_call(
         functools.partial(body, reading, roles),
@@ -155,13 +155,23 @@ def _call(
     )(numbers, *arrays)
 
 
+def _whole(length: int) -> int:
+    """Returns the lanes that a length takes."""
+    return -(-length // LANES) * LANES
+
+
+def _bytes(array: Any) -> int:
+    *others, length = array.shape
+    return math.prod(others) * _whole(length) * array.dtype.itemsize
+
+
 def _total(keys: Sequence[Any]) -> int:
     return sum(each.shape[-1] for each in keys)
 
 
 def _parts(length: int, keys: int) -> Iterator[tuple[int, int]]:
     """Yields the queries that are taken at a time, from and to."""
-    size = length if length * keys <= _SCORES else LANES
+    size = length if length * keys <= _SCORES else max(_SCORES // keys // LANES, 1) * LANES
     for start in range(0, length, size):
         yield start, min(start + size, length)
 

@@ -21,6 +21,7 @@ _ONE_NUMBER = re.compile(r"^\w+\[[1,]*\]")
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_KERNEL_KIND = "custom-call tpu_custom_call"
 # As Pallas writes the metadata of a kernel.
 _KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
@@ -44,8 +45,8 @@ class Estimates:
         executed: cycles, those inside loops as often as they run; 0 where the text states none.
         random: of `executed`, those of instructions that also draw random bits.
         absent: instructions that state no cycles though they do something, by kind, most first.
-        kernels: what our own kernels state of themselves, by the names of
-            `KERNEL_METADATA`, and their number as `calls`; in none of the others.
+        kernels: what our own kernels state of themselves, by the names of `KERNEL_METADATA`; in
+            none of the others.
     """
 
     once: int
@@ -78,11 +79,12 @@ def estimates(program: str) -> Estimates:
             once += int(cycles[1])
             executed += int(cycles[1]) * often
             random += int(cycles[1]) * often * _draws(line, bodies)
-        elif stated := _KERNEL.findall(line):
-            kernels.update({name: int(value) * often for name, value in stated}, calls=often)
         elif computation not in inner and (kind := _kind(line)):
             absent[kind] += often
-    return Estimates(once, executed, random, dict(absent.most_common()), dict(kernels))
+        for name, value in _KERNEL.findall(line):  # on lines of their own, or on the call's
+            kernels[name] += int(value) * often
+            absent[_KERNEL_KIND] -= often * (name == KERNEL_METADATA[0])
+    return Estimates(once, executed, random, dict((+absent).most_common()), dict(kernels))
 
 
 def _bodies(program: str) -> dict[str, list[str]]:
