@@ -90,7 +90,7 @@ def _by_kernel(sees: str, drawn: Drawn, queries: Array, query_ids: Array, read: 
     from mnmt_jax.attention.kernels import attend as attend_by_kernel
 
     reading = Reading(sees, queries.shape[2], 1 - drawn.rate)
-    words = hashed_words(drawn.rng) if drawn.rate else [jnp.zeros((), jnp.uint32)] * 2
+    words = hashed_words(drawn.rng) if drawn.rng is not None else [jnp.zeros((), jnp.uint32)] * 2
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
     def local(key: Array, first: Array, heads: Any, ids: Any) -> Array:

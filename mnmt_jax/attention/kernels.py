@@ -64,7 +64,7 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
     reading: Reading,
-    numbers: Int[Array, "4"],
+    numbers: Int[Array, 4],
     queries: Float[Array, "batch heads head_dim q"],
     query_ids: Int[Array, "batch q"],
     keys: tuple[Float[Array, "batch heads head_dim _"], ...],
@@ -176,7 +176,9 @@ def _parts(length: int, keys: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, length)
 
 
-def _forward(reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any):
+def _forward(
+    reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
+) -> None:
     keys, values, key_ids, (outputs,) = (
         refs[place * roles : place * roles + roles] for place in range(4)
     )
@@ -197,7 +199,9 @@ def _forward(reading: Reading, roles: int, numbers: Any, queries: Any, query_ids
             )
 
 
-def _backward(reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any):
+def _backward(
+    reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
+) -> None:
     keys, values, key_ids = (refs[place * roles : place * roles + roles] for place in range(3))
     outward, to_queries, *into = refs[3 * roles :]
     for head in range(queries.shape[1]):
@@ -219,7 +223,7 @@ def _backward(reading: Reading, roles: int, numbers: Any, queries: Any, query_id
             ]
             terms = zip(weights, inner, strict=True)
             common = _sum(jnp.sum(own * each, 0, keepdims=True) for own, each in terms) / total
-            change = None
+            change: Any = None
             for role, own in enumerate(weights):
                 logits = (own * (inner[role] - common)).astype(asked.dtype)
                 left = (_dropped(own, kept[role]) * scale).astype(asked.dtype)

@@ -22,6 +22,7 @@ _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _KERNEL_KIND = "custom-call tpu_custom_call"
+_KERNEL_CALL = 'custom_call_target="tpu_custom_call"'
 # As Pallas writes the metadata of a kernel.
 _KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
@@ -72,7 +73,6 @@ def estimates(program: str) -> Estimates:
     }
     once = executed = random = 0
     absent: collections.Counter[str] = collections.Counter()
-    kernels: collections.Counter[str] = collections.Counter()
     for computation, line in instructions(program):
         often = times.get(computation, 1)
         if cycles := _CYCLES.search(line):
@@ -81,10 +81,27 @@ def estimates(program: str) -> Estimates:
             random += int(cycles[1]) * often * _draws(line, bodies)
         elif computation not in inner and (kind := _kind(line)):
             absent[kind] += often
-        for name, value in _KERNEL.findall(line):  # on lines of their own, or on the call's
-            kernels[name] += int(value) * often
-            absent[_KERNEL_KIND] -= often * (name == KERNEL_METADATA[0])
-    return Estimates(once, executed, random, dict((+absent).most_common()), dict(kernels))
+    kernels, calls = _kernels(program, times)
+    called = collections.Counter({_KERNEL_KIND: calls})
+    return Estimates(once, executed, random, dict((absent - called).most_common()), kernels)
+
+
+def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Adds up what kernels state of themselves, and counts those that do.
+
+    It stands on lines of its own after a call, and again after what takes the call's results apart.
+    """
+    stated: collections.Counter[str] = collections.Counter()
+    calls, called = 0, False
+    for computation, line in instructions(program):
+        often = times.get(computation, 1)
+        if _INSTRUCTION.match(line):
+            called = _KERNEL_CALL in line
+        if called:
+            found = {name: int(value) * often for name, value in _KERNEL.findall(line)}
+            stated.update(found)
+            calls += often * (KERNEL_METADATA[0] in found)
+    return dict(stated), calls
 
 
 def _bodies(program: str) -> dict[str, list[str]]:

@@ -64,7 +64,11 @@ class Dropout(nn.Module):
 
     def drawn(self, deterministic: bool) -> Drawn:
         """Draws for one array; nothing is dropped if `deterministic`."""
-        return Drawn() if deterministic or not self.rate else Drawn(self.rate, self.make_rng("dropout"))
+        return (
+            Drawn()
+            if deterministic or not self.rate
+            else Drawn(self.rate, self.make_rng("dropout"))
+        )
 
 
 def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:

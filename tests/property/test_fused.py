@@ -144,9 +144,7 @@ def values_and_gradients_traced(stage, segments, states, rng):
     return found, back(jax.tree.map(jnp.sin, found))
 
 
-@pytest.mark.parametrize(
-    "without", ["tpu", "type", "lengths", "width", "hash", "room", "rows"]
-)
+@pytest.mark.parametrize("without", ["tpu", "type", "lengths", "width", "hash", "room", "rows"])
 def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch):
     lengths = LENGTHS | ({"register": 45} if without == "lengths" else {})
     dtype = "bfloat16" if without == "type" else "float32"

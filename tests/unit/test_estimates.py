@@ -13,10 +13,10 @@ ROTATION = (
 )
 THREEFRY = "".join(ROTATION.format(number) for number in range(20))
 # As Pallas writes what `mnmt_jax.attention.kernels` states of a call, with its lines.
-KERNEL = '''frontend_attributes={kernel_metadata={
+KERNEL = """frontend_attributes={kernel_metadata={
 "core_cycles":"4000",
 "moved_bytes":"700"
-}}'''
+}}"""
 PROGRAM = f"""\
 HloModule step, is_scheduled=true
 
@@ -48,7 +48,8 @@ HloModule step, is_scheduled=true
   %drop.1 = f32[8]{{0}} fusion(%k), kind=kLoop, calls=%dropped, {CYCLES % 100}
   %fold.1 = u32[1]{{0}} xor(%k, %i), metadata={{op_name="jit(step)/jit(_threefry_fold_in)/xor"}}
   %part.1 = f32[8]{{0}} reduce-scatter(%copy-done.1), replica_groups={{}}, to_apply=%add
-  %read.1 = bf16[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call", {KERNEL}, metadata={{}}
+  %read.1 = (f32[8]{{0}}) custom-call(%x), custom_call_target="tpu_custom_call", {KERNEL}
+  %part.2 = f32[8]{{0}} get-tuple-element(%read.1), index=0, {KERNEL}
   %other.1 = bf16[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call"
   %merged.1 = f32[8]{{0}} custom-call(%x), custom_call_target="ConcatBitcast"
   ROOT %next = (s32[], f32[8]) tuple(%i, %part.1)
