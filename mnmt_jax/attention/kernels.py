@@ -28,10 +28,10 @@ from mnmt_jax.model.dropout import hash_level, mixed
 LANES = 128
 _HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
 # Scores of a head, keys x queries, that are held at a time; more queries are taken in parts.
-_SCORES = 528 * 272
-# Cycles of a program of the grid, and of each 1,024 scores of it: as libtpu 0.0.42.1 schedules them
-# for a v5e, rounded up. tests/tpu holds them against its schedule.
-_FORWARD, _BACKWARD = (600, 8), (500, 14)
+_SCORES = 528 * 512
+# Cycles of each part of a program of the grid, and of each 1,024 of its scores: as libtpu 0.0.42.1
+# schedules them for a v5e, rounded up. tests/tpu holds them against its schedule.
+_FORWARD, _BACKWARD = (650, 8), (600, 14)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
     reading: Reading,
-    numbers: Int[Array, 4],
+    numbers: Array,
     queries: Float[Array, "batch heads head_dim q"],
     query_ids: Int[Array, "batch q"],
     keys: tuple[Float[Array, "batch heads head_dim _"], ...],
@@ -75,8 +75,8 @@ def attend(
 
     Args:
         reading: what is visible and dropped.
-        numbers: the two words of dropout's key, then the place of the first row and the first head
-            in the whole array.
+        numbers: int32 [4]: the two words of dropout's key, then the place of the first row and the
+            first head in the whole array.
         queries: scaled.
         query_ids: segments; 0 is padding.
         keys: of each role that is read.
@@ -132,9 +132,7 @@ def _call(
 
     scores = rows * heads * length * keys
     moved = sum(map(_bytes, (*arrays, *results)))
-    each, blocks = _FORWARD if body is _forward else _BACKWARD
-    lanes = sum(_whole(stop - start) for start, stop in _parts(length, keys))
-    cycles = rows * (heads // together) * (each + blocks * together * keys * lanes // 1024)
+    cycles = rows * (heads // together) * _cycles(body, together, length, keys)
     return pl.pallas_call(
         functools.partial(body, reading, roles),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -153,6 +151,13 @@ def _call(
         ),
         metadata=dict(zip(KERNEL_METADATA, (str(cycles), str(moved)), strict=True)),
     )(numbers, *arrays)
+
+
+def _cycles(body: Any, together: int, length: int, keys: int) -> int:
+    """Returns the cycles of a program of the grid if it never waits for memory."""
+    parts = [stop - start for start, stop in _parts(length, keys)]
+    each, blocks = _FORWARD if body is _forward else _BACKWARD
+    return each * len(parts) + blocks * together * keys * sum(map(_whole, parts)) // 1024
 
 
 def _whole(length: int) -> int:
