@@ -65,7 +65,12 @@ _LIBTPU = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 # The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
-_LIBTPU_FLAG = "--fibers_default_thread_stack_size=16777216"
+# Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
+# loop over their parts that adds them up in the chip's memory.
+_LIBTPU_FLAGS = (
+    "--fibers_default_thread_stack_size=16777216"
+    " --xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
+)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -86,7 +91,7 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAG} {given}".strip()
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {given}".strip()
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
