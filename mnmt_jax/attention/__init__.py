@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from mnmt_jax.attention import dense, split
+from mnmt_jax.attention import dense, fused, split
 
-IMPLEMENTATIONS: dict[str, ModuleType] = {"dense": dense, "split": split}
+IMPLEMENTATIONS: dict[str, ModuleType] = {"dense": dense, "split": split, "fused": fused}

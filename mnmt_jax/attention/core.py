@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.design.layout import Sees
+from mnmt_jax.model.dropout import Drawn
 
-Dropout = Callable[[Float[Array, "batch heads q k"]], Float[Array, "batch heads q k"]]
+Dropout = Callable[[], Drawn]  # drawn anew for the weights of every softmax
 
 
 class Readable(NamedTuple):
@@ -72,7 +73,7 @@ def attend(
         dropout: applied to the attention weights.
     """
     logits = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, preferred_element_type=jnp.float32)
-    weights = dropout(masked_softmax(logits, mask)).astype(values.dtype)
+    weights = dropout()(masked_softmax(logits, mask)).astype(values.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
 
 

@@ -6,10 +6,10 @@ needs (for registers: the source's queries in the last two layers) by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from mnmt_jax.attention.core import Dropout, pair_mask
 from mnmt_jax.attention.core import attend as attend_masked
@@ -45,12 +45,25 @@ def attend(
     """
     outputs = {}
     for query in stage.roles:
-        roles = stage.key_roles(query)
-        outputs[query] = attend_masked(
-            queries[query],
-            jnp.concatenate([keys[r] for r in roles], axis=1),
-            jnp.concatenate([values[r] for r in roles], axis=1),
-            mask=masks[query],
-            dropout=dropout,
-        )
+        read = [(keys[role], values[role]) for role in stage.key_roles(query)]
+        outputs[query] = attend_role(masks[query], queries[query], read, dropout=dropout)
     return outputs
+
+
+def attend_role(
+    mask: Bool[Array, "batch 1 q k"],
+    queries: Float[Array, "batch q heads head_dim"],
+    read: Sequence[Sequence[Array]],
+    *,
+    dropout: Dropout,
+) -> Float[Array, "batch q heads head_dim"]:
+    """Attends from one role.
+
+    Args:
+        mask: of its queries and all keys that are read.
+        queries: scaled.
+        read: of each role that is read, first its keys and values.
+        dropout: as in `core.attend`.
+    """
+    keys, values = (jnp.concatenate([own[place] for own in read], axis=1) for place in range(2))
+    return attend_masked(queries, keys, values, mask=mask, dropout=dropout)

@@ -85,7 +85,8 @@ class Model(Checked):
             beside their weights; 0 is without.
         lora: patterns (`mnmt_jax.model.patterns`) of the projections that carry it.
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
-        attention: `split` (each role meets only the keys it may see) or `dense` (the slow oracle).
+        attention: `split` (each role meets only the keys it may see), `fused` (the same by a kernel
+            of its own where it fits, on TPU) or `dense` (the slow oracle).
         remat: recompute each layer in the backward pass instead of keeping its activations.
     """
 
@@ -106,7 +107,7 @@ class Model(Checked):
     lora_rank: Amount = 0
     lora: tuple[str, ...] = ("query", "value")
     dtype: Literal["float32", "bfloat16"] = "float32"
-    attention: Literal["split", "dense"] = "split"
+    attention: Literal["split", "dense", "fused"] = "split"
     remat: bool = False
 
     def __post_init__(self) -> None:

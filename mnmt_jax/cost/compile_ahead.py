@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import collectives
 from mnmt_jax.cost.estimates import estimates
@@ -64,7 +65,12 @@ _LIBTPU = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 # The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
-_LIBTPU_FLAG = "--fibers_default_thread_stack_size=16777216"
+# Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
+# loop over their parts that adds them up in the chip's memory.
+_LIBTPU_FLAGS = (
+    "--fibers_default_thread_stack_size=16777216"
+    " --xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
+)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -85,7 +91,7 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAG} {given}".strip()
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {given}".strip()
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
@@ -158,7 +164,7 @@ class Ahead:
                 compiled = lowered.compile()
             except jax.errors.JaxRuntimeError as error:
                 return _does_not_fit(error)
-        found = _facts(compiled, dict(self.mesh.shape))
+        found = _facts(compiled, dict(self.mesh.shape), chip)
         if chip:
             found["bytes"]["of_chip"] = chip.memory
             seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
@@ -280,7 +286,7 @@ def remedies(config: Config) -> Iterator[tuple[str, Config]]:
         yield " ".join([*flags, *more]), config
 
 
-def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
+def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
     memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
     parts = {
         "arguments": memory.argument_size_in_bytes,
@@ -291,16 +297,25 @@ def _facts(compiled: Any, mesh_shape: dict[str, int]) -> dict[str, Any]:
     # XLA's totals count a loop's body once.
     cycles = estimates(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
+    kernels = _kernel_cycles(cycles.kernels, chip)
     return {
         "fits": True,
         "bytes": {**parts, "peak": sum(parts.values())},
         "flops": costs["flops"] * share,
         "bytes_accessed": costs["bytes accessed"] * share,
-        "cycles": cycles.executed or None,
+        "cycles": cycles.executed + kernels or None,
+        "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
         "without_estimate": cycles.absent,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
+
+
+def _kernel_cycles(stated: dict[str, int], chip: Chip | None) -> int:
+    """Returns the cycles of our own kernels, as if computing always waited for all bytes."""
+    computing, moved = (stated.get(name, 0) for name in KERNEL_METADATA)
+    waiting = moved * chip.clock / chip.bandwidth if chip and chip.bandwidth else 0
+    return computing + round(waiting)
 
 
 def _does_not_fit(error: Exception) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.cost.collectives import instructions, rounds
 from mnmt_jax.model.dropout import MULTIPLIERS
 
@@ -20,6 +21,10 @@ _ONE_NUMBER = re.compile(r"^\w+\[[1,]*\]")
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_KERNEL_KIND = "custom-call tpu_custom_call"
+_KERNEL_CALL = 'custom_call_target="tpu_custom_call"'
+# As Pallas writes the metadata of a kernel.
+_KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
 # Names for what others compute, and where a counted body or instruction is called or waited for.
 _NO_WORK = re.compile(
@@ -41,12 +46,15 @@ class Estimates:
         executed: cycles, those inside loops as often as they run; 0 where the text states none.
         random: of `executed`, those of instructions that also draw random bits.
         absent: instructions that state no cycles though they do something, by kind, most first.
+        kernels: what our own kernels state of themselves, by the names of `KERNEL_METADATA`; in
+            none of the others.
     """
 
     once: int
     executed: int
     random: int
     absent: dict[str, int]
+    kernels: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def estimates(program: str) -> Estimates:
@@ -73,7 +81,27 @@ def estimates(program: str) -> Estimates:
             random += int(cycles[1]) * often * _draws(line, bodies)
         elif computation not in inner and (kind := _kind(line)):
             absent[kind] += often
-    return Estimates(once, executed, random, dict(absent.most_common()))
+    kernels, calls = _kernels(program, times)
+    called = collections.Counter({_KERNEL_KIND: calls})
+    return Estimates(once, executed, random, dict((absent - called).most_common()), kernels)
+
+
+def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Adds up what kernels state of themselves, and counts those that do.
+
+    It stands on lines of its own after a call, and again after what takes the call's results apart.
+    """
+    stated: collections.Counter[str] = collections.Counter()
+    calls, called = 0, False
+    for computation, line in instructions(program):
+        often = times.get(computation, 1)
+        if _INSTRUCTION.match(line):
+            called = _KERNEL_CALL in line
+        if called:
+            found = {name: int(value) * often for name, value in _KERNEL.findall(line)}
+            stated.update(found)
+            calls += often * (KERNEL_METADATA[0] in found)
+    return dict(stated), calls
 
 
 def _bodies(program: str) -> dict[str, list[str]]:

@@ -16,20 +16,22 @@ class Chip:
         peak_flops: dense bfloat16 FLOP/s, without sparsity.
         memory: bytes.
         clock: cycles per second of a TPU's matrix units, which give `peak_flops`; else 0.
+        bandwidth: of a TPU's memory, bytes per second; else 0.
     """
 
     kinds: tuple[str, ...]
     peak_flops: float
     memory: int
     clock: float = 0.0
+    bandwidth: float = 0.0
 
 
 # Sources: cloud.google.com/tpu/docs (v4 to v6e), NVIDIA's data sheets.
 _CHIPS = (
-    Chip(("TPU v6 lite", "TPU v6e"), 918e12, 32 * GIB, 1.75e9),
-    Chip(("TPU v5 lite", "TPU v5e"), 197e12, 16 * GIB, 1.5e9),
-    Chip(("TPU v5p", "TPU v5"), 459e12, 95 * GIB, 1.75e9),
-    Chip(("TPU v4",), 275e12, 32 * GIB, 1.05e9),
+    Chip(("TPU v6 lite", "TPU v6e"), 918e12, 32 * GIB, 1.75e9, 1640e9),
+    Chip(("TPU v5 lite", "TPU v5e"), 197e12, 16 * GIB, 1.5e9, 819e9),
+    Chip(("TPU v5p", "TPU v5"), 459e12, 95 * GIB, 1.75e9, 2765e9),
+    Chip(("TPU v4",), 275e12, 32 * GIB, 1.05e9, 1228e9),
     Chip(("NVIDIA H200",), 989e12, 141 * 10**9),
     Chip(("NVIDIA H100",), 989e12, 80 * 10**9),
     Chip(("NVIDIA A100",), 312e12, 80 * 10**9),

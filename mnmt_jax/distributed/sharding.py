@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -226,7 +225,7 @@ def split_rows(states: Array, bias: str = "") -> Array:
         bias: path of the parameter last added to them: their last axes are split as its own, and
             those between these and the rows are whole. Without one, all but the rows are whole.
     """
-    if not _has_mesh():
+    if not has_mesh():
         return states
     last = partition_spec(parameter_axes(bias)) if bias else ()
     whole = (None,) * (states.ndim - 1 - len(last))
@@ -239,148 +238,10 @@ def whole_width(table: Array) -> Array:
     Args:
         table: [vocab, embed]; its first axis stays split as it is. As `split_rows` otherwise.
     """
-    if not _has_mesh():
+    if not has_mesh():
         return table
     spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, None)
     return jax.lax.with_sharding_constraint(table, spec)
-
-
-def row_shards(rows: Array) -> int:
-    """Returns the number of parts that `on_own_rows` can split rows into.
-
-    Args:
-        rows: [rows, ...].
-
-    Returns:
-        1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
-    """
-    if not _has_mesh():
-        return 1
-    mesh = jax.sharding.get_abstract_mesh()
-    shards = math.prod(mesh.shape[axis] for axis in RULES["batch"])
-    return 1 if rows.shape[0] % shards else shards
-
-
-def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
-    """Runs a function on the rows of each device, so that a sum it forms in a loop travels once.
-
-    Left to itself the compiler sums over devices in every round of the loop.
-
-    Args:
-        function: takes parameter tables, [vocab, embed], and arrays [rows, ...] or tuples of
-            such; the tables are whole in `embed`, and split over `tensor` even where the parameters
-            stay whole.
-        shards: from `row_shards`.
-        kinds: of each result. `rows`: its first axis holds rows. `sum`: the devices' are added up.
-            `table`: the same, and each device keeps its part of the width, as of a parameter.
-    """
-
-    def split(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
-        if _has_mesh():
-            spec = PartitionSpec(RULES["vocab"], None)
-            tables = tuple(jax.lax.with_sharding_constraint(table, spec) for table in tables)
-        return function(tables, *rows)
-
-    if shards == 1:
-        return split
-    axes = RULES["batch"]
-    width = RULES["embed"]
-    specs = {
-        "rows": PartitionSpec(axes),
-        "sum": PartitionSpec(),
-        "table": PartitionSpec(None, width),
-    }
-    others = tuple(axis for axis in axes if axis not in width)
-
-    def add_up(result: Array, kind: str) -> Array:
-        if kind == "table":
-            result = jax.lax.psum_scatter(result, width, scatter_dimension=1, tiled=True)
-            return jax.lax.psum(result, others)
-        return jax.lax.psum(result, axes) if kind == "sum" else result
-
-    def local(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
-        return tuple(map(add_up, split(tables, *rows), kinds))
-
-    def call(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
-        found = tuple(specs[kind] for kind in kinds)
-        return _per_device(local, PartitionSpec(), rows, found)(tables, *rows)
-
-    return call
-
-
-def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:
-    """Returns what `jax.lax.top_k` does, each device of its own rows.
-
-    Left to itself the compiler collects all rows on every device: in a search the logits of the
-    whole batch in every step.
-
-    Args:
-        values: [rows, ...].
-        count: how many to return.
-    """
-
-    def local(_: Any, rows: Array) -> tuple[Array, ...]:
-        # As a matrix, of which alone XLA's fast implementation on CPU is.
-        found = jax.lax.top_k(rows.reshape(-1, rows.shape[-1]), count)
-        return tuple(each.reshape(*rows.shape[:-1], count) for each in found)
-
-    if row_shards(values) == 1:
-        return local((), values)
-    return _per_device(local, PartitionSpec(), (values,), PartitionSpec(RULES["batch"]))((), values)
-
-
-def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]) -> Array:
-    """Applies a function to the rows of each device, each of which takes one of some slots.
-
-    Parameters of slots that are split over `fsdp` stay where they are: the rows of its devices are
-    collected, each device computes those that take its slots, and what it found travels back.
-
-    Args:
-        function: takes `slots` and `rows`, and returns one array [rows, ...], 0 where a row takes
-            none of the slots.
-        slots: tree of parameters [slots, ...].
-        rows: arrays [rows, ...], of which the last, of integers, says the slot of each place;
-            negative is none.
-    """
-    if row_shards(rows[0]) == 1:
-        return function(slots, *rows)
-    (split,) = RULES["slot"]
-    count = jax.tree.leaves(slots)[0].shape[0]
-    parts = jax.sharding.get_abstract_mesh().shape[split]
-    is_split = parts > 1 and count % parts == 0
-
-    def collected(own: Any, *rows: Array) -> Array:
-        *others, taken = (jax.lax.all_gather(each, split, tiled=True) for each in rows)
-        taken = taken - jax.lax.axis_index(split) * (count // parts)
-        taken = jnp.where(taken < count // parts, taken, -1)
-        found = function(own, *others, taken)
-        return jax.lax.psum_scatter(found, split, tiled=True)
-
-    spec = PartitionSpec(split if is_split else None)
-    compute = collected if is_split else function
-    return _per_device(compute, spec, rows, PartitionSpec(RULES["batch"]))(slots, *rows)
-
-
-def _per_device(
-    function: Callable, parameters: PartitionSpec, rows: Sequence[Any], found: Any
-) -> Callable:
-    """Returns a function of parameters and rows that each device runs on its own rows.
-
-    Args:
-        function: of one device's parameters and rows.
-        parameters: how these are split among devices that hold rows.
-        rows: arrays [rows, ...], or tuples of such.
-        found: how its result is split.
-    """
-    axes = RULES["batch"]
-    return jax.shard_map(
-        function,
-        mesh=jax.sharding.get_abstract_mesh(),
-        in_specs=(parameters, *[PartitionSpec(axes)] * len(rows)),
-        out_specs=found,
-        axis_names=set(axes),
-        check_vma=False,
-    )
 
 
 def platform() -> str:
@@ -389,7 +250,8 @@ def platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
-def _has_mesh() -> bool:
+def has_mesh() -> bool:
+    """Returns whether a mesh of ours is set, as `compile_on` does."""
     return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names)
 
 

@@ -10,6 +10,7 @@ mesh they are others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,32 @@ from jaxtyping import Array, Bool, Float, Int
 MULTIPLIERS = 0x7FEB352D, 0x846CA68B
 """Of the hash; a program that has the first draws by it."""
 _INVARIANT = "threefry2x32"  # keys whose bits JAX promises on every mesh
+
+
+class Drawn(NamedTuple):
+    """One dropout: which elements of an array of some shape it drops is drawn.
+
+    Attributes:
+        rate: of elements dropped.
+        rng: the key; None if nothing is dropped.
+    """
+
+    rate: float = 0.0
+    rng: Array | None = None
+
+    def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """Returns the states that are left."""
+        if self.rng is None:
+            return states
+        draw = keep_by_device if self.by_device else keep_by_hash
+        scaled = states / jnp.asarray(1 - self.rate, states.dtype)
+        keep = draw(self.rng, 1 - self.rate, states.shape)
+        return jnp.where(keep, scaled, jnp.zeros((), states.dtype))
+
+    @property
+    def by_device(self) -> bool:
+        """Whether the generator of the key decides, and not the hash."""
+        return self.rng is not None and str(jax.random.key_impl(self.rng)) != _INVARIANT
 
 
 class Dropout(nn.Module):
@@ -33,13 +60,15 @@ class Dropout(nn.Module):
     @nn.compact
     def __call__(self, states: Float[Array, "*b"], deterministic: bool) -> Float[Array, "*b"]:
         """Returns the states that are left; all of them if `deterministic`."""
-        if deterministic or not self.rate:
-            return states
-        rng = self.make_rng("dropout")
-        draw = keep_by_hash if str(jax.random.key_impl(rng)) == _INVARIANT else keep_by_device
-        scaled = states / jnp.asarray(1 - self.rate, states.dtype)
-        keep = draw(rng, 1 - self.rate, states.shape)
-        return jnp.where(keep, scaled, jnp.zeros((), states.dtype))
+        return self.drawn(deterministic)(states)
+
+    def drawn(self, deterministic: bool) -> Drawn:
+        """Draws for one array; nothing is dropped if `deterministic`."""
+        return (
+            Drawn()
+            if deterministic or not self.rate
+            else Drawn(self.rate, self.make_rng("dropout"))
+        )
 
 
 def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
@@ -50,13 +79,23 @@ def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, 
 
     Source of the hash: Wellons's search for 32-bit hashes by bias ("lowbias32").
     """
-    keys = [_mixed(word) for word in jax.random.key_data(rng).reshape(-1)]
+    keys = hashed_words(rng)
     row = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):  # each partitioned by itself, whatever the mesh
         row = row * jnp.uint32(size) + _places(shape, axis)
     column = _places(shape, len(shape) - 1)
-    bits = _mixed(_mixed(row ^ keys[0]) ^ _mixed(column ^ keys[-1]))
-    return bits < jnp.uint32(min(round(share * 2**32), 2**32 - 1))
+    bits = mixed(mixed(row ^ keys[0]) ^ mixed(column ^ keys[-1]))
+    return bits < jnp.uint32(hash_level(share))
+
+
+def hashed_words(rng: Array) -> list[Int[Array, ""]]:
+    """Returns the words of a key as `keep_by_hash` takes them: row and column meet one each."""
+    return [mixed(word) for word in jax.random.key_data(rng).reshape(-1)]
+
+
+def hash_level(share: float) -> int:
+    """Returns the number that an element's hash is below if it is kept."""
+    return min(round(share * 2**32), 2**32 - 1)
 
 
 def keep_by_device(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
@@ -74,7 +113,7 @@ def _places(shape: Sequence[int], axis: int) -> Int[Array, "*b"]:
     return jax.lax.broadcasted_iota(jnp.uint32, own, axis)
 
 
-def _mixed(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
+def mixed(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
     """Hashes uint32 words, one to one."""
     for shift, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
         words = (words ^ (words >> shift)) * jnp.uint32(multiplier)

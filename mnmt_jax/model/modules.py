@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import split_rows
 from mnmt_jax.model.context import Context, Place, Spans
-from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.model.dropout import Drawn, Dropout
 from mnmt_jax.model.kernels import FEWER_BITS, affine
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
@@ -170,9 +170,9 @@ class Attention(nn.Module):
         hand_out(self, place, QUERIES, queries)
         hand_out(self, place, KEYS, read.keys)
 
-    def dropout(self, deterministic: bool) -> Callable[[Array], Array]:
-        """Returns the function applied to attention weights."""
-        return lambda weights: self.drop(weights, deterministic=deterministic)
+    def dropout(self, deterministic: bool) -> Callable[[], Drawn]:
+        """Returns what draws the dropout of attention weights."""
+        return functools.partial(self.drop.drawn, deterministic)
 
 
 class SelfAttention(Attention):

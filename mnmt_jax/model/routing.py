@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.sharding import map_rows
+from mnmt_jax.distributed.own_rows import map_rows
 
 Activation = Callable[[Array], Array]
 States = Float[Array, "positions embed"]

@@ -210,7 +210,7 @@ def compiled_paths(name):
 
 
 def test_attention_implementations_share_a_signature():
-    assert set(IMPLEMENTATIONS) == {"dense", "split"}
+    assert set(IMPLEMENTATIONS) == {"dense", "split", "fused"}
     for module in IMPLEMENTATIONS.values():
         assert callable(module.make_masks)
         assert callable(module.attend)

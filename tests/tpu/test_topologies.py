@@ -95,3 +95,38 @@ def test_what_does_not_fit_is_told_with_a_remedy():
     assert not step["fits"] and step["bytes"]["over"] > 0
     assert step["bytes"]["peak"] - step["bytes"]["of_chip"] == step["bytes"]["over"]
     assert step["fits_with"] is None or step["fits_with"].startswith("--gin.Model.remat=True")
+
+
+@pytest.mark.parametrize(
+    "spans", ["256 f 256", "272 ff 256 272", "256 fc 272 256", "512 fc 528 512"]
+)
+def test_kernels_state_the_cycles_that_are_scheduled(spans, tmp_path):
+    """MITRE's source, registers and target, and its target with spans twice as long."""
+    dump = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tpu.schedule", str(tmp_path), *spans.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"LIBTPU_INIT_ARGS": dump, "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    for each in json.loads(done.stdout).values():
+        assert each["bundles"] <= each["stated"] < 1.3 * each["bundles"]
+
+
+def test_attention_by_a_kernel_is_counted():
+    """It exchanges nothing of its own, and its cycles are among the step's."""
+    more = "--programs=train_step", "--gin.Model.dtype='bfloat16'", "--gin.Data.max_segments=16"
+    more += "--gin.Model.attention_dropout=0.1", "--gin.Mesh.tensor=2", "--gin.Data.rows=16"
+    split, fused = (
+        compile_ahead("v5e:2x2", "register_tiny", *more, f"--gin.Model.attention='{name}'")
+        for name in ("split", "fused")
+    )
+    split, fused = (found["programs"]["train_step"] for found in (split, fused))
+    assert split["kernels"] == {"cycles": 0}
+    assert fused["kernels"]["cycles"] > fused["kernels"]["core_cycles"] > 0
+    assert fused["cycles"] > fused["kernels"]["cycles"]
+    assert "custom-call tpu_custom_call" not in fused["without_estimate"]
+    assert fused["collectives"] == split["collectives"]

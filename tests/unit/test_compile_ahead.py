@@ -10,6 +10,7 @@ import pytest
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost import compile_ahead
+from mnmt_jax.distributed.chips import chip_of
 from scripts.make_tpu_table import SLICES, gin_files_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,14 @@ def test_an_error_of_the_compiler_becomes_bytes():
 def test_other_errors_are_not_taken_for_it():
     with pytest.raises(RuntimeError, match="something else"):
         compile_ahead._does_not_fit(RuntimeError("something else"))
+
+
+def test_kernels_compute_and_wait_one_after_the_other():
+    chip = chip_of("TPU v5 lite")
+    stated = {"core_cycles": 4000, "moved_bytes": 819_000}
+    assert compile_ahead._kernel_cycles(stated, chip) == 4000 + 1500
+    assert compile_ahead._kernel_cycles(stated, None) == 4000
+    assert compile_ahead._kernel_cycles({}, chip) == 0
 
 
 @pytest.mark.parametrize("name", SLICES)

@@ -12,6 +12,11 @@ ROTATION = (
     "  %shift.{0} = u32[8]{{0}} shift-right-logical(%a, %b)\n  %or.{0} = u32[8]{{0}} or(%a, %b)\n"
 )
 THREEFRY = "".join(ROTATION.format(number) for number in range(20))
+# As Pallas writes what `mnmt_jax.attention.kernels` states of a call, with its lines.
+KERNEL = """frontend_attributes={kernel_metadata={
+"core_cycles":"4000",
+"moved_bytes":"700"
+}}"""
 PROGRAM = f"""\
 HloModule step, is_scheduled=true
 
@@ -43,6 +48,9 @@ HloModule step, is_scheduled=true
   %drop.1 = f32[8]{{0}} fusion(%k), kind=kLoop, calls=%dropped, {CYCLES % 100}
   %fold.1 = u32[1]{{0}} xor(%k, %i), metadata={{op_name="jit(step)/jit(_threefry_fold_in)/xor"}}
   %part.1 = f32[8]{{0}} reduce-scatter(%copy-done.1), replica_groups={{}}, to_apply=%add
+  %read.1 = (f32[8]{{0}}) custom-call(%x), custom_call_target="tpu_custom_call", {KERNEL}
+  %part.2 = f32[8]{{0}} get-tuple-element(%read.1), index=0, {KERNEL}
+  %other.1 = bf16[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call"
   %merged.1 = f32[8]{{0}} custom-call(%x), custom_call_target="ConcatBitcast"
   ROOT %next = (s32[], f32[8]) tuple(%i, %part.1)
 }}
@@ -88,9 +96,14 @@ def test_what_has_no_estimate_is_counted_by_kind(found):
         "random bits": 3 + 1,
         "copy": 3,
         "reduce-scatter": 3,
+        "custom-call tpu_custom_call": 3,  # the one that states nothing of itself
         "custom-call ConcatBitcast": 3,
         "scalar": 3 + 1,
         "fusion g": 1,
         "all-reduce": 1,
     }
     assert next(iter(found.absent)) == "random bits"
+
+
+def test_kernels_state_cycles_and_bytes_of_themselves(found):
+    assert found.kernels == {"core_cycles": 3 * 4000, "moved_bytes": 3 * 700}

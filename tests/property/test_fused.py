@@ -1,0 +1,189 @@
+"""The TPU kernel of attention, interpreted, against what it stands for.
+
+In float32, where one weight dropped elsewhere is far beyond the tolerance; that programs for TPU
+take it at all is in tests/tpu.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.attention import fused, kernels, split
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.design.layout import Stage
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import compile_on, make_mesh
+from mnmt_jax.model.dropout import Drawn
+from tests.property.test_model import make, random_pairs, small_config, unpacked
+
+ATOL = 2e-6  # of the largest number
+HEADS, HEAD_DIM = 4, 64
+LENGTHS = {"source": 32, "register": 48, "target": 32, "trigger": 16}
+REGISTER = LAYOUTS["register"].stages[0]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Runs kernels on the CPU, as if it were a TPU; returns the names of those that were run."""
+    run, called = kernels.pl.pallas_call, []
+
+    def interpreted(*arguments, name, **options):
+        called.append(name)
+        return run(*arguments, name=name, interpret=True, **options)
+
+    monkeypatch.setattr(kernels.pl, "pallas_call", interpreted)
+    monkeypatch.setattr(fused, "platform", lambda: "tpu")
+    return called
+
+
+@pytest.fixture
+def any_type(monkeypatch):
+    monkeypatch.setattr(fused, "_TYPE", jnp.float32)
+
+
+def drawn_spans(stage, rows=2, dtype="float32", lengths=LENGTHS):
+    """Draws queries, keys and values, and segments of which the last are padding, or all."""
+    rng = np.random.default_rng(0)
+    shapes = {role: (rows, lengths[role], HEADS, HEAD_DIM) for role in stage.roles}
+    states = [
+        {role: jnp.asarray(rng.normal(size=shape) * scale, dtype) for role, shape in shapes.items()}
+        for scale in (HEAD_DIM**-0.5, 1, 1)
+    ]
+    segments = {}
+    for role in stage.roles:
+        ids = np.sort(rng.integers(1, 4, (rows, lengths[role])), axis=1).astype(np.int32)
+        ids[0, -5:], ids[-1] = 0, ids[-1] * (rows < 3)
+        segments[role] = jnp.asarray(ids)
+    return states, segments
+
+
+def read(module, stage, segments, rate, rng, states):
+    """Returns what a module reads of the states, which drops by keys that follow from one."""
+    keys = iter(jax.random.split(rng, len(stage.roles)))
+
+    def dropout():
+        return Drawn(rate, next(keys)) if rate else Drawn()
+
+    masks = module.make_masks(stage, segments)
+    return module.attend(stage, masks, *states, dropout=dropout)
+
+
+def values_and_gradients(module, stage, segments, states, rate=0.0, rng=None):
+    """Returns what is read, and the gradients of an arbitrary sum of it."""
+    rng = jax.random.key(7) if rng is None else rng
+    found, back = jax.vjp(functools.partial(read, module, stage, segments, rate, rng), states)
+    rng = np.random.default_rng(1)
+    weights = {r: jnp.asarray(rng.normal(size=x.shape), x.dtype) for r, x in found.items()}
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), (found, back(weights)))
+
+
+def compare(expected, found, atol=ATOL):
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=atol * max(np.abs(one).max(), 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("register", 0.3), ("prefix_trigger", 0.0), ("causal", 0.3)]
+)
+def test_it_equals_split(name, rate, calls, any_type):
+    """Outputs and gradients, of packed rows with padding and of one that is nothing else."""
+    stage = LAYOUTS[name].stages[0]
+    states, segments = drawn_spans(stage, rows=3)
+    found = values_and_gradients(fused, stage, segments, states, rate)
+    assert sorted(set(calls)) == ["attention_backward", "attention_forward"]
+    assert len(calls) == 2 * len(stage.roles)
+    compare(values_and_gradients(split, stage, segments, states, rate), found)
+
+
+def test_other_keys_drop_other_weights(calls, any_type):
+    """So what is compared above can differ."""
+    states, segments = drawn_spans(REGISTER)
+    one, other = (
+        read(fused, REGISTER, segments, 0.3, jax.random.key(seed), states)["target"]
+        for seed in (7, 8)
+    )
+    assert np.abs(np.asarray(one - other)).max() > 100 * ATOL
+
+
+def test_bfloat16_is_what_it_takes(calls):
+    stage = Stage(("source",), ("f",))
+    states, segments = drawn_spans(stage, dtype="bfloat16")
+    found = values_and_gradients(fused, stage, segments, states, 0.3)
+    assert len(calls) == 2
+    compare(values_and_gradients(split, stage, segments, states, 0.3), found, atol=0.02)
+
+
+def test_many_queries_are_taken_in_parts(calls, any_type, monkeypatch):
+    stage = Stage(("target",), ("c",))
+    states, segments = drawn_spans(stage, lengths={"target": 144})
+    monkeypatch.setattr(kernels, "_SCORES", 144 * 128)
+    assert list(kernels._parts(144, 144)) == [(0, 128), (128, 144)]
+    found = values_and_gradients(fused, stage, segments, states, 0.3)
+    assert len(calls) == 2
+    compare(values_and_gradients(split, stage, segments, states, 0.3), found)
+
+
+def test_a_mesh_changes_nothing(calls, any_type):
+    """Every device drops of its own rows and heads what one device would."""
+    mesh = make_mesh(Mesh(fsdp=2, tensor=2))
+    states, segments = drawn_spans(REGISTER, rows=4)
+    run = functools.partial(values_and_gradients_traced, REGISTER)
+    found = compile_on(mesh, run)(segments, states, jax.random.key(7))
+    assert len(calls) == 6
+    compare(jax.device_get(jax.jit(run)(segments, states, jax.random.key(7))), found)
+    expected = values_and_gradients(split, REGISTER, segments, states, 0.3)[0]
+    compare(expected, jax.device_get(found[0]))
+
+
+def values_and_gradients_traced(stage, segments, states, rng):
+    found, back = jax.vjp(functools.partial(read, fused, stage, segments, 0.3, rng), states)
+    return found, back(jax.tree.map(jnp.sin, found))
+
+
+@pytest.mark.parametrize("without", ["tpu", "type", "lengths", "width", "hash", "room", "rows"])
+def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch):
+    lengths = LENGTHS | ({"register": 45} if without == "lengths" else {})
+    dtype = "bfloat16" if without == "type" else "float32"
+    states, segments = drawn_spans(REGISTER, dtype=dtype, lengths=lengths)
+    if without == "tpu":
+        monkeypatch.setattr(fused, "platform", lambda: "cpu")
+    if without == "width":
+        states = jax.tree.map(lambda x: x[..., :40], states)
+    if without == "room":
+        monkeypatch.setattr(kernels, "_SCORES", 1000)
+    rng = jax.random.key(7, impl="rbg" if without == "hash" else None)
+    mesh = make_mesh(Mesh(), jax.devices()[: 8 if without == "rows" else 1])
+    with jax.set_mesh(mesh):
+        expected, found = (
+            jax.jit(functools.partial(read, module, REGISTER, segments, 0.3))(rng, states)
+            for module in (split, fused)
+        )
+    assert len(calls) == (1 if without == "lengths" else 0)  # the source sees itself alone
+    compare(jax.device_get(expected), jax.device_get(found))
+
+
+def test_a_model_trains_the_same_with_it(calls, any_type):
+    """Its layers draw the same dropout; the last layers need fewer roles."""
+    layout = LAYOUTS["register"]
+    batch = unpacked(layout, random_pairs(2, seed=3))
+    batch = {name: jnp.pad(x, ((0, 0), (0, -x.shape[1] % 16))) for name, x in batch.items()}
+    sizes = dict(embed=128, heads=2, stage_layers=(2,), dropout=0.1, attention_dropout=0.3)
+    model, params = make(small_config("register", remat=True, **sizes), batch)
+    by_kernel = model.clone(config=dataclasses.replace(model.config, attention="fused"))
+
+    def loss(params, model):
+        rngs = {"dropout": jax.random.key(5)}
+        logits = model.apply({"params": params}, batch, False, rngs=rngs, method="logits")
+        return jnp.mean(logits**2, where=batch["target_segment_ids"][..., None] != 0)
+
+    expected, found = (
+        jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, each)
+        for each in (model, by_kernel)
+    )
+    assert calls.count("attention_forward") >= 6
+    compare(jax.device_get(expected), jax.device_get(found), atol=5e-5)

@@ -1,0 +1,53 @@
+"""Compiles attention of one role for a v5e and prints what its kernels state and libtpu schedules.
+
+    LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR --xla_jf_dump_llo_text=true" \
+        python -m tests.tpu.schedule DIR LENGTH SEES KEYS [KEYS ...]
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from mnmt_jax.cost.compile_ahead import topology_devices
+
+ROWS, HEADS, HEAD_DIM = 3, 4, 64
+
+
+def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
+    """Prints, by kernel, the cycles stated of a program of its grid and the bundles scheduled."""
+    device = topology_devices("v5e:2x2")[0]
+    import jax
+
+    from mnmt_jax.attention.kernels import Reading, attend
+
+    def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
+        placed = jax.sharding.SingleDeviceSharding(device)
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=placed)
+
+    def both(numbers, queries, query_ids, keys, values, key_ids, outward):
+        def read(*states):
+            queries, keys, values = states
+            return attend(reading, numbers, queries, query_ids, keys, values, key_ids)
+
+        found, back = jax.vjp(read, queries, keys, values)
+        return found, back(outward)
+
+    reading = Reading(sees, HEADS, 0.9)
+    queries = shape(ROWS, HEADS, HEAD_DIM, length)
+    spans = tuple(shape(ROWS, HEADS, HEAD_DIM, each) for each in keys)
+    ids = tuple(shape(ROWS, each, dtype="int32") for each in (length, *keys))
+    numbers = shape(4, dtype="int32")
+    lowered = jax.jit(both).lower(numbers, queries, ids[0], spans, spans, ids[1:], queries)
+    text = lowered.compile().as_text()
+    found = {}
+    for name in ("attention_forward", "attention_backward"):
+        stated = re.search(rf'{name}.*?"core_cycles":"(\d+)"', text, re.DOTALL)
+        (path,) = Path(folder).glob(f"*{name}*schedule-analysis_final_bundles.txt")
+        bundles = re.search(r"total scheduled bundles:\s+(\d+)", path.read_text())
+        found[name] = {"stated": int(stated[1]) * 2 // (ROWS * HEADS), "bundles": int(bundles[1])}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], [int(each) for each in sys.argv[4:]])
