@@ -11,7 +11,7 @@ The rooms, each of which imports only rooms above it:
     design         a model and its training as data: roles, layouts, plan, views, objectives
     files          files written whole or not at all, in folders and buckets
     config         gin files to frozen dataclasses; the interface of methods
-    distributed    meshes and sharding, several processes
+    distributed    meshes and sharding, several processes, what dropout drops on any of them
     vocabulary     pieces, tags, fixed ids
     data           corpora, token cache, batches
     attention      who meets whose keys: implementations

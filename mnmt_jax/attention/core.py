@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.design.layout import Sees
-from mnmt_jax.model.dropout import Drawn
+from mnmt_jax.distributed.drawn import Drawn
 
 Dropout = Callable[[], Drawn]  # drawn anew for the weights of every softmax
 

@@ -18,9 +18,9 @@ from jaxtyping import Array
 from mnmt_jax.attention import split
 from mnmt_jax.attention.core import Dropout
 from mnmt_jax.design.layout import Stage
+from mnmt_jax.distributed.drawn import Drawn, hashed_words
 from mnmt_jax.distributed.own_rows import by_rows_and_heads, splits_rows_and_heads
 from mnmt_jax.distributed.sharding import platform
-from mnmt_jax.model.dropout import Drawn, hashed_words
 
 Spans = Mapping[str, Array]
 
@@ -80,15 +80,15 @@ def _fits(queries: Array, keys: list[Array], drawn: Drawn) -> bool:
         return False
     if not splits_rows_and_heads(queries):
         return False
-    from mnmt_jax.attention.kernels import fits
+    from mnmt_jax.attention.tpu_kernel import fits
 
     return fits(queries.shape[3], queries.shape[1], [own.shape[1] for own in keys])
 
 
 def _by_kernel(sees: str, drawn: Drawn, queries: Array, query_ids: Array, read: Any) -> Array:
     """Computes one role on the mesh, every device its own rows and heads."""
-    from mnmt_jax.attention.kernels import Reading
-    from mnmt_jax.attention.kernels import attend as attend_by_kernel
+    from mnmt_jax.attention.tpu_kernel import Reading
+    from mnmt_jax.attention.tpu_kernel import attend as attend_by_kernel
 
     reading = Reading(sees, queries.shape[2], 1 - drawn.rate)
     words = hashed_words(drawn.rng) if drawn.rng is not None else [jnp.zeros((), jnp.uint32)] * 2

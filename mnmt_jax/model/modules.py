@@ -17,9 +17,10 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
+from mnmt_jax.distributed.drawn import Drawn
 from mnmt_jax.distributed.sharding import split_rows
 from mnmt_jax.model.context import Context, Place, Spans
-from mnmt_jax.model.dropout import Drawn, Dropout
+from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.kernels import FEWER_BITS, affine
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B

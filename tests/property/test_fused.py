@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.attention import fused, kernels, split
+from mnmt_jax.attention import fused, split, tpu_kernel
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.drawn import Drawn
 from mnmt_jax.distributed.sharding import compile_on, make_mesh
-from mnmt_jax.model.dropout import Drawn
 from tests.property.test_model import make, random_pairs, small_config, unpacked
 
 ATOL = 2e-6  # of the largest number
@@ -29,13 +29,13 @@ REGISTER = LAYOUTS["register"].stages[0]
 @pytest.fixture
 def calls(monkeypatch):
     """Runs kernels on the CPU, as if it were a TPU; returns the names of those that were run."""
-    run, called = kernels.pl.pallas_call, []
+    run, called = tpu_kernel.pl.pallas_call, []
 
     def interpreted(*arguments, name, **options):
         called.append(name)
         return run(*arguments, name=name, interpret=True, **options)
 
-    monkeypatch.setattr(kernels.pl, "pallas_call", interpreted)
+    monkeypatch.setattr(tpu_kernel.pl, "pallas_call", interpreted)
     monkeypatch.setattr(fused, "platform", lambda: "tpu")
     return called
 
@@ -121,8 +121,8 @@ def test_bfloat16_is_what_it_takes(calls):
 def test_many_queries_are_taken_in_parts(calls, any_type, monkeypatch):
     stage = Stage(("target",), ("c",))
     states, segments = drawn_spans(stage, lengths={"target": 144})
-    monkeypatch.setattr(kernels, "_SCORES", 144 * 128)
-    assert list(kernels._parts(144, 144)) == [(0, 128), (128, 144)]
+    monkeypatch.setattr(tpu_kernel, "_SCORES", 144 * 128)
+    assert list(tpu_kernel._parts(144, 144)) == [(0, 128), (128, 144)]
     found = values_and_gradients(fused, stage, segments, states, 0.3)
     assert len(calls) == 2
     compare(values_and_gradients(split, stage, segments, states, 0.3), found)
@@ -155,7 +155,7 @@ def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch
     if without == "width":
         states = jax.tree.map(lambda x: x[..., :40], states)
     if without == "room":
-        monkeypatch.setattr(kernels, "_SCORES", 1000)
+        monkeypatch.setattr(tpu_kernel, "_SCORES", 1000)
     rng = jax.random.key(7, impl="rbg" if without == "hash" else None)
     mesh = make_mesh(Mesh(), jax.devices()[: 8 if without == "rows" else 1])
     with jax.set_mesh(mesh):

@@ -150,7 +150,11 @@ def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
     assert not kinds_of(program, Mesh())
 
 
-@pytest.mark.parametrize("search", [BeamSearch(3, reorder), Sample(2, top_k=5), Greedy()], ids=str)
+@pytest.mark.parametrize(
+    "search",
+    [BeamSearch(3, reorder), Sample(2, top_k=5), Greedy()],
+    ids=lambda search: type(search).__name__,
+)
 def test_a_search_of_data_parallel_asks_only_whether_all_have_ended(search, tmp_path):
     """The best of a vocabulary are chosen where the rows are."""
     mesh = make_mesh(Mesh())

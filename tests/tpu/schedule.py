@@ -19,7 +19,7 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
     device = topology_devices("v5e:2x2")[0]
     import jax
 
-    from mnmt_jax.attention.kernels import Reading, attend
+    from mnmt_jax.attention.tpu_kernel import Reading, attend
 
     def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
         placed = jax.sharding.SingleDeviceSharding(device)

@@ -23,7 +23,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention.fused import KERNEL_METADATA
-from mnmt_jax.model.dropout import hash_level, mixed
+from mnmt_jax.distributed.drawn import hash_level, mixed
 
 LANES = 128
 _HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
