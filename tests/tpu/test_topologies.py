@@ -98,9 +98,10 @@ def test_what_does_not_fit_is_told_with_a_remedy():
 
 
 @pytest.mark.parametrize(
-    "spans", ["256 f 256", "272 ff 256 272", "256 fc 272 256", "544 ff 544 544"]
+    ("spans", "least"),
+    [("256 f 256", 1), ("272 ff 256 272", 1), ("256 fc 272 256", 1), ("544 ff 544 544", 0.9)],
 )
-def test_kernels_state_the_cycles_that_are_scheduled(spans, tmp_path):
+def test_kernels_state_the_cycles_that_are_scheduled(spans, least, tmp_path):
     """MITRE's source, registers and target, and the longest spans that are taken."""
     dump = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
     done = subprocess.run(
