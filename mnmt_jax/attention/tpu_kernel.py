@@ -27,10 +27,13 @@ from mnmt_jax.distributed.drawn import hash_level, mixed
 
 LANES = 128
 _HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
+# Queries, and half of the keys, that surely fit into the core's memory; longer ones may not.
+_LONGEST = 544
 # Scores of a head, keys x queries, that are held at a time; more queries are taken in parts.
 _SCORES = 528 * 512
 # Cycles of each part of a program of the grid, and of each 1,024 of its scores: as libtpu 0.0.42.1
-# schedules them for a v5e, rounded up. tests/tpu holds them against its schedule.
+# schedules them for a v5e, rounded up for spans like MITRE's, a tenth less at most for others.
+# tests/tpu holds them against its schedule.
 _FORWARD, _BACKWARD = (650, 8), (600, 14)
 
 
@@ -58,7 +61,7 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
         keys: lengths of the roles that it reads.
     """
     whole = all(length and length % 16 == 0 for length in (head_dim, queries, *keys))
-    return whole and head_dim <= 256 and queries <= 1024 and sum(keys) * LANES <= _SCORES
+    return whole and head_dim <= LANES and queries <= _LONGEST and sum(keys) <= 2 * _LONGEST
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -155,7 +155,7 @@ def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch
     if without == "width":
         states = jax.tree.map(lambda x: x[..., :40], states)
     if without == "room":
-        monkeypatch.setattr(tpu_kernel, "_SCORES", 1000)
+        monkeypatch.setattr(tpu_kernel, "_LONGEST", 16)
     rng = jax.random.key(7, impl="rbg" if without == "hash" else None)
     mesh = make_mesh(Mesh(), jax.devices()[: 8 if without == "rows" else 1])
     with jax.set_mesh(mesh):
