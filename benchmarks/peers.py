@@ -17,8 +17,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from engines import Worker
 from several_runs import make_cache, train, train_vocabulary
 
 from mnmt_jax.commands.arguments import CommandParser
@@ -170,7 +169,10 @@ def turns(
     subject: Subject, engines: Sequence[str], asked: dict[str, Any], rounds: int, core: int
 ) -> list[list[str]]:
     """Lets engines translate by turns; returns a row of the table for each."""
-    workers = {name: Worker(name, subject.folder, core) for name in engines}
+    script = str(Path(__file__).with_name("peers_worker.py"))
+    workers = {
+        name: Worker([sys.executable, script, name, str(subject.folder)], core) for name in engines
+    }
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
     for _, name in itertools.product(range(rounds + 1), engines):
         told[name].append(workers[name].ask(asked))
@@ -186,40 +188,6 @@ def turns(
         row = [str(asked["beam"]), name, f"{least[name]:.2f}", times]
         rows.append([*row, f"{last['memory'] / 2**20:.2f}", f"{alike:.0%}"])
     return rows
-
-
-class Worker:
-    """An engine in a process of its own, on one core.
-
-    Args:
-        engine: one of `ENGINES`.
-        folder: of a subject.
-        core: number of the core.
-    """
-
-    def __init__(self, engine: str, folder: Path, core: int) -> None:
-        script = Path(__file__).with_name("peers_worker.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), engine, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-        )
-
-    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Lets it translate once; returns what it says."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        if not (line := self._process.stdout.readline()):
-            raise SystemExit(self._process.wait() or 1)
-        return json.loads(line)
-
-    def end(self) -> None:
-        """Lets it end."""
-        self._process.communicate()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from engines import peak_kib
+
 Found = list[list[str]]
 _BATCH = 32  # lines; those of similar length together, as ours are
 _ENDS = (1, 2)  # padding and the end, in the rows of Hugging Face's table
@@ -35,12 +37,6 @@ def main() -> None:
         seconds = time.process_time() - start
         told = {"seconds": seconds, "memory": peak_kib(), "found": found}
         print(json.dumps(told), flush=True)
-
-
-def peak_kib() -> int:
-    """Returns the most memory that this process has had; `getrusage` counts its parent's too."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def ours(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:

@@ -1,0 +1,48 @@
+"""Engines that are compared: each a process of its own on one core, asked a line at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Worker:
+    """An engine in a process of its own, on one core.
+
+    Args:
+        command: what starts it; it reads lines of JSON and answers each with one.
+        core: number of the core.
+    """
+
+    def __init__(self, command: Sequence[str], core: int) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+
+    def ask(self, asked: Any) -> dict[str, Any]:
+        """Lets it work once; returns what it says."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit(self._process.wait() or 1)
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Lets it end."""
+        self._process.communicate()
+
+
+def peak_kib() -> int:
+    """Returns the most memory that this process has had; `getrusage` counts its parent's too."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
