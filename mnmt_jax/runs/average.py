@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import absolute, is_bucket, move_folder, remove_folder
+from mnmt_jax.runs.checkpoint_files import array_handler
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.runs.parameters import available_steps, choose_step, read_step
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -58,8 +59,8 @@ def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
     partial = folder if is_bucket(folder) else folder.with_name(f".{folder.name}.partial")
     remove_folder(partial)
     partial.mkdir()
-    with ocp.PyTreeCheckpointer() as writer:
-        writer.save(partial / "params", params)
+    with ocp.Checkpointer(array_handler()) as writer:
+        writer.save(partial / "params", ocp.args.PyTreeSave(params))
     facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
     (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
     if partial != folder:

@@ -15,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.runs.checkpoint_files import array_handler
 from mnmt_jax.runs.fingerprint import array_fingerprint, combine_fingerprints, path_name
 
 
@@ -62,7 +63,6 @@ def write_lazily(folder: Path, params: Any) -> int:
         (LazyArray, _LazyHandler()),
         (jax.Array, ocp.type_handlers.ArrayHandler()),  # absent here, but Orbax warns without it
     )
-    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-    with ocp.Checkpointer(handler) as writer:
+    with ocp.Checkpointer(array_handler(type_handler_registry=registry)) as writer:
         writer.save(folder, ocp.args.PyTreeSave(leaves))
     return combine_fingerprints(hashes)

@@ -29,6 +29,7 @@ from mnmt_jax.runs.checkpoint_files import (
     ITEMS,
     LOSS,
     DamagedError,
+    array_handler,
     array_types,
     check_arrays,
     check_marks,
@@ -119,7 +120,7 @@ class Checkpoints:
             "arrays": {name: array_types(tree) for name, tree in trees.items()},
         }
         items = ocp.args.Composite(
-            **{name: ocp.args.StandardSave(tree) for name, tree in trees.items()},
+            **{name: ocp.args.PyTreeSave(tree) for name, tree in trees.items()},
             extra=ocp.args.JsonSave(record),
         )
         metrics = None if loss is None else {LOSS: float(loss)}
@@ -239,7 +240,9 @@ class Checkpoints:
         if is_bucket(self.directory):
             check_marks(self.directory)
         options = dataclasses.replace(self._options, cleanup_tmp_directories=cleanup)
-        return ocp.CheckpointManager(self.directory, options=options)
+        handlers: dict[str, ocp.CheckpointHandler] = {name: array_handler() for name in ITEMS}
+        handlers["extra"] = ocp.JsonCheckpointHandler()
+        return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
     def _read_agreed(self, step: int, like: TrainState) -> Restored:
         """Reads a step; process 0 of several reads it first, so that all agree that it is whole.
@@ -282,7 +285,10 @@ class Checkpoints:
             )
         for name, tree in wanted.items():
             check_arrays(folder, record.get("arrays", {}).get(name, {}), array_types(tree))
-        arguments = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
+        arguments = {
+            name: ocp.args.PyTreeRestore(tree, ocp.checkpoint_utils.construct_restore_args(tree))
+            for name, tree in wanted.items()
+        }
         try:
             with patient_loops():
                 items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
