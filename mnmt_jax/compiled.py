@@ -16,6 +16,8 @@ LIMIT = 2 * 2**30
 _LOOKED = "looked-at"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_SWITCH = "JAX_ENABLE_COMPILATION_CACHE"
+_ON, _OFF = ("1", "true", "yes", "on", "t", "y"), ("0", "false", "no", "off", "f", "n")
 _SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.02)
 
 
@@ -25,8 +27,11 @@ def keep_programs() -> None:
     JAX's own variables decide where they are set: `JAX_COMPILATION_CACHE_DIR` names another folder,
     whose size is then its owner's, and `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing. Without
     a folder that can be written all is compiled anew, silently.
+
+    Raises:
+        ValueError: if one of the two cannot be obeyed.
     """
-    if os.environ.get(_FOLDER) or os.environ.get("JAX_ENABLE_COMPILATION_CACHE") == "false":
+    if not _is_on() or _has_own_folder():
         return
     try:
         folder = cache_folder()
@@ -41,6 +46,26 @@ def keep_programs() -> None:
         os.environ[name] = str(value)
         if "jax" in sys.modules:  # which has read the environment
             sys.modules["jax"].config.update(name.lower(), value)
+
+
+def _is_on() -> bool:
+    says = os.environ.get(_SWITCH, _ON[0])
+    if says.lower() not in (*_ON, *_OFF):  # JAX's own words are a traceback
+        raise ValueError(f"{_SWITCH}={says}: must be true or false")
+    return says.lower() in _ON
+
+
+def _has_own_folder() -> bool:
+    folder = os.environ.get(_FOLDER, "")
+    if folder and "://" not in folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"{_FOLDER}={folder}: cannot be made ({error.strerror}); name a folder, or keep no "
+                f"compiled programs with {_SWITCH}=false"
+            ) from error
+    return bool(folder)
 
 
 def cache_folder() -> Path:

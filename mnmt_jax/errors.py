@@ -51,6 +51,13 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def _keep_programs() -> None:
+    try:
+        keep_programs()
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
 def run_command(main: Callable[[], int | None]) -> None:
     """Runs a command's `main` and ends the process with an honest status.
 
@@ -61,8 +68,8 @@ def run_command(main: Callable[[], int | None]) -> None:
     (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
     exception is a bug of ours and keeps its traceback.
     """
-    keep_programs()
     try:
+        _keep_programs()
         with no_interrupt_lost():
             status = main() or 0
         flush_output()

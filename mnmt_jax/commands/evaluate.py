@@ -37,7 +37,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a finished evaluation by another model or search, or of another task",
+        help="replace an evaluation by another model or search, or a finished one of another task",
     )
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)

@@ -55,7 +55,8 @@ class Unfinished:
     Raises:
         UserError: if another process writes there, or something is kept that was made by something
             else, or by another number of processes: a slip in the command must not cost what is
-            done.
+            done. Of several processes also if the output is there and nothing is kept: one that is
+            started again after the end would do its share once more, for nobody.
     """
 
     def __init__(
@@ -87,6 +88,11 @@ class Unfinished:
         if others := sorted(found - set(self._parts)):
             raise UserError(
                 f"{others[0]}: is kept by another number of processes; start as many, or remove it"
+            )
+        if self._share.processes > 1 and not found and os.path.exists(self._output):
+            raise UserError(
+                f"--output={self._output}: is there already, complete if it is of these processes; "
+                "remove it to translate anew"
             )
         for path in found - {self.path}:
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

@@ -92,8 +92,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         fsdp = max(len(found) // tensor, 1)
     if fsdp < 1 or tensor < 1 or len(found) % (fsdp * tensor):
         raise UserError(
-            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} must divide the {len(found)} devices "
-            "present"
+            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} must divide the {len(found)} "
+            "devices present; set --gin.Mesh.fsdp and --gin.Mesh.tensor for them"
         )
     sizes = (len(found) // (fsdp * tensor), fsdp, tensor)
     auto = (AxisType.Auto,) * len(sizes)

@@ -84,9 +84,13 @@ def are_given(flags: argparse.Namespace, names: Sequence[str]) -> bool:
     missing = [name for name in names if getattr(flags, name) is None]
     if missing and len(missing) < len(names):
         raise UserError(f"--{missing[0]} is missing beside the other flags of several processes")
-    if not missing and not 0 <= flags.process_id < flags.num_processes:
+    if missing:
+        return False
+    if flags.num_processes < 1:
+        raise UserError(f"--num_processes={flags.num_processes} must be at least 1")
+    if not 0 <= flags.process_id < flags.num_processes:
         raise UserError(
             f"--process_id={flags.process_id} must be from 0 to --num_processes - 1 = "
             f"{flags.num_processes - 1}"
         )
-    return not missing
+    return True

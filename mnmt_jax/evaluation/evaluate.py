@@ -164,8 +164,8 @@ def evaluate(
             translated there before, by the same parameters and search, is not translated again.
         which: "all", "supervised" or "zero_shot" directions.
         further: computes scores beyond the standard ones; None computes none.
-        overwrite: whether a finished evaluation by another model or search, or of another task,
-            may be replaced.
+        overwrite: whether an evaluation by another model or search, or a finished one of another
+            task, may be replaced.
 
     Raises:
         UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
@@ -223,7 +223,7 @@ def translate_share(
         output: the folder, which all processes see.
         share: which directions are this process's.
         which: the directions of all processes.
-        overwrite: whether a finished evaluation may be replaced.
+        overwrite: as in `evaluate`.
 
     Returns:
         Whether those of the others are done, too: `evaluate` translates nothing then.
@@ -256,29 +256,30 @@ def _begin(
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
     if not overwrite:
-        _check_finished(folder, made_by, benchmark.task)
+        _check_kept(folder, made_by, benchmark.task)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         _say(f"{folder}: translations by another model or search are replaced")
     return directions, store
 
 
-def _check_finished(folder: Path, made_by: Mapping[str, Any], task: str) -> None:
-    """Refuses to replace a finished evaluation that is not a run of this one.
+def _check_kept(folder: Path, made_by: Mapping[str, Any], task: str) -> None:
+    """Refuses to replace an evaluation that is not a run of this one.
 
     Raises:
-        UserError: if there is one, by another model or search or of another task.
+        UserError: if there is one or a part of one, by another model or search, or a finished one
+            of another task.
     """
-    scores = folder / "scores.json"
-    if not scores.is_file() or not scores.stat().st_size:
-        return
+    scores, what = folder / "scores.json", "translations made"
     changes = made_otherwise(folder / "translations", made_by)
-    finished = read_object(scores, remedy="replace it with --overwrite")
-    changes += ["task"] * (finished.get("task") != task)
+    if scores.is_file() and scores.stat().st_size:
+        what = "a finished evaluation"
+        finished = read_object(scores, remedy="replace it with --overwrite")
+        changes += ["task"] * (finished.get("task") != task)
     if changes:
         raise UserError(
-            f"--output={folder}: holds a finished evaluation with other settings "
-            f"({listed(changes)}); choose another folder, or replace it with --overwrite"
+            f"--output={folder}: holds {what} with other settings ({listed(changes)}); "
+            "choose another folder, or replace it with --overwrite"
         )
 
 

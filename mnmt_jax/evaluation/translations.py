@@ -66,7 +66,7 @@ def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
         Their names; none if there are no translations.
     """
     stamp = folder / _STAMP
-    if not stamp.is_file() or not stamp.stat().st_size:
+    if not stamp.is_file() or not stamp.stat().st_size or not any(folder.glob("*.jsonl")):
         return []
     return differing(json.loads(stamp.read_text(encoding="utf-8")), made_by)
 
@@ -78,7 +78,7 @@ class TranslationStore:
         folder: where the files are.
         made_by: whatever the translations depend on besides their sources: parameters,
             vocabulary, instruction, search.
-            Files that were made by something else are not used.
+            Files that were made by something else are removed.
 
     Attributes:
         reused: directions whose files were found complete.
@@ -87,17 +87,19 @@ class TranslationStore:
 
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
-        self._folder = folder
-        stamp = folder / _STAMP
+        self._folder, self._stamp = folder, folder / _STAMP
         # Compared as JSON, which has no tuples.
-        text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+        self._text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # of several processes the first removes what is stale
-            self.stale = stamp.is_file() and stamp.read_text(encoding="utf-8") != text
-            if self.stale or not stamp.is_file():
+            self.stale = self._stamp.is_file() and not self._is_ours()
+            if self.stale or not self._stamp.is_file():
                 for old in folder.glob("*.jsonl"):
                     old.unlink()
-                write_text(stamp, text)
+                write_text(self._stamp, self._text)
+
+    def _is_ours(self) -> bool:
+        return self._stamp.read_text(encoding="utf-8") == self._text
 
     def missing(self, texts: Mapping[Direction, Texts]) -> list[Direction]:
         """Returns the directions whose files are not complete.
@@ -116,7 +118,8 @@ class TranslationStore:
             translate: makes what is missing.
 
         Raises:
-            UserError: if `translate` does not return one translation per sentence.
+            UserError: if `translate` does not return one translation per sentence, or another
+                command has taken the folder meanwhile, for what something else makes.
         """
         found = read_outputs(self._folder, direction, texts)
         if found is not None:
@@ -129,7 +132,14 @@ class TranslationStore:
                 "sentences; each needs one"
             )
         rows = zip(texts.sources, outputs, texts.references, strict=True)
-        write_text(_path(self._folder, direction), "".join(_line(*row) for row in rows))
+        text = "".join(_line(*row) for row in rows)
+        with locked(self._folder):
+            if not self._is_ours():
+                raise UserError(
+                    f"{self._folder}: another command with other settings has replaced what was "
+                    "here; give each its own --output, and all of several processes the same flags"
+                )
+            write_text(_path(self._folder, direction), text)
         return outputs
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mnmt_jax import compiled
+from mnmt_jax.errors import run_command
 
 # Compiles a program for longer than `keep_programs` asks for, and says how it came by it.
 SCRIPT = """
@@ -43,6 +44,18 @@ def test_the_next_command_compiles_nothing_again(tmp_path):
     assert run(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == "anew"
     assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "anew"
     assert run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other")) == "hit"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("JAX_ENABLE_COMPILATION_CACHE", "maybe"), ("JAX_COMPILATION_CACHE_DIR", f"{__file__}/in")],
+)
+def test_what_jax_would_not_obey_is_one_line(name, value, monkeypatch, capfd):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: 0)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"error: {name}={value}: ")
 
 
 def test_the_folder_is_its_owners(tmp_path, monkeypatch):

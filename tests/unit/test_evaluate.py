@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.evaluate import Subject, evaluate
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
 from mnmt_jax.evaluation.training_log import read_training_log
-from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.evaluation.translations import Output, TranslationStore
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
 from mnmt_jax.runs.run_directory import RunDirectory
 
@@ -166,9 +166,7 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     ],
     ids=["step", "parameters", "vocabulary", "instruction"],
 )
-def test_translations_of_another_model_are_replaced_if_unfinished_or_asked(
-    benchmark, tmp_path, capsys, changed
-):
+def test_translations_of_another_model_are_replaced_if_asked(benchmark, tmp_path, capsys, changed):
     before = {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "1"}}
     english = _MadeTranslator(benchmark, lambda pair: "en")
     evaluate(_subject(english, **before), benchmark, tmp_path)
@@ -186,8 +184,23 @@ def test_translations_of_another_model_are_replaced_if_unfinished_or_asked(
     assert result.averages["exact_match"].all.mean == 100.0
     assert "by another model or search are replaced" in capsys.readouterr().err
     (tmp_path / "scores.json").unlink()  # unfinished, as the first one would have left it
-    evaluate(_subject(english, **before), benchmark, tmp_path)
-    assert "by another model or search are replaced" in capsys.readouterr().err
+    kept = _contents(tmp_path)
+    with pytest.raises(UserError, match="holds translations made with other settings"):
+        evaluate(_subject(english, **before), benchmark, tmp_path)
+    assert _contents(tmp_path) == kept
+
+
+def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp_path):
+    right = _MadeTranslator(benchmark, lambda direction: direction[1])
+
+    def translate(lines, direction):
+        if len(right.calls) == 2:
+            TranslationStore(tmp_path / "translations", {"name": "other", "model": {}})
+        return right(lines, direction)
+
+    with pytest.raises(UserError, match="another command with other settings has replaced"):
+        evaluate(_subject(translate), benchmark, tmp_path)
+    assert len(right.calls) == 3 and not list(tmp_path.glob("translations/*.jsonl"))
 
 
 def _contents(folder):

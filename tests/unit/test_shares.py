@@ -102,13 +102,23 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     assert output.read_text() == expected(21)
 
 
+def test_a_process_that_comes_after_the_end_does_nothing_again(tmp_path):
+    output = tmp_path / "out"
+    for process in (0, 1):
+        work(output, Share(process, 2))
+    for process in (0, 1):
+        with pytest.raises(UserError, match="out: is there already, complete if it is of these"):
+            work(output, Share(process, 2))
+    assert list(tmp_path.iterdir()) == [output] and output.read_text() == expected(21)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--num_processes=3",), "--process_id is missing beside the other flag"),
         (("--process_id=3",), "--num_processes is missing beside the other flag"),
         (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
-        (("--num_processes=0", "--process_id=0"), "--process_id=0 must be from 0 to"),
+        (("--num_processes=0", "--process_id=0"), "--num_processes=0 must be at least 1"),
         (("--num_processes=3", "--process_id=0"), "--num_processes: the processes keep their li"),
         (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
     ],
