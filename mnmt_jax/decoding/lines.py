@@ -234,7 +234,7 @@ def check_fit(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> No
         if size > max(decode.buckets):
             raise UserError(
                 f"line {line.number + 1} needs {size} tokens, the largest of Decode.buckets is "
-                f"{max(decode.buckets)}; add a larger one to --gin.Decode.buckets"
+                f"{max(decode.buckets)}; add a larger bucket to --gin.Decode.buckets"
             )
 
 

@@ -266,7 +266,7 @@ def test_a_broken_model_is_reported_with_the_line():
 
 
 def test_scoring_refuses_what_does_not_fit():
-    with pytest.raises(UserError, match="line 2 needs .* add a larger one to --gin"):
+    with pytest.raises(UserError, match="line 2 needs .* add a larger bucket to --gin"):
         made_translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
         made_translator().score(LINES[:2], LINES[:1], source="en", target="de")
