@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.design.layout import Sees
+from mnmt_jax.design.layout import Sees, Stage
 from mnmt_jax.distributed.drawn import Drawn
 
+Spans = Mapping[str, Array]
 Dropout = Callable[[], Drawn]  # drawn anew for the weights of every softmax
 
 
@@ -75,6 +76,26 @@ def attend(
     logits = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, preferred_element_type=jnp.float32)
     weights = dropout()(masked_softmax(logits, mask)).astype(values.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def by_role(
+    stage: Stage, attend_role: Callable[..., Array], queries: Spans, keys: Spans, values: Spans
+) -> dict[str, Array]:
+    """Attends from one role after the other.
+
+    Args:
+        stage: the visibility table.
+        attend_role: takes a role, its queries, and lists of the keys and values of the roles that
+            it sees, in the order of `stage.key_roles`; returns what is read.
+        queries: of each role.
+        keys: of each role.
+        values: as `keys`.
+    """
+    outputs = {}
+    for role in stage.roles:
+        read = ([spans[r] for r in stage.key_roles(role)] for spans in (keys, values))
+        outputs[role] = attend_role(role, queries[role], *read)
+    return outputs
 
 
 def pair_mask(

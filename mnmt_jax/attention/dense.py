@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from mnmt_jax.attention.core import Dropout, pair_mask
+from mnmt_jax.attention.core import Dropout, Spans, pair_mask
 from mnmt_jax.attention.core import attend as attend_masked
 from mnmt_jax.design.layout import Stage
-
-Spans = Mapping[str, Array]
 
 
 def dense_mask(stage: Stage, segment_ids: Spans) -> Bool[Array, "batch 1 q k"]:

@@ -8,7 +8,7 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +16,15 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from mnmt_jax.attention import split
-from mnmt_jax.attention.core import Dropout
+from mnmt_jax.attention.core import Dropout, Spans, by_role
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.distributed.drawn import Drawn, hashed_words
 from mnmt_jax.distributed.own_rows import by_rows_and_heads, splits_rows_and_heads
 from mnmt_jax.distributed.sharding import platform
 
-Spans = Mapping[str, Array]
-
 # What a kernel states of a call, for `mnmt_jax.cost`: cycles if it never waited for memory, and
 # bytes between the chip's memory and the core's.
 KERNEL_METADATA = "core_cycles", "moved_bytes"
-
 
 _TYPE = jnp.bfloat16  # of states, which the kernel is made for
 
@@ -62,20 +59,20 @@ def attend(
 
     Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
     """
-    outputs = {}
-    for query in stage.roles:
-        drawn, roles = dropout(), stage.key_roles(query)
-        asked, read = queries[query], [(keys[r], values[r], masks.segment_ids[r]) for r in roles]
-        if _fits(asked, [own for own, _, _ in read], drawn):
-            sees = "".join(stage.visibility(query, role).value for role in roles)
-            outputs[query] = _by_kernel(sees, drawn, asked, masks.segment_ids[query], read)
-        else:
-            mask = masks.of_roles[query]
-            outputs[query] = split.attend_role(mask, asked, read, dropout=lambda: drawn)  # noqa: B023
-    return outputs
+
+    def own(role: str, asked: Array, *read: list[Array]) -> Array:
+        drawn, roles = dropout(), stage.key_roles(role)
+        if not _fits(asked, read[0], drawn):
+            mask = masks.of_roles[role]
+            return split.attend_role(mask, asked, *read, dropout=lambda: drawn)
+        sees = "".join(stage.visibility(role, key).value for key in roles)
+        ids = masks.segment_ids[role], tuple(masks.segment_ids[key] for key in roles)
+        return _by_kernel(sees, drawn, (asked, *map(tuple, read)), ids)
+
+    return by_role(stage, own, queries, keys, values)
 
 
-def _fits(queries: Array, keys: list[Array], drawn: Drawn) -> bool:
+def _fits(queries: Array, keys: Sequence[Array], drawn: Drawn) -> bool:
     if platform() != "tpu" or queries.dtype != _TYPE or drawn.by_device:
         return False
     if not splits_rows_and_heads(queries):
@@ -85,21 +82,27 @@ def _fits(queries: Array, keys: list[Array], drawn: Drawn) -> bool:
     return fits(queries.shape[3], queries.shape[1], [own.shape[1] for own in keys])
 
 
-def _by_kernel(sees: str, drawn: Drawn, queries: Array, query_ids: Array, read: Any) -> Array:
-    """Computes one role on the mesh, every device its own rows and heads."""
+def _by_kernel(sees: str, drawn: Drawn, states: tuple[Any, ...], ids: tuple[Any, ...]) -> Array:
+    """Computes one role on the mesh, every device its own rows and heads.
+
+    Args:
+        sees: a letter of `Sees` for each role that is read.
+        drawn: the dropout.
+        states: queries, then keys and values of those roles.
+        ids: segments of the queries and of the keys.
+    """
     from mnmt_jax.attention.tpu_kernel import Reading
     from mnmt_jax.attention.tpu_kernel import attend as attend_by_kernel
 
-    reading = Reading(sees, queries.shape[2], 1 - drawn.rate)
+    reading = Reading(sees, states[0].shape[2], 1 - drawn.rate)
     words = hashed_words(drawn.rng) if drawn.rng is not None else [jnp.zeros((), jnp.uint32)] * 2
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
-    def local(key: Array, first: Array, heads: Any, ids: Any) -> Array:
-        queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), heads)
+    def local(key: Array, first: Array, states: Any, ids: Any) -> Array:
+        queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), states)
         numbers = jnp.concatenate([key, first])
         found = attend_by_kernel(reading, numbers, queries, ids[0], keys, values, ids[1])
         return found.transpose(0, 3, 1, 2)
 
-    keys, values, key_ids = (tuple(each) for each in zip(*read, strict=True))
-    run: Callable[..., Array] = by_rows_and_heads(local, queries)
-    return run(key, (queries, keys, values), (query_ids, key_ids))
+    run: Callable[..., Array] = by_rows_and_heads(local, states[0])
+    return run(key, states, ids)

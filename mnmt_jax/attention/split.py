@@ -7,15 +7,14 @@ needs (for registers: the source's queries in the last two layers) by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from mnmt_jax.attention.core import Dropout, pair_mask
+from mnmt_jax.attention.core import Dropout, Spans, by_role, pair_mask
 from mnmt_jax.attention.core import attend as attend_masked
 from mnmt_jax.design.layout import Stage
-
-Spans = Mapping[str, Array]
 
 
 def make_masks(stage: Stage, segment_ids: Spans) -> dict[str, Array]:
@@ -43,17 +42,18 @@ def attend(
 
     Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
     """
-    outputs = {}
-    for query in stage.roles:
-        read = [(keys[role], values[role]) for role in stage.key_roles(query)]
-        outputs[query] = attend_role(masks[query], queries[query], read, dropout=dropout)
-    return outputs
+
+    def own(role: str, *read: Any) -> Array:
+        return attend_role(masks[role], *read, dropout=dropout)
+
+    return by_role(stage, own, queries, keys, values)
 
 
 def attend_role(
     mask: Bool[Array, "batch 1 q k"],
     queries: Float[Array, "batch q heads head_dim"],
-    read: Sequence[Sequence[Array]],
+    keys: Sequence[Float[Array, "batch _ heads head_dim"]],
+    values: Sequence[Float[Array, "batch _ heads head_dim"]],
     *,
     dropout: Dropout,
 ) -> Float[Array, "batch q heads head_dim"]:
@@ -62,8 +62,9 @@ def attend_role(
     Args:
         mask: of its queries and all keys that are read.
         queries: scaled.
-        read: of each role that is read, first its keys and values.
+        keys: of each role that is read.
+        values: as `keys`.
         dropout: as in `core.attend`.
     """
-    keys, values = (jnp.concatenate([own[place] for own in read], axis=1) for place in range(2))
-    return attend_masked(queries, keys, values, mask=mask, dropout=dropout)
+    joined = (jnp.concatenate(own, axis=1) for own in (keys, values))
+    return attend_masked(queries, *joined, mask=mask, dropout=dropout)

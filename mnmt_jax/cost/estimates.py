@@ -21,8 +21,7 @@ _ONE_NUMBER = re.compile(r"^\w+\[[1,]*\]")
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
-_KERNEL_KIND = "custom-call tpu_custom_call"
-_KERNEL_CALL = 'custom_call_target="tpu_custom_call"'
+_KERNEL_CALL = "tpu_custom_call"
 # As Pallas writes the metadata of a kernel.
 _KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
@@ -82,7 +81,7 @@ def estimates(program: str) -> Estimates:
         elif computation not in inner and (kind := _kind(line)):
             absent[kind] += often
     kernels, calls = _kernels(program, times)
-    called = collections.Counter({_KERNEL_KIND: calls})
+    called = collections.Counter({f"custom-call {_KERNEL_CALL}": calls})
     return Estimates(once, executed, random, dict((absent - called).most_common()), kernels)
 
 
@@ -96,7 +95,7 @@ def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
     for computation, line in instructions(program):
         often = times.get(computation, 1)
         if _INSTRUCTION.match(line):
-            called = _KERNEL_CALL in line
+            called = f'custom_call_target="{_KERNEL_CALL}"' in line
         if called:
             found = {name: int(value) * often for name, value in _KERNEL.findall(line)}
             stated.update(found)

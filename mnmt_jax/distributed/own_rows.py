@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.distributed.sharding import MESH_AXES, RULES, has_mesh
+from mnmt_jax.distributed.sharding import MESH_AXES, RULES, has_mesh, parts_of
 
 
 def row_shards(rows: Array) -> int:
@@ -23,10 +22,7 @@ def row_shards(rows: Array) -> int:
     Returns:
         1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
     """
-    if not has_mesh():
-        return 1
-    mesh = jax.sharding.get_abstract_mesh()
-    shards = math.prod(mesh.shape[axis] for axis in RULES["batch"])
+    shards = _parts("batch")
     return 1 if rows.shape[0] % shards else shards
 
 
@@ -157,16 +153,12 @@ def splits_rows_and_heads(states: Array) -> bool:
 
     That is so without a mesh that `compile_on` set, and where it divides rows and heads.
     """
-    parts = _parts_of_rows_and_heads()
-    return states.shape[0] % parts[0] == 0 and states.shape[2] % parts[1] == 0
+    rows, heads = states.shape[0], states.shape[2]
+    return not rows % _parts("batch") and not heads % _parts("heads")
 
 
-def _parts_of_rows_and_heads() -> tuple[int, int]:
-    if not has_mesh():
-        return 1, 1
-    shape = jax.sharding.get_abstract_mesh().shape
-    rows, heads = (math.prod(shape[a] for a in RULES[axis]) for axis in ("batch", "heads"))
-    return rows, heads
+def _parts(axis: str) -> int:
+    return parts_of(axis, jax.sharding.get_abstract_mesh()) if has_mesh() else 1
 
 
 def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
@@ -185,8 +177,8 @@ def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[.
         return lambda whole, *rest: function(whole, jnp.zeros(2, jnp.int32), *rest)
     mesh = jax.sharding.get_abstract_mesh()
     rows, heads = RULES["batch"], RULES["heads"]
-    parts = _parts_of_rows_and_heads()
-    sizes = jnp.array([like.shape[0] // parts[0], like.shape[2] // parts[1]], jnp.int32)
+    own_heads = like.shape[2] // _parts("heads")
+    sizes = jnp.array([like.shape[0] // _parts("batch"), own_heads], jnp.int32)
 
     def local(whole: Array, *rest: Any) -> Array:
         own = jnp.stack([jax.lax.axis_index(rows), jax.lax.axis_index(heads)])

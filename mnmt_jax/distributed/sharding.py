@@ -175,7 +175,7 @@ def _fitting_spec(
     entries = list(partition_spec(axes))
     taken: set[str] = set()  # a mesh axis splits the first of a parameter's axes that it can
     for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-        parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
+        parts = parts_of(axis, mesh)
         if size % parts == 0 and taken.isdisjoint(RULES[axis]):
             taken.update(RULES[axis])
             continue
@@ -205,7 +205,12 @@ def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
     """Returns the number of parts that the rows of a batch are split into."""
-    return math.prod(mesh.shape[axis] for axis in RULES["batch"])
+    return parts_of("batch", mesh)
+
+
+def parts_of(axis: str, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
+    """Returns the number of parts that `RULES` split an axis of an array into."""
+    return math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
 
 
 def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
