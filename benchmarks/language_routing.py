@@ -114,7 +114,7 @@ class Ahead:
 
     def __init__(self, topology: str) -> None:
         """Takes one chip of a topology."""
-        from mnmt_jax.cost.compile_ahead import topology_devices
+        from mnmt_jax.cost.topologies import topology_devices
 
         self._sharding = jax.sharding.SingleDeviceSharding(topology_devices(topology)[0])
 

@@ -123,6 +123,7 @@ LISTED: Mapping[str, str] = {
     ". .venv/bin/activate": "the suite has an environment of its own",
     "bash benchmarks/seeds.sh": "six trainings and evaluations",
     "bash scripts/test.sh": "it is this suite",
+    "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
     "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",

@@ -1,13 +1,14 @@
-"""`split`, with the softmax of a role in one TPU kernel: its scores never lie in the chip's memory.
+"""`split`, with the softmax of a role in one kernel: its scores never lie in the device's memory.
 
-Where the kernel does not fit (no TPU, another type than bfloat16, dropout by the device's
-generator, spans whose lengths are no multiples of 16 or too long, rows or heads that the mesh does
-not divide) a role is computed as `split` does. Both drop the same weights and agree but for
-rounding.
+Where no kernel fits (no TPU or GPU, another type than bfloat16, dropout by the device's generator,
+on TPU spans whose lengths are no multiples of 16 or too long, on GPU heads whose width is not 16,
+32, 64 or 128, rows or heads that the mesh does not divide) a role is computed as `split` does. All
+drop the same weights and agree but for rounding.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,16 +18,18 @@ from jaxtyping import Array
 
 from mnmt_jax.attention import split
 from mnmt_jax.attention.core import Dropout, Spans, by_role
+from mnmt_jax.attention.kernel_parts import Reading
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.distributed.drawn import Drawn, hashed_words
 from mnmt_jax.distributed.own_rows import by_rows_and_heads, splits_rows_and_heads
 from mnmt_jax.distributed.sharding import platform
 
-# What a kernel states of a call, for `mnmt_jax.cost`: cycles if it never waited for memory, and
+# What a TPU kernel states of a call, for `mnmt_jax.cost`: cycles if it never waited for memory, and
 # bytes between the chip's memory and the core's.
 KERNEL_METADATA = "core_cycles", "moved_bytes"
 
-_TYPE = jnp.bfloat16  # of states, which the kernel is made for
+_KERNELS = {"tpu": "tpu_kernel", "gpu": "gpu_kernel"}  # modules beside this one
+_TYPE = jnp.bfloat16  # of states, which the kernels are made for
 
 
 class Masks(NamedTuple):
@@ -55,54 +58,54 @@ def attend(
     *,
     dropout: Dropout,
 ) -> dict[str, Array]:
-    """Attends role by role, by the kernel where it fits.
+    """Attends role by role, by a kernel where one fits.
 
     Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
     """
 
     def own(role: str, asked: Array, *read: list[Array]) -> Array:
         drawn, roles = dropout(), stage.key_roles(role)
-        if not _fits(asked, read[0], drawn):
+        kernel = _kernel(asked, read[0], drawn)
+        if kernel is None:
             mask = masks.of_roles[role]
             return split.attend_role(mask, asked, *read, dropout=lambda: drawn)
         sees = "".join(stage.visibility(role, key).value for key in roles)
         ids = masks.segment_ids[role], tuple(masks.segment_ids[key] for key in roles)
-        return _by_kernel(sees, drawn, (asked, *map(tuple, read)), ids)
+        return _by_kernel(kernel, sees, drawn, (asked, *map(tuple, read)), ids)
 
     return by_role(stage, own, queries, keys, values)
 
 
-def _fits(queries: Array, keys: Sequence[Array], drawn: Drawn) -> bool:
-    if platform() != "tpu" or queries.dtype != _TYPE or drawn.by_device:
-        return False
+def _kernel(queries: Array, keys: Sequence[Array], drawn: Drawn) -> Any:
+    """Returns the module of the kernels that take a role, None if there is none."""
+    name = _KERNELS.get(platform())
+    if name is None or queries.dtype != _TYPE or drawn.by_device:
+        return None
     if not splits_rows_and_heads(queries):
-        return False
-    from mnmt_jax.attention.tpu_kernel import fits
+        return None
+    module = importlib.import_module(f"mnmt_jax.attention.{name}")  # with Pallas: where needed
+    lengths = [own.shape[1] for own in keys]
+    return module if module.fits(queries.shape[3], queries.shape[1], lengths) else None
 
-    return fits(queries.shape[3], queries.shape[1], [own.shape[1] for own in keys])
 
-
-def _by_kernel(sees: str, drawn: Drawn, states: tuple[Any, ...], ids: tuple[Any, ...]) -> Array:
+def _by_kernel(
+    kernel: Any, sees: str, drawn: Drawn, states: tuple[Any, ...], ids: tuple[Any, ...]
+) -> Array:
     """Computes one role on the mesh, every device its own rows and heads.
 
     Args:
+        kernel: module of the kernels.
         sees: a letter of `Sees` for each role that is read.
         drawn: the dropout.
         states: queries, then keys and values of those roles.
         ids: segments of the queries and of the keys.
     """
-    from mnmt_jax.attention.tpu_kernel import Reading
-    from mnmt_jax.attention.tpu_kernel import attend as attend_by_kernel
-
     reading = Reading(sees, states[0].shape[2], 1 - drawn.rate)
     words = hashed_words(drawn.rng) if drawn.rng is not None else [jnp.zeros((), jnp.uint32)] * 2
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
     def local(key: Array, first: Array, states: Any, ids: Any) -> Array:
-        queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), states)
-        numbers = jnp.concatenate([key, first])
-        found = attend_by_kernel(reading, numbers, queries, ids[0], keys, values, ids[1])
-        return found.transpose(0, 3, 1, 2)
+        return kernel.attend(reading, jnp.concatenate([key, first]), states, ids)
 
     run: Callable[..., Array] = by_rows_and_heads(local, states[0])
     return run(key, states, ids)

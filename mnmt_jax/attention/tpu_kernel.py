@@ -9,7 +9,6 @@ weights again and needs nothing of the forward one.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -17,16 +16,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention.fused import KERNEL_METADATA
-from mnmt_jax.distributed.drawn import hash_level, mixed
+from mnmt_jax.attention.kernel_parts import HIDDEN, Reading, dropped, kept, product
 
 LANES = 128
-_HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
 # Queries, and half of the keys, that surely fit into the core's memory; longer ones may not.
 _LONGEST = 544
 # Scores of a head, keys x queries, that are held at a time; more queries are taken in parts.
@@ -35,21 +32,6 @@ _SCORES = 528 * 512
 # schedules them for a v5e, rounded up for spans like MITRE's, a tenth less at most for others.
 # tests/tpu holds them against its schedule.
 _FORWARD, _BACKWARD = (650, 8), (600, 14)
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """What is the same for every row and head.
-
-    Attributes:
-        sees: a letter of `Sees` for each key role.
-        heads: of the whole array, whatever the mesh.
-        share: of the weights that dropout leaves; 1 is without.
-    """
-
-    sees: str
-    heads: int
-    share: float
 
 
 def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
@@ -64,8 +46,26 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
     return whole and head_dim <= LANES and queries <= _LONGEST and sum(keys) <= 2 * _LONGEST
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
+    reading: Reading, numbers: Array, states: tuple[Any, ...], ids: tuple[Any, ...]
+) -> Float[Array, "batch q heads head_dim"]:
+    """Attends with one softmax over the keys of all roles that are read.
+
+    Args:
+        reading: what is visible and dropped.
+        numbers: as `kernel_parts.kept` takes them.
+        states: queries, scaled, and tuples of keys and of values of each role that is read, [batch,
+            length, heads, head_dim].
+        ids: segments of the queries and a tuple of those of the keys, [batch, length]; 0 is
+            padding.
+    """
+    queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), states)
+    found = _attended(reading, numbers, queries, ids[0], keys, values, ids[1])
+    return found.transpose(0, 3, 1, 2)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attended(
     reading: Reading,
     numbers: Array,
     queries: Float[Array, "batch heads head_dim q"],
@@ -74,24 +74,13 @@ def attend(
     values: tuple[Float[Array, "batch heads head_dim _"], ...],
     key_ids: tuple[Int[Array, "batch _"], ...],
 ) -> Float[Array, "batch heads head_dim q"]:
-    """Attends with one softmax over the keys of all roles that are read.
-
-    Args:
-        reading: what is visible and dropped.
-        numbers: int32 [4]: the two words of dropout's key, then the place of the first row and the
-            first head in the whole array.
-        queries: scaled.
-        query_ids: segments; 0 is padding.
-        keys: of each role that is read.
-        values: as `keys`.
-        key_ids: segments of the keys.
-    """
+    """Does what `attend` does, with positions last."""
     arguments = (numbers, queries, query_ids[:, None], *keys, *values, *_columns(key_ids))
     return _call(_forward, reading, arguments, len(keys), (queries,))[0]
 
 
 def _attend(reading: Reading, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
-    return attend(reading, *arguments), arguments
+    return _attended(reading, *arguments), arguments
 
 
 def _gradients(reading: Reading, arguments: Any, outward: Array) -> tuple[Any, ...]:
@@ -102,7 +91,7 @@ def _gradients(reading: Reading, arguments: Any, outward: Array) -> tuple[Any, .
     return None, found[0], None, tuple(found[1:count]), tuple(found[count:]), None
 
 
-attend.defvjp(_attend, _gradients)
+_attended.defvjp(_attend, _gradients)
 
 
 def _columns(key_ids: Sequence[Array]) -> list[Array]:
@@ -197,10 +186,10 @@ def _forward(
         for head in range(together):
             asked = queries[0, head, :, slice(*part)]
             weights, total = _softmax(turned[head], asked, visible)
-            kept = _kept(reading, numbers, head, queries.shape, part, weights)
+            stays = _kept(reading, numbers, head, queries.shape, part, weights)
             read = _sum(
-                _product(own[0, head], _dropped(each, left).astype(own.dtype), (1, 0))
-                for own, each, left in zip(values, weights, kept, strict=True)
+                product(own[0, head], dropped(each, left).astype(own.dtype), (1, 0))
+                for own, each, left in zip(values, weights, stays, strict=True)
             )
             outputs[0, head, :, slice(*part)] = (read / (total * reading.share)).astype(
                 outputs.dtype
@@ -221,23 +210,23 @@ def _backward(
             visible = list(_visible(reading, query_ids, key_ids, part))
             asked, answer = (each[0, head, :, slice(*part)] for each in (queries, outward))
             weights, total = _softmax(turned, asked, visible)
-            kept = list(_kept(reading, numbers, head, queries.shape, part, weights))
+            stays = list(_kept(reading, numbers, head, queries.shape, part, weights))
             scale = 1 / (total * reading.share)
             # A query of padding changes nothing but the values that it averages.
             real = jnp.where(query_ids[0, :, slice(*part)] != 0, scale, 0.0)
             inner = [
-                _dropped(_product(own, answer, (1, 0)) * real, left)
-                for own, left in zip(turned_values, kept, strict=True)
+                dropped(product(own, answer, (1, 0)) * real, left)
+                for own, left in zip(turned_values, stays, strict=True)
             ]
             terms = zip(weights, inner, strict=True)
             common = _sum(jnp.sum(own * each, 0, keepdims=True) for own, each in terms) / total
             change: Any = None
             for role, own in enumerate(weights):
                 logits = (own * (inner[role] - common)).astype(asked.dtype)
-                left = (_dropped(own, kept[role]) * scale).astype(asked.dtype)
-                sums[role] = _plus(sums[role], _product(asked, logits, (1, 1)))
-                sums[roles + role] = _plus(sums[roles + role], _product(answer, left, (1, 1)))
-                change = _plus(change, _product(keys[role][0, head], logits, (1, 0)))
+                left = (dropped(own, stays[role]) * scale).astype(asked.dtype)
+                sums[role] = _plus(sums[role], product(asked, logits, (1, 1)))
+                sums[roles + role] = _plus(sums[roles + role], product(answer, left, (1, 1)))
+                change = _plus(change, product(keys[role][0, head], logits, (1, 0)))
             to_queries[0, head, :, slice(*part)] = change.astype(to_queries.dtype)
         for ref, each in zip(into, sums, strict=True):
             ref[0, head] = each.astype(ref.dtype)
@@ -263,7 +252,7 @@ def _softmax(
 ) -> tuple[list[Float[Array, "k q"]], Float[Array, "1 q"]]:
     """Returns a head's weights before they are divided by their sums, and the sums."""
     logits = [
-        jnp.where(mask, _product(each, asked, (1, 0)), _HIDDEN)
+        jnp.where(mask, product(each, asked, (1, 0)), HIDDEN)
         for each, mask in zip(keys, visible, strict=True)
     ]
     top = functools.reduce(jnp.maximum, [jnp.max(each, 0, keepdims=True) for each in logits])
@@ -279,7 +268,7 @@ def _kept(
     part: tuple[int, int],
     weights: Sequence[Array],
 ) -> Iterator[Array | None]:
-    """Yields which weights stay, as `keep_by_hash` draws them; None is all.
+    """Yields which weights stay; None is all.
 
     Args:
         reading: as above.
@@ -289,33 +278,13 @@ def _kept(
         part: of the queries, from and to.
         weights: of each role that is read, [k, q].
     """
-    if reading.share == 1:
-        yield from [None] * len(weights)
-        return
-    first, last, row, group = (numbers[place].astype(jnp.uint32) for place in range(4))
-    row, group = row + _program(0), group + _program(1) * shape[1] + head
+    place = pl.program_id(0), pl.program_id(1) * shape[1] + head, shape[3]
     query = part[0] + jax.lax.broadcasted_iota(jnp.int32, (1, part[1] - part[0]), 1)
-    place = (row * reading.heads + group) * shape[3] + query.astype(jnp.uint32)
-    across, column = mixed(place ^ first), 0
+    column = 0
     for each in weights:
         key = column + jax.lax.broadcasted_iota(jnp.int32, (each.shape[0], 1), 0)
-        bits = mixed(across ^ mixed(key.astype(jnp.uint32) ^ last))
-        yield bits < jnp.uint32(hash_level(reading.share))
+        yield kept(reading, numbers, place, query, key)
         column += each.shape[0]
-
-
-def _program(axis: int) -> Array:
-    return pl.program_id(axis).astype(jnp.uint32)
-
-
-def _dropped(states: Array, kept: Array | None) -> Array:
-    return states if kept is None else jnp.where(kept, states, 0.0)
-
-
-def _product(left: Array, right: Array, axes: tuple[int, int]) -> Float[Array, "_ _"]:
-    """Multiplies two matrices over an axis of each, in float32."""
-    numbers = ((axes[0],), (axes[1],)), ((), ())
-    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
 
 
 def _plus(total: Any, more: Array) -> Array:

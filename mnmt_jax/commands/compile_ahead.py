@@ -1,7 +1,8 @@
-"""Compiles a run for TPUs that need not be there; prints memory, FLOPs and exchanges as JSON.
+"""Compiles a run for TPUs or GPUs that need not be there; prints memory and exchanges as JSON.
 
-Bytes are of a chip; seconds are the compiler's estimate. If the training step does not fit, the
-cheapest change of settings that makes it fit is searched and named. Needs the extra mnmt-jax[tpu].
+Bytes are of a chip; FLOPs and seconds, of TPUs alone, are the compiler's estimate. If the training
+step does not fit, the cheapest change of settings that makes it fit is searched and named. Needs
+the extra mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mnmt_jax.errors import UserError
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--topology", required=True, help="e.g. v5e:4x4, v5p:4x4x8, v6e:8x8")
+    parser.add_argument("--topology", required=True, help="e.g. v5e:4x4, v5p:4x4x8, h100:8")
     parser.add_argument(
         "--slices", type=positive, default=1, help="how many such slices (default 1)"
     )
@@ -45,7 +46,8 @@ def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     from mnmt_jax.config.loading import load_config
-    from mnmt_jax.cost.compile_ahead import Ahead, remedies, topology_devices
+    from mnmt_jax.cost.compile_ahead import Ahead, remedies
+    from mnmt_jax.cost.topologies import topology_devices
 
     import_modules(flags.module_import)
     config = load_config(gin_files, bindings)

@@ -29,7 +29,7 @@ COMMANDS = {
     "corpus": "write the embedded corpus as files",
     "fetch": "fetch a corpus that packages of Debian hold",
     "describe": "print parameters, FLOPs and bytes of a configuration",
-    "compile-ahead": "compile a run for TPUs that need not be there",
+    "compile-ahead": "compile a run for TPUs or GPUs that need not be there",
     "import": "turn a checkpoint of another toolkit into a run",
     "export": "write a run's model for another toolkit",
     "average": "average checkpoints of a run",

@@ -86,7 +86,7 @@ class Model(Checked):
         lora: patterns (`mnmt_jax.model.patterns`) of the projections that carry it.
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
         attention: `split` (each role meets only the keys it may see), `fused` (the same by a kernel
-            of its own where it fits, on TPU) or `dense` (the slow oracle).
+            of its own where one fits, on TPU and GPU) or `dense` (the slow oracle).
         remat: recompute each layer in the backward pass instead of keeping its activations.
     """
 

@@ -1,16 +1,14 @@
-"""Compiles a run's programs for TPUs that are not there, and reads what the compiler says of them.
+"""Compiles a run's programs for TPUs or GPUs that are not there, and reads what the compiler says.
 
-libtpu compiles for any topology on a host without a TPU: bytes per chip, FLOPs and exchanges are
-those of the program that would run there. Seconds are the compiler's estimate of cycles, one
-instruction after the other and without exchanges, at the chip's clock; they are not measured.
+Bytes per chip and exchanges are those of the program that would run there, and so are libtpu's
+FLOPs. Seconds are libtpu's estimate of cycles, one instruction after the other and without
+exchanges, at the chip's clock; they are not measured. For GPUs there are none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
-import os
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -57,53 +55,7 @@ _NO_PAIRS = segments_from_rows([[]])
 _NO_VOCABULARY: Any = types.SimpleNamespace(
     tag_ids=np.zeros(1, np.int32), eos_id=EOS_ID, mask_id=UNK_ID, size=UNK_ID + 2
 )
-# libtpu must not ask for the facts of a machine it is not on, nor complain of them.
-_LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v4-8",
-    "TPU_STDERR_LOG_LEVEL": "3",
-}
-# The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
-# Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
-# loop over their parts that adds them up in the chip's memory.
-_LIBTPU_FLAGS = (
-    "--fibers_default_thread_stack_size=16777216"
-    " --xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
-)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
-    """Returns the chips of a TPU topology, none of which need be there.
-
-    Args:
-        topology: e.g. "v5e:4x4" or "v5p:4x4x8".
-        slices: how many of them, joined by the data-centre network.
-
-    Raises:
-        UserError: if libtpu is not installed or has no such topology.
-    """
-    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise UserError(
-            "--topology needs libtpu, which is not installed; pip install 'mnmt-jax[tpu]'"
-        )
-    for name, value in _LIBTPU.items():
-        os.environ.setdefault(name, value)
-    given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {given}".strip()
-    from jax.experimental import topologies
-
-    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
-    if topology.startswith("v4:"):
-        options["chip_config_name"] = "megacore"  # one device per chip, as jax has it on a v4
-    try:
-        return topologies.get_topology_desc(
-            platform="tpu", topology_name=topology, **options
-        ).devices
-    except Exception as error:  # jax raises several kinds
-        text = " ".join(str(error).split())
-        raise UserError(f"--topology={topology}: {text}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +65,7 @@ class Ahead:
     Attributes:
         config: of the run.
         vocab_size: entries of the vocabulary.
-        devices: from `topology_devices`.
+        devices: from `mnmt_jax.cost.topologies`.
     """
 
     config: Config
@@ -129,6 +81,11 @@ class Ahead:
     def learner(self) -> Learner:
         """The run's learner."""
         return Learner.from_config(self.config, self.vocab_size, self.mesh)
+
+    @functools.cached_property
+    def chip(self) -> Chip | None:
+        """What is known of the devices."""
+        return chip_of(self.devices[0].device_kind)
 
     def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
         """Compiles programs and returns what is known of each, ready for JSON.
@@ -148,15 +105,15 @@ class Ahead:
                 f"Decode.weights='{self.config.decode.weights}' must be 'stored' here: programs "
                 "are compiled for the weights of training"
             )
-        chip = chip_of(self.devices[0].device_kind)
         return {
             "chip": self.devices[0].device_kind,
             "chips": len(self.devices),
             "mesh": dict(self.mesh.shape),
-            "programs": {name: self._describe(name, chip) for name in programs},
+            "programs": {name: self._describe(name) for name in programs},
         }
 
-    def _describe(self, name: str, chip: Chip | None) -> dict[str, Any]:
+    def _describe(self, name: str) -> dict[str, Any]:
+        chip = self.chip
         lower: Callable[[], Any] = getattr(self, f"_lower_{name}")
         with jax.set_mesh(self.mesh):
             lowered = lower()
@@ -167,6 +124,8 @@ class Ahead:
         found = _facts(compiled, dict(self.mesh.shape), chip)
         if chip:
             found["bytes"]["of_chip"] = chip.memory
+            if (over := found["bytes"]["peak"] - chip.memory) > 0:  # XLA for GPUs says nothing
+                found["bytes"]["over"], found["fits"] = over, False
             seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
             found["seconds"] = seconds
             if name == "train_step":
@@ -178,7 +137,7 @@ class Ahead:
 
     def fits(self) -> bool:
         """Returns whether the training step fits the chips' memory."""
-        return bool(self._describe("train_step", None)["fits"])
+        return bool(self._describe("train_step")["fits"])
 
     def _model_flops(self) -> float:
         """Counts an update's operations, rows full of sentence pairs of one length."""
@@ -301,12 +260,12 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
     return {
         "fits": True,
         "bytes": {**parts, "peak": sum(parts.values())},
-        "flops": costs["flops"] * share,
-        "bytes_accessed": costs["bytes accessed"] * share,
+        "flops": costs["flops"] * share if costs else None,
+        "bytes_accessed": costs["bytes accessed"] * share if costs else None,
         "cycles": cycles.executed + kernels or None,
         "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
-        "without_estimate": cycles.absent,
+        "without_estimate": cycles.absent if cycles.executed else None,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
 

@@ -60,8 +60,7 @@ def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, 
     for axis, size in enumerate(shape[:-1]):  # each partitioned by itself, whatever the mesh
         row = row * jnp.uint32(size) + _places(shape, axis)
     column = _places(shape, len(shape) - 1)
-    bits = mixed(mixed(row ^ keys[0]) ^ mixed(column ^ keys[-1]))
-    return bits < jnp.uint32(hash_level(share))
+    return kept_at((keys[0], keys[-1]), row, column, share)
 
 
 def hashed_words(rng: Array) -> list[Int[Array, ""]]:
@@ -69,9 +68,19 @@ def hashed_words(rng: Array) -> list[Int[Array, ""]]:
     return [mixed(word) for word in jax.random.key_data(rng).reshape(-1)]
 
 
-def hash_level(share: float) -> int:
-    """Returns the number that an element's hash is below if it is kept."""
-    return min(round(share * 2**32), 2**32 - 1)
+def kept_at(
+    words: tuple[Array, Array], row: Int[Array, "*b"], column: Int[Array, "*b"], share: float
+) -> Bool[Array, "*b"]:
+    """Draws for elements by their places, which broadcast to each other.
+
+    Args:
+        words: hashed, for rows and columns.
+        row: place of an element's row in the whole array, uint32.
+        column: place in the row, uint32.
+        share: of the elements kept.
+    """
+    bits = mixed(mixed(row ^ words[0]) ^ mixed(column ^ words[1]))
+    return bits < jnp.uint32(min(round(share * 2**32), 2**32 - 1))
 
 
 def keep_by_device(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:

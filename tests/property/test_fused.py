@@ -1,7 +1,7 @@
-"""The TPU kernel of attention, interpreted, against what it stands for.
+"""The kernels of attention, interpreted, against what they stand for.
 
 In float32, where one weight dropped elsewhere is far beyond the tolerance; that programs for TPU
-take it at all is in tests/tpu.
+take theirs at all is in tests/tpu.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.attention import fused, split, tpu_kernel
+from mnmt_jax.attention import fused, gpu_kernel, split, tpu_kernel
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
@@ -26,9 +26,18 @@ LENGTHS = {"source": 32, "register": 48, "target": 32, "trigger": 16}
 REGISTER = LAYOUTS["register"].stages[0]
 
 
+KERNELS = {"tpu": tpu_kernel, "gpu": gpu_kernel}
+
+
+@pytest.fixture(params=KERNELS)
+def kind(request):
+    """Of the device whose kernels are run."""
+    return request.param
+
+
 @pytest.fixture
-def calls(monkeypatch):
-    """Runs kernels on the CPU, as if it were a TPU; returns the names of those that were run."""
+def calls(monkeypatch, kind):
+    """Runs kernels on the CPU, as if it were another; returns the names of those that were run."""
     run, called = tpu_kernel.pl.pallas_call, []
 
     def interpreted(*arguments, name, **options):
@@ -36,8 +45,17 @@ def calls(monkeypatch):
         return run(*arguments, name=name, interpret=True, **options)
 
     monkeypatch.setattr(tpu_kernel.pl, "pallas_call", interpreted)
-    monkeypatch.setattr(fused, "platform", lambda: "tpu")
+    monkeypatch.setattr(fused, "platform", lambda: kind)
     return called
+
+
+def both_ways(kind, stage):
+    """Returns the names of the kernels of a forward and a backward pass."""
+    names = ["attention_forward"] * len(stage.roles)
+    if kind == "tpu":
+        return names + ["attention_backward"] * len(stage.roles)
+    read = sum(len(stage.key_roles(role)) for role in stage.roles)
+    return names + ["attention_to_queries"] * len(stage.roles) + ["attention_to_keys"] * read
 
 
 @pytest.fixture
@@ -90,13 +108,12 @@ def compare(expected, found, atol=ATOL):
 @pytest.mark.parametrize(
     ("name", "rate"), [("register", 0.3), ("prefix_trigger", 0.0), ("causal", 0.3)]
 )
-def test_it_equals_split(name, rate, calls, any_type):
+def test_it_equals_split(name, rate, calls, any_type, kind):
     """Outputs and gradients, of packed rows with padding and of one that is nothing else."""
     stage = LAYOUTS[name].stages[0]
     states, segments = drawn_spans(stage, rows=3)
     found = values_and_gradients(fused, stage, segments, states, rate)
-    assert sorted(set(calls)) == ["attention_backward", "attention_forward"]
-    assert len(calls) == 2 * len(stage.roles)
+    assert sorted(calls) == sorted(both_ways(kind, stage))
     compare(values_and_gradients(split, stage, segments, states, rate), found)
 
 
@@ -110,31 +127,32 @@ def test_other_keys_drop_other_weights(calls, any_type):
     assert np.abs(np.asarray(one - other)).max() > 100 * ATOL
 
 
-def test_bfloat16_is_what_it_takes(calls):
+def test_bfloat16_is_what_it_takes(calls, kind):
     stage = Stage(("source",), ("f",))
     states, segments = drawn_spans(stage, dtype="bfloat16")
     found = values_and_gradients(fused, stage, segments, states, 0.3)
-    assert len(calls) == 2
+    assert calls == both_ways(kind, stage)
     compare(values_and_gradients(split, stage, segments, states, 0.3), found, atol=0.02)
 
 
-def test_many_queries_are_taken_in_parts(calls, any_type, monkeypatch):
+def test_many_queries_are_taken_in_parts(calls, any_type, kind, monkeypatch):
+    """On TPU of 128, on GPU of 64, as are the keys."""
     stage = Stage(("target",), ("c",))
     states, segments = drawn_spans(stage, lengths={"target": 144})
     monkeypatch.setattr(tpu_kernel, "_SCORES", 144 * 128)
     assert list(tpu_kernel._parts(144, 144)) == [(0, 128), (128, 144)]
     found = values_and_gradients(fused, stage, segments, states, 0.3)
-    assert len(calls) == 2
+    assert calls == both_ways(kind, stage)
     compare(values_and_gradients(split, stage, segments, states, 0.3), found)
 
 
-def test_a_mesh_changes_nothing(calls, any_type):
+def test_a_mesh_changes_nothing(calls, any_type, kind):
     """Every device drops of its own rows and heads what one device would."""
     mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     states, segments = drawn_spans(REGISTER, rows=4)
     run = functools.partial(values_and_gradients_traced, REGISTER)
     found = compile_on(mesh, run)(segments, states, jax.random.key(7))
-    assert len(calls) == 6
+    assert sorted(calls) == sorted(both_ways(kind, REGISTER))
     compare(jax.device_get(jax.jit(run)(segments, states, jax.random.key(7))), found)
     expected = values_and_gradients(split, REGISTER, segments, states, 0.3)[0]
     compare(expected, jax.device_get(found[0]))
@@ -145,12 +163,16 @@ def values_and_gradients_traced(stage, segments, states, rng):
     return found, back(jax.tree.map(jnp.sin, found))
 
 
-@pytest.mark.parametrize("without", ["tpu", "type", "lengths", "width", "hash", "room", "rows"])
+@pytest.mark.parametrize(
+    ("kind", "without"),
+    [(kind, without) for kind in KERNELS for without in ("kind", "type", "width", "hash", "rows")]
+    + [("tpu", "lengths"), ("tpu", "room")],
+)
 def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch):
     lengths = LENGTHS | ({"register": 45} if without == "lengths" else {})
     dtype = "bfloat16" if without == "type" else "float32"
     states, segments = drawn_spans(REGISTER, dtype=dtype, lengths=lengths)
-    if without == "tpu":
+    if without == "kind":
         monkeypatch.setattr(fused, "platform", lambda: "cpu")
     if without == "width":
         states = jax.tree.map(lambda x: x[..., :40], states)
@@ -167,6 +189,7 @@ def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch
     compare(jax.device_get(expected), jax.device_get(found))
 
 
+@pytest.mark.parametrize("kind", ["tpu"])
 def test_a_model_trains_the_same_with_it(calls, any_type):
     """Its layers draw the same dropout; the last layers need fewer roles."""
     layout = LAYOUTS["register"]
@@ -187,3 +210,21 @@ def test_a_model_trains_the_same_with_it(calls, any_type):
     )
     assert calls.count("attention_forward") >= 6
     compare(jax.device_get(expected), jax.device_get(found), atol=5e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_triton_takes_all_of_it(rate, monkeypatch):
+    """Lowered for a GPU of NVIDIA's, with spans that end amid a block."""
+    monkeypatch.setattr(fused, "platform", lambda: "gpu")
+    states, segments = drawn_spans(REGISTER, dtype="bfloat16")
+
+    def gradients(rng, states):
+        read_of = functools.partial(read, fused, REGISTER, segments, rate, rng)
+        found, back = jax.vjp(read_of, states)
+        return back(found)
+
+    traced = jax.jit(gradients).trace(jax.random.key(7), states)
+    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    names = both_ways("gpu", REGISTER)
+    assert program.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == len(names)
+    assert all(f'name = "{name}"' in program for name in names)

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from mnmt_jax.cost.compile_ahead import topology_devices
+from mnmt_jax.cost.topologies import topology_devices
 
 ROWS, HEADS, HEAD_DIM = 3, 4, 64
 
@@ -19,7 +19,8 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
     device = topology_devices("v5e:2x2")[0]
     import jax
 
-    from mnmt_jax.attention.tpu_kernel import Reading, attend
+    from mnmt_jax.attention.kernel_parts import Reading
+    from mnmt_jax.attention.tpu_kernel import attend
 
     def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
         placed = jax.sharding.SingleDeviceSharding(device)
@@ -27,15 +28,14 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
 
     def both(numbers, queries, query_ids, keys, values, key_ids, outward):
         def read(*states):
-            queries, keys, values = states
-            return attend(reading, numbers, queries, query_ids, keys, values, key_ids)
+            return attend(reading, numbers, states, (query_ids, key_ids))
 
         found, back = jax.vjp(read, queries, keys, values)
         return found, back(outward)
 
     reading = Reading(sees, HEADS, 0.9)
-    queries = shape(ROWS, HEADS, HEAD_DIM, length)
-    spans = tuple(shape(ROWS, HEADS, HEAD_DIM, each) for each in keys)
+    queries = shape(ROWS, length, HEADS, HEAD_DIM)
+    spans = tuple(shape(ROWS, each, HEADS, HEAD_DIM) for each in keys)
     ids = tuple(shape(ROWS, each, dtype="int32") for each in (length, *keys))
     numbers = shape(4, dtype="int32")
     lowered = jax.jit(both).lower(numbers, queries, ids[0], spans, spans, ids[1:], queries)

@@ -4,13 +4,19 @@ import importlib.util
 import math
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import jax
 import pytest
 
 from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost import compile_ahead
+from mnmt_jax.cost.topologies import topology_devices
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
 from scripts.make_tpu_table import SLICES, gin_files_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +84,45 @@ def test_without_libtpu_one_line_says_so():
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: ") and "mnmt-jax[tpu]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("topology", ["h100", "h100:", "a100:0", "h200:two"])
+def test_gpus_have_a_number(topology):
+    with pytest.raises(UserError, match=f"--topology={topology}: needs a number of GPUs"):
+        topology_devices(topology)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is not None, reason="it is there: see tests/gpu"
+)
+def test_without_the_plugin_one_line_says_so():
+    with pytest.raises(UserError, match=r"--topology=h100:8 needs .*mnmt-jax\[gpu\]"):
+        topology_devices("h100:8")
+
+
+class _Compiled:
+    """What XLA says of a program for GPUs."""
+
+    def memory_analysis(self):
+        names = "argument output alias temp generated_code".split()
+        sizes = dict.fromkeys((f"{name}_size_in_bytes" for name in names), 30 * 10**9)
+        return types.SimpleNamespace(**sizes)
+
+    def cost_analysis(self):
+        return None
+
+    def as_text(self):
+        return "HloModule step"
+
+    def compile(self):
+        return self
+
+
+def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
+    device = types.SimpleNamespace(device_kind="NVIDIA H100")
+    ahead = compile_ahead.Ahead(load_config(FILES), 1504, [device])
+    monkeypatch.setattr(compile_ahead.Ahead, "mesh", make_mesh(Mesh(), jax.devices()[:1]))
+    monkeypatch.setattr(compile_ahead.Ahead, "_lower_prefill", lambda self: _Compiled())
+    found = ahead.describe(["prefill"])["programs"]["prefill"]
+    assert not found["fits"] and found["bytes"]["over"] == 10 * 10**9  # 90 of 80
+    assert found["flops"] is found["seconds"] is found["without_estimate"] is None

@@ -1,0 +1,148 @@
+"""Accelerators that are not there, for which their compilers compile all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from typing import Any
+
+import jax
+
+from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.errors import UserError
+
+# libtpu must not ask for the facts of a machine it is not on, nor complain of them.
+_LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+# The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
+# Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
+# loop over their parts that adds them up in the chip's memory.
+_LIBTPU_FLAGS = (
+    "--fibers_default_thread_stack_size=16777216"
+    " --xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
+)
+# XLA's own products in Triton want to be tried on the GPU; without them all are cuBLAS's.
+_GPU_FLAG = "--xla_gpu_enable_triton_gemm=false"
+_KIB = 1 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gpu:
+    """What XLA asks of a GPU, as its maker's documents give it.
+
+    Attributes:
+        kind: of `mnmt_jax.distributed.chips`.
+        capability: the major number of CUDA's compute capability, whose minor one is 0.
+        cores: streaming multiprocessors.
+        shared: memory of one of them that its threads can share, KiB.
+        cache: of second level, MiB.
+        clock: GHz.
+        bandwidth: of the memory, bytes per second.
+    """
+
+    kind: str
+    capability: int
+    cores: int
+    shared: int
+    cache: int
+    clock: float
+    bandwidth: float
+
+    def target(self) -> str:
+        """Returns XLA's description of it, a text of its `GpuTargetConfigProto`."""
+        chip = chip_of(self.kind)
+        assert chip is not None
+        feature = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""
+        return f"""
+            platform_name: "CUDA"
+            device_description_str: "{self.kind}"
+            gpu_device_info {{
+              cuda_compute_capability {{ major: {self.capability} {feature} }}
+              core_count: {self.cores}
+              fpus_per_core: {128 if self.capability >= 9 else 64}
+              clock_rate_ghz: {self.clock}
+              memory_bandwidth: {self.bandwidth:.0f}
+              device_memory_size: {chip.memory}
+              l2_cache_size: {self.cache * _KIB * _KIB}
+              shared_memory_per_core: {self.shared * _KIB}
+              shared_memory_per_block: {48 * _KIB}
+              shared_memory_per_block_optin: {(self.shared - 1) * _KIB}
+              registers_per_core_limit: 65536
+              registers_per_block_limit: 65536
+              threads_per_core_limit: 2048
+              threads_per_block_limit: 1024
+              threads_per_warp: 32
+              block_dim_limit_x: 2147483647
+              block_dim_limit_y: 65535
+              block_dim_limit_z: 65535
+            }}"""
+
+
+_GPUS = {
+    "a100": _Gpu("NVIDIA A100", 8, 108, 164, 40, 1.41, 2.039e12),
+    "h100": _Gpu("NVIDIA H100", 9, 132, 228, 50, 1.98, 3.35e12),
+    "h200": _Gpu("NVIDIA H200", 9, 132, 228, 50, 1.98, 4.8e12),
+}
+
+
+def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
+    """Returns the devices of a topology, none of which need be there.
+
+    Args:
+        topology: of TPUs e.g. "v5e:4x4" or "v5p:4x4x8"; of GPUs "a100:8", "h100:8" or "h200:8",
+            those of one host.
+        slices: how many of them, joined by the data-centre network.
+
+    Raises:
+        UserError: if the compiler is not installed or knows no such topology.
+    """
+    name, _, size = topology.partition(":")
+    if name in _GPUS:
+        return _gpus(topology, _GPUS[name], size, slices)
+    return _tpus(topology, slices)
+
+
+def _tpus(topology: str, slices: int) -> list[jax.Device]:
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise UserError(
+            "--topology needs libtpu, which is not installed; pip install 'mnmt-jax[tpu]'"
+        )
+    for name, value in _LIBTPU.items():
+        os.environ.setdefault(name, value)
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {given}".strip()
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    if topology.startswith("v4:"):
+        options["chip_config_name"] = "megacore"  # one device per chip, as jax has it on a v4
+    return _devices(topology, platform="tpu", topology_name=topology, **options)
+
+
+def _gpus(topology: str, gpu: _Gpu, count: str, slices: int) -> list[jax.Device]:
+    if not count.isdecimal() or not int(count):
+        raise UserError(f"--topology={topology}: needs a number of GPUs, e.g. h100:8")
+    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+        raise UserError(
+            f"--topology={topology} needs JAX's plugin for CUDA, which is not installed; pip "
+            "install 'mnmt-jax[gpu]'"
+        )
+    os.environ["XLA_FLAGS"] = f"{_GPU_FLAG} {os.environ.get('XLA_FLAGS', '')}".strip()
+    shape = f"1x{slices}x{int(count)}"
+    target = gpu.target()
+    return _devices(
+        topology, platform="cuda", topology_name="", topology=shape, target_config=target
+    )
+
+
+def _devices(topology: str, /, **options: Any) -> list[jax.Device]:
+    from jax.experimental import topologies
+
+    try:
+        return topologies.get_topology_desc(**options).devices
+    except Exception as error:  # jax raises several kinds
+        text = " ".join(str(error).split())
+        raise UserError(f"--topology={topology}: {text}") from error
