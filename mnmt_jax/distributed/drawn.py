@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mnmt_jax.distributed.sharding import first_row
+
 MULTIPLIERS = 0x7FEB352D, 0x846CA68B
 """Of the hash; a program that has the first draws by it."""
 _INVARIANT = "threefry2x32"  # keys whose bits JAX promises on every mesh
@@ -59,6 +61,8 @@ def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, 
     row = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):  # each partitioned by itself, whatever the mesh
         row = row * jnp.uint32(size) + _places(shape, axis)
+        if axis == 0 and (first := first_row(size)) is not None:
+            row = row + first.astype(jnp.uint32)
     column = _places(shape, len(shape) - 1)
     return kept_at((keys[0], keys[-1]), row, column, share)
 
@@ -89,6 +93,8 @@ def keep_by_device(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array
     With `rbg`, the device's own: the bits may depend on the mesh and on XLA's version.
     """
     level = min(round(share * 2**16), 2**16 - 1)
+    if (first := first_row(shape[0])) is not None:
+        rng = jax.random.fold_in(rng, first)
     return jax.random.bits(rng, shape, jnp.uint16) < jnp.uint16(level)
 
 

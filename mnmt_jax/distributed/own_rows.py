@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.distributed.sharding import MESH_AXES, RULES, has_mesh, parts_of
+from mnmt_jax.distributed.sharding import MESH_AXES, RULES, first_row, has_mesh, parts_of
 
 
 def row_shards(rows: Array) -> int:
@@ -71,6 +71,43 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
         return _per_device(local, PartitionSpec(), rows, found)(tables, *rows)
 
     return call
+
+
+def shares_rows_alone(rows: int) -> int:
+    """Returns how many devices share a batch and nothing else, 1 if they share more or unevenly.
+
+    Args:
+        rows: of the batch.
+    """
+    if not has_mesh():
+        return 1
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.size if mesh.size == mesh.shape["data"] and not rows % mesh.size else 1
+
+
+def added_up(function: Callable[[Any, Any], Any], whole: Any, rows: Any) -> Any:
+    """Lets each of the devices of `shares_rows_alone` compute by itself, and adds up what it finds.
+
+    Left to itself the compiler adds up over devices in every round of the loops inside.
+
+    Args:
+        function: takes the others; returns a tree of sums. In it nothing is split, and
+            `mnmt_jax.distributed.sharding.first_row` says which rows are a device's.
+        whole: what every device has.
+        rows: tree of arrays [_, rows, ...].
+    """
+
+    def local(whole: Any, rows: Any) -> Any:
+        return jax.lax.psum(function(whole, rows), MESH_AXES)
+
+    return jax.shard_map(
+        local,
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=(PartitionSpec(), PartitionSpec(None, RULES["batch"])),
+        out_specs=PartitionSpec(),
+        axis_names=set(MESH_AXES),
+        check_vma=False,
+    )(whole, rows)
 
 
 def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:
@@ -174,7 +211,9 @@ def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[.
         A function without the places.
     """
     if not has_mesh():
-        return lambda whole, *rest: function(whole, jnp.zeros(2, jnp.int32), *rest)
+        row = first_row(like.shape[0])
+        first = jnp.stack([jnp.int32(0) if row is None else row, jnp.int32(0)])
+        return lambda whole, *rest: function(whole, first, *rest)
     mesh = jax.sharding.get_abstract_mesh()
     rows, heads = RULES["batch"], RULES["heads"]
     own_heads = like.shape[2] // _parts("heads")

@@ -256,8 +256,27 @@ def platform() -> str:
 
 
 def has_mesh() -> bool:
-    """Returns whether a mesh of ours is set, as `compile_on` does."""
-    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names)
+    """Returns whether a mesh of ours is set, as `compile_on` does, that arrays are split over.
+
+    Not where each device computes by itself (`mnmt_jax.distributed.own_rows.added_up`).
+    """
+    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names) and not _is_alone()
+
+
+def first_row(rows: int) -> Array | None:
+    """Returns the place of a device's first row in the whole batch where it computes by itself.
+
+    Args:
+        rows: that each device has.
+
+    Returns:
+        None elsewhere.
+    """
+    return jax.lax.axis_index(RULES["batch"]) * rows if _is_alone() else None
+
+
+def _is_alone() -> bool:
+    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from mnmt_jax.design.objective import Batch
+from mnmt_jax.distributed.own_rows import added_up, shares_rows_alone
 from mnmt_jax.model.trainable import join
 from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
 from mnmt_jax.training.losses import LossSums, Sums, with_derived
@@ -22,6 +25,9 @@ def sum_gradients(
 ) -> tuple[Any, Sums]:
     """Adds gradients and sums over micro-batches, and over what is made of each.
 
+    Where devices share the batch and nothing else, and the loss is of each row by itself, they
+    exchange gradients once an update, not once a micro-batch.
+
     Args:
         learner: the run's constants.
         turn: the player's.
@@ -29,6 +35,18 @@ def sum_gradients(
         batch: arrays [micro-batches, rows, length].
         rng: of dropout and draws.
     """
+    micro_batches, rows = next(iter(batch.values())).shape[:2]
+    devices = shares_rows_alone(rows)
+    if micro_batches == 1 or devices == 1 or not learner.is_plain:
+        return _of_batch(learner, turn, (split, rng), batch)
+    own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
+    return added_up(functools.partial(_of_batch, own, turn), (split, rng), batch)
+
+
+def _of_batch(
+    learner: Learner, turn: Turn, whole: tuple[Split, Array], batch: Batch
+) -> tuple[Any, Sums]:
+    split, rng = whole
     trained, frozen = split
 
     def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:

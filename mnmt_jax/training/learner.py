@@ -170,6 +170,11 @@ class Learner:
         made = forward_flops(*sizes, like) + train_flops(*sizes, like, trainable=self.trainable)
         return own + len(self.derived) * made
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it learns the cross entropy alone."""
+        return not (self.objectives or self.before or self.derived)
+
     def plain(self) -> Learner:
         """Returns the learner of the cross entropy alone, which validation measures.
 

@@ -17,6 +17,7 @@ from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.drawn import Drawn
+from mnmt_jax.distributed.own_rows import added_up
 from mnmt_jax.distributed.sharding import compile_on, make_mesh
 from tests.property.test_model import make, random_pairs, small_config, unpacked
 
@@ -156,6 +157,25 @@ def test_a_mesh_changes_nothing(calls, any_type, kind):
     compare(jax.device_get(jax.jit(run)(segments, states, jax.random.key(7))), found)
     expected = values_and_gradients(split, REGISTER, segments, states, 0.3)[0]
     compare(expected, jax.device_get(found[0]))
+
+
+def test_devices_by_themselves_change_nothing(calls, any_type):
+    """As when they exchange gradients once for many micro-batches."""
+    mesh = make_mesh(Mesh(), jax.devices()[:4])
+    stage = Stage(("source",), ("f",))
+    states, segments = drawn_spans(stage, rows=4)
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=states[0]["source"].shape))
+
+    def total(rng, rows):
+        states, segments, weights = jax.tree.map(lambda x: x[0], rows)
+        found = read(fused, stage, segments, 0.3, rng, states)
+        return jnp.sum(found["source"] * weights)
+
+    rows = jax.tree.map(lambda x: x[None], (states, segments, weights.astype(jnp.float32)))
+    rng = jax.random.key(7)
+    found = compile_on(mesh, functools.partial(added_up, total))(rng, rows)
+    np.testing.assert_allclose(jax.device_get(found), total(rng, rows), rtol=1e-5)
+    assert len(calls) == 2
 
 
 def values_and_gradients_traced(stage, segments, states, rng):

@@ -45,14 +45,14 @@ def make_learner(
     return dataclasses.replace(learner, chunk=chunk)
 
 
-def batch_shapes(layout, mesh, leading: int):
-    """Shapes of a batch, placed, with `leading` micro-batch axes."""
+def batch_shapes(layout, mesh, *leading: int):
+    """Shapes of a batch, placed, with leading axes of micro-batches."""
     pairs = [[spans_of(layout, *pair)] for pair in random_pairs(ROWS)]
     arrays = pack(pairs, {role: LENGTHS[role] for role in layout.embedded_roles()})
     arrays["target_labels"] = arrays["target_tokens"]
-    sharding = batch_sharding(mesh, leading)
+    sharding = batch_sharding(mesh, len(leading))
     return {
-        name: jax.ShapeDtypeStruct((1,) * leading + a.shape, a.dtype, sharding=sharding)
+        name: jax.ShapeDtypeStruct(leading + a.shape, a.dtype, sharding=sharding)
         for name, a in arrays.items()
     }
 
@@ -63,16 +63,18 @@ def lower(mesh, function, *shapes, **options) -> str:
         return jax.jit(function, **options).lower(*shapes).compile().as_text()
 
 
-def step_program(folder, mesh_config: Mesh, layout: str, chunk: int = 10**6, **sizes) -> str:
+def step_program(
+    folder, mesh_config: Mesh, layout: str, chunk: int = 10**6, parts: int = 1, **sizes
+) -> str:
     mesh = make_mesh(mesh_config)
     learner = make_learner(folder, mesh, layout, chunk, **sizes)
-    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    shapes = batch_shapes(learner.model.layout, mesh)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     return lower(
         mesh,
         functools.partial(train_step, learner),
         like,
-        batch_shapes(learner.model.layout, mesh, 1),
+        batch_shapes(learner.model.layout, mesh, parts),
         out_shardings=(shardings_of(like), replicated(mesh)),
     )
 
@@ -140,10 +142,23 @@ def test_the_step_of_data_parallel_only_sums(tmp_path):
     assert kinds_of(program, Mesh()) == {"all-reduce"}
 
 
+def test_gradients_travel_once_an_update(tmp_path):
+    """Not with every micro-batch: each parameter once, and what is reported."""
+    program = step_program(tmp_path, Mesh(), "register", parts=3)
+    assert "while(" in program and not shapes_of_whole_batch(program)
+    (sums,) = collectives(program, dict(make_mesh(Mesh()).shape))
+    assert (sums.kind, sums.axes) == ("all-reduce", ("data",))
+    learner = make_learner(tmp_path, make_mesh(Mesh()), "register")
+    shapes = batch_shapes(learner.model.layout, make_mesh(Mesh()))
+    like = jax.eval_shape(make_init(learner, shapes, 3))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(like.params))
+    assert 0 < sums.bytes - 4 * parameters < 100
+
+
 def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):
     mesh = make_mesh(Mesh())
     learner = make_learner(tmp_path, mesh, "register")
-    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    shapes = batch_shapes(learner.model.layout, mesh)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     program = lower(mesh, learner.model.apply, {"params": like.params}, shapes)
     assert not shapes_of_whole_batch(program)
@@ -159,7 +174,7 @@ def test_a_search_of_data_parallel_asks_only_whether_all_have_ended(search, tmp_
     """The best of a vocabulary are chosen where the rows are."""
     mesh = make_mesh(Mesh())
     learner = make_learner(tmp_path, mesh, "register")
-    shapes = batch_shapes(learner.model.layout, mesh, 0)
+    shapes = batch_shapes(learner.model.layout, mesh)
     like = abstract_state(make_init(learner, shapes, 3), mesh)
     static = {name: shape for name, shape in shapes.items() if not name.startswith("target")}
     asked = jnp.ones((ROWS, 1), jnp.int32), jnp.full(ROWS, 4), jnp.ones(ROWS, bool)
