@@ -1,4 +1,4 @@
-"""Engines that are compared: each a process of its own on one core, asked a line at a time."""
+"""Engines that are compared: each a process of its own, asked a line at a time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from typing import Any
 
 
 class Worker:
-    """An engine in a process of its own, on one core.
+    """An engine in a process of its own.
 
     Args:
         command: what starts it; it reads lines of JSON and answers each with one.
-        core: number of the core.
+        core: number of the only core that it has; None is a GPU, with the cores of the machine.
     """
 
-    def __init__(self, command: Sequence[str], core: int) -> None:
+    def __init__(self, command: Sequence[str], core: int | None) -> None:
+        # On a GPU engines share the memory.
+        own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        if core is not None:
+            own = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            env=os.environ | own,
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         )
 
     def ask(self, asked: Any) -> dict[str, Any]:
