@@ -6,6 +6,10 @@ set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
 directory=${1:-runs/quickstart}
+case $directory in -*)
+    echo "error: $directory: is no folder; usage: bash scripts/quickstart.sh [DIR]" >&2
+    exit 2 ;;
+esac
 if [ $# -gt 0 ] && [ "${directory#/}" = "$directory" ]; then directory=$here/$directory; fi
 . scripts/environment.sh
 prepare_environment ""

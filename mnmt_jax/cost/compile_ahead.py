@@ -35,7 +35,13 @@ from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
-from mnmt_jax.distributed.sharding import batch_sharding, make_mesh, replicated
+from mnmt_jax.distributed.sharding import (
+    batch_sharding,
+    batch_shards,
+    check_rows,
+    make_mesh,
+    replicated,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.learner import Learner
@@ -161,7 +167,7 @@ class Ahead:
     def _lower_decode_step(self) -> Any:
         decode = self.config.decode
         cache = jax.eval_shape(self._prefill, self._state.params, self._sources())
-        rows = (decode.batch, decode.beam_size)
+        rows = (self._decoded_rows, decode.beam_size)
         tokens = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=batch_sharding(self.mesh))
 
         def step(params: Any, tokens: Any, cache: Any) -> Any:
@@ -196,12 +202,19 @@ class Ahead:
 
     def _sources(self) -> dict[str, Any]:
         """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
-        decode, bucket = self.config.decode, max(self.config.decode.buckets)
+        bucket = max(self.config.decode.buckets)
         converter = dataclasses.replace(self._converter, lengths=Lengths(bucket, bucket))
-        return self._shapes(converter.static_batch(_NO_PAIRS, decode.batch), ())
+        return self._shapes(converter.static_batch(_NO_PAIRS, self._decoded_rows), ())
+
+    @property
+    def _decoded_rows(self) -> int:
+        """Rows of a batch that is translated: as many on each device."""
+        parts = batch_shards(self.mesh)
+        return -(-self.config.decode.batch // parts) * parts
 
     def _batch(self, leading: int) -> dict[str, Any]:
         """Shapes of a training batch, with `leading` axes of micro-batches."""
+        check_rows(self.config.data.rows, batch_shards(self.mesh))
         batch = self._converter.batch(_NO_PAIRS, self.config.data.rows)
         return self._shapes(batch, (self.config.optimizer.accumulate,) * leading)
 

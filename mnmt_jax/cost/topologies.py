@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ _LIBTPU_FLAGS = (
 )
 # XLA's own products in Triton want to be tried on the GPU; without them all are cuBLAS's.
 _GPU_FLAG = "--xla_gpu_enable_triton_gemm=false"
+_TPU = re.compile(r"(v|tpu)\d")
 _KIB = 1 << 10
 
 
@@ -104,6 +106,11 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
     name, _, size = topology.partition(":")
     if name in _GPUS:
         return _gpus(topology, _GPUS[name], size, slices)
+    if not _TPU.match(name):
+        raise UserError(
+            f"--topology={topology}: is neither of TPUs, e.g. v5e:4x4, nor of GPUs, which are "
+            f"{', '.join(_GPUS)}, e.g. h100:8"
+        )
     return _tpus(topology, slices)
 
 

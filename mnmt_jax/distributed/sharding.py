@@ -213,6 +213,19 @@ def parts_of(axis: str, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> 
     return math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
 
 
+def check_rows(rows: int, shards: int) -> None:
+    """Checks that a batch can be split evenly.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if rows % shards:
+        raise UserError(
+            f"Data.rows={rows} must be a multiple of the {shards} parts (data x fsdp) that the "
+            "mesh splits a batch into"
+        )
+
+
 def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     """Returns which of the `batch_shards` this process's devices hold, ascending."""
     places = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
@@ -330,11 +343,7 @@ def place_batch(
     """
     own, shards = own_shards(mesh), batch_shards(mesh)
     local = next(iter(batch.values())).shape[leading]
-    if local % len(own):
-        raise UserError(
-            f"Data.rows={local * shards // len(own)} must be a multiple of the {shards} parts "
-            "(data x fsdp) that the mesh splits a batch into"
-        )
+    check_rows(local * shards // len(own), shards)
     sharding = batch_sharding(mesh, leading)
     if jax.process_count() == 1:
         return jax.device_put(dict(batch), sharding)

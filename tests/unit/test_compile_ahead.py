@@ -1,5 +1,6 @@
 """What compiling ahead says of memory, and which settings it tries."""
 
+import contextlib
 import importlib.util
 import math
 import subprocess
@@ -90,6 +91,20 @@ def test_without_libtpu_one_line_says_so():
 def test_gpus_have_a_number(topology):
     with pytest.raises(UserError, match=f"--topology={topology}: needs a number of GPUs"):
         topology_devices(topology)
+
+
+@pytest.mark.parametrize("topology", ["b200:8", "h1oo:4", "H100:8", ""])
+def test_what_is_not_known_is_told_with_what_is(topology):
+    with pytest.raises(UserError, match="v5e:4x4, nor of GPUs, which are a100, h100, h200"):
+        topology_devices(topology)
+
+
+@pytest.mark.parametrize(("rows", "message"), [(12, "Data.rows=12 must be a mu"), (16, None)])
+def test_rows_must_be_split_evenly(rows, message):
+    config = load_config([FILES[1], "gin_configs/models/register_tiny.gin"], [f"Data.rows={rows}"])
+    ahead = compile_ahead.Ahead(config, 1504, jax.devices()[:8])
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        ahead._batch(0)
 
 
 @pytest.mark.skipif(
