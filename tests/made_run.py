@@ -35,7 +35,6 @@ def one_device() -> Iterator[None]:
     alone = functools.partial(make_mesh, devices=jax.devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mnmt_jax.training.train.make_mesh", alone)
-        patch.setattr("mnmt_jax.commands.rounds.make_mesh", alone)
         yield
 
 

@@ -17,7 +17,8 @@ from mnmt_jax.commands.arguments import (
     positive,
 )
 from mnmt_jax.commands.corpus_arguments import split_list
-from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
+from mnmt_jax.distributed.shares import share_of
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         description=__doc__ + " With --output the real and the pseudo pairs become a token cache; "
         "with --workdir each round of several makes one and trains on it, from the round before. "
-        "Stopped, the same command goes on."
+        "Several processes share the sentences: with --output they need only their numbers, with "
+        "--workdir they train together and meet as those of `mnmt train`. Stopped, the same "
+        "command goes on."
     )
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")
     add_step(parser)
@@ -64,7 +67,7 @@ def make_parser() -> CommandParser:
         "--round", type=positive, help="with --output: number of the round, for its draws; 1"
     )
     parser.add_argument("--rounds", type=positive, help="with --workdir: how many; 4")
-    add_share_flags(parser, "sentences, with --output")
+    add_process_flags(parser)
     add_configuration(parser)
     return parser
 
@@ -72,20 +75,39 @@ def make_parser() -> CommandParser:
 def main() -> int | None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    if flags.output and flags.rounds:
-        raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
-    if flags.output and any(binding.startswith("Train.") for binding in bindings):
-        raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
-    if flags.workdir and flags.round:
+    if not flags.workdir:
+        return _make_cache(flags, gin_files, bindings)
+    if flags.round:
         raise UserError("--round is for --output; --workdir counts rounds itself")
-    share = share_of(flags)
-    if flags.workdir and share.processes > 1:
-        raise UserError("--num_processes is for --output; a round of --workdir is one process's")
-    import_modules(flags.module_import)
+    if not is_distributed(flags):
+        return _make_rounds(flags, gin_files, bindings)
+
+    def work() -> int:
+        connect(flags)
+        return _make_rounds(flags, gin_files, bindings)
+
+    return supervise(work)
+
+
+def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     rounds = _rounds(flags, gin_files, bindings)
-    if flags.workdir:
-        stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
-        return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
+    stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
+    return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
+
+
+def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
+    """Makes one round's cache; processes that share it do not speak to each other."""
+    if flags.rounds:
+        raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
+    if any(binding.startswith("Train.") for binding in bindings):
+        raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
+    if flags.distributed or flags.coordinator_address:
+        raise UserError(
+            "--distributed, --coordinator_address: processes that share --output do not meet; give "
+            "--num_processes and --process_id alone"
+        )
+    share = share_of(flags)
+    rounds = _rounds(flags, gin_files, bindings)
     cache = rounds.write_cache(Path(flags.output), flags.round or 1, share)
     if cache is None:
         return 0
@@ -101,6 +123,7 @@ def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
     from mnmt_jax.data.pseudo_pairs import Draws
     from mnmt_jax.training.origins import Origin
 
+    import_modules(flags.module_import)
     draws = Draws.of(split_list(flags.languages), split_list(flags.pool), seed=flags.seed)
     return Rounds(
         draws=draws,

@@ -4,6 +4,9 @@ FOLDER/back_translation.json   what the rounds are made by
 FOLDER/round_1/cache           real pairs, and what the first run makes of their targets
 FOLDER/round_1/run             trained on it, from that run
 FOLDER/round_2/cache           real pairs, and what round_1/run makes of their targets; and so on
+
+Several processes that train together share what is translated as `mnmt_jax.distributed.shares` has
+it: each its sentences, on its own devices.
 """
 
 from __future__ import annotations
@@ -12,15 +15,17 @@ import dataclasses
 import functools
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 from tqdm import tqdm
 
 from mnmt_jax.commands.unfinished import Unfinished
 from mnmt_jax.config.method import all_lasting, as_facts
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
 from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
@@ -29,7 +34,7 @@ from mnmt_jax.data.taken import TakenTask, taken_tasks
 from mnmt_jax.decoding.readings import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.distributed.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.bucket import refuse_bucket
@@ -40,6 +45,7 @@ from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.train import train
 
 _STEPS = "Train.steps="
+_LOOK_SECONDS = 1.0
 # Settings that change nothing of what a round makes.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
 
@@ -81,15 +87,18 @@ class Rounds:
         translator: Translator | None = first
         del first  # of two names one would keep it in memory
         for number in range(1, rounds + 1):
-            _say(f"round {number} of {rounds}")
+            if is_first():
+                _say(f"round {number} of {rounds}")
             place = folder / f"round_{number}"
-            if not (place / "cache").is_dir():
+            if not all(told_by_first([(place / "cache").is_dir()])):
                 translator = translator or self._translator(origin)
-                self._write_cache(translator, place / "cache", number, WHOLE)
+                self._write_cache(translator, place / "cache", number, _own_share())
+            _wait_for(place / "cache")
             translator = None  # its memory is the training's
             config = self._config(TokenCache.open(place / "cache"), number)
             if stopped := train(config, place / "run", (origin,)):
                 return stopped
+            wait_for_all("trained")
             origin = Origin(place / "run")
         return None
 
@@ -121,6 +130,7 @@ class Rounds:
         left: list[int] = []
         made_by = translator.made_by(decode) | pairs.facts()
         with Unfinished(str(output), made_by, WINDOW, share) as kept:
+            wait_for_all("opened")  # before the last one can write the cache
             with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
                 translate = functools.partial(translator.as_completed, decode=decode)
                 kept.finish(_lines(pairs), translate, bar.update)
@@ -155,13 +165,12 @@ class Rounds:
 
     def _translator(self, origin: Origin) -> Translator:
         files, bindings = self.configuration
-        config = RunDirectory.open(origin.run).config(files, bindings)
         translator = Translator.load(
             origin.run,
             origin.step,
             gin_files=files,
             bindings=bindings,
-            mesh=make_mesh(config.mesh),
+            mesh=Mesh(),  # what the configuration says of devices is the training's
         )
         if translator.vocabulary.fingerprint != self.cache.vocabulary.fingerprint:
             raise UserError(
@@ -215,6 +224,13 @@ class Rounds:
             UserError: if they are made by something else.
         """
         file = folder / "back_translation.json"
+        if not is_first():
+            wait_for_all("claimed")
+            if not file.is_file():
+                raise UserError(
+                    f"--workdir={folder}: is not the folder that process 0 writes to; choose one "
+                    "on storage that all processes share"
+                )
         facts = translator.made_by(translator.decoding(self.beam_size)) | self._training_facts()
         facts |= PseudoPairs(self.cache, self.draws).facts()
         if not file.is_file():
@@ -222,13 +238,28 @@ class Rounds:
                 raise UserError(f"--workdir={folder}: is there already; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(facts, indent=1) + "\n")
-            return
+        if is_first():
+            wait_for_all("claimed")
         before = read_object(file, remedy="remove it to start these rounds anew")
         if changed := differing(before, facts):
             raise UserError(
                 f"--workdir={folder}: its rounds are made with other settings ({listed(changed)}); "
                 "give the same ones, or choose another folder"
             )
+
+
+def _own_share() -> Share:
+    """Returns which sentences are this process's."""
+    return Share(jax.process_index(), jax.process_count())
+
+
+def _wait_for(folder: Path) -> None:
+    """Waits until a folder is there, which the last of several processes writes.
+
+    It may take hours longer, or be lost, which ends this one too: nothing is asked of it.
+    """
+    while not folder.is_dir():
+        time.sleep(_LOOK_SECONDS)
 
 
 def _lines(pairs: PseudoPairs) -> Iterator[Line]:

@@ -1,7 +1,9 @@
 """What devices send each other in a compiled program, read from its text.
 
 A collective inside a loop runs once per round: its bytes are multiplied by the loop's rounds, which
-the compiler states or the loop's condition shows.
+the compiler states or the loop's condition shows. A loop that ends when its work is done, as a
+search, has no such number: it counts as one round. An exchange that libtpu spreads over several
+fusions, to hide it behind them, stands in each of them and counts once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
 _LOOP = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
 _CONSTANT = re.compile(r"%?(?P<name>[\w.\-]+) = s32\[\]\S* constant\((?P<value>\d+)\)")
-_BOUND = re.compile(r"ROOT .* compare\(.*, %?(?P<name>[\w.\-]+)\), direction=LT")
+_COUNTER = re.compile(r"%?(?P<name>[\w.\-]+) = s32\[\]\S* get-tuple-element\(")
+_BOUND = re.compile(
+    r"ROOT .* compare\(%?(?P<counter>[\w.\-]+), %?(?P<name>[\w.\-]+)\), direction=LT"
+)
 _CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
 _GROUPS = re.compile(
@@ -28,6 +33,7 @@ _GROUPS = re.compile(
 )
 _DEVICE_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 _MESH_AXIS = re.compile(r"('\w+')=(\d+)")
+_SPREAD = re.compile(r"channel_id=(?P<channel>\d+),.*\bchain_id=")
 _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
 
@@ -60,10 +66,15 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
     """
     often = rounds(program)
     totals: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    spread: set[str] = set()
     for computation, line in instructions(program):
         found = _COLLECTIVE.search(line)
         if not found:
             continue
+        if part := _SPREAD.search(line):
+            if part["channel"] in spread:
+                continue
+            spread.add(part["channel"])
         times = often.get(computation, 1)
         axes = _axes(_group(found["rest"], math.prod(mesh_shape.values())), mesh_shape)
         if not axes:
@@ -111,11 +122,14 @@ def rounds(program: str) -> dict[str, int]:
 def _bounds(program: str) -> dict[str, int]:
     """Returns what the counter of a loop, which starts at 0, is compared to, by its condition."""
     constants: dict[tuple[str, str], int] = {}
+    counters: set[tuple[str, str]] = set()
     bounds = {}
     for computation, line in instructions(program):
         if constant := _CONSTANT.search(line):
             constants[computation, constant["name"]] = int(constant["value"])
-        elif bound := _BOUND.search(line):
+        elif counter := _COUNTER.search(line):
+            counters.add((computation, counter["name"]))
+        elif (bound := _BOUND.search(line)) and (computation, bound["counter"]) in counters:
             bounds[computation] = constants.get((computation, bound["name"]), 1)
     return bounds
 

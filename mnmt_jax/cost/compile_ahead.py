@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.config.sections import Config
@@ -31,7 +32,8 @@ from mnmt_jax.data.converter import (
     segments_from_rows,
     views_of,
 )
-from mnmt_jax.decoding.generate import length_limit
+from mnmt_jax.decoding.generate import length_limit, make_search, together
+from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
@@ -40,6 +42,7 @@ from mnmt_jax.distributed.sharding import (
     batch_shards,
     check_rows,
     make_mesh,
+    remembered_spec,
     replicated,
 )
 from mnmt_jax.errors import UserError
@@ -49,7 +52,7 @@ from mnmt_jax.training.state import TrainState, abstract_state, make_init, shard
 from mnmt_jax.training.train import train_step
 from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
 
-PROGRAMS = ("train_step", "prefill", "decode_step")
+PROGRAMS = ("train_step", "prefill", "decode_step", "search")
 
 _TOO_LARGE = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
@@ -159,46 +162,73 @@ class Ahead:
             functools.partial(train_step, learner),
             donate_argnums=0,
             out_shardings=(shardings_of(like), replicated(mesh)),
-        ).lower(like, self._batch(1))
+        ).lower(like, self._batch())
 
     def _lower_prefill(self) -> Any:
-        return jax.jit(self._prefill).lower(self._state.params, self._sources())
+        given = self._state.params, self._sources()
+        placed = jax.tree.map(self._remembered, jax.eval_shape(self._prefill, *given))
+        return jax.jit(self._prefill, out_shardings=placed).lower(*given)
 
     def _lower_decode_step(self) -> Any:
-        decode = self.config.decode
         cache = jax.eval_shape(self._prefill, self._state.params, self._sources())
-        rows = (self._decoded_rows, decode.beam_size)
-        tokens = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=batch_sharding(self.mesh))
+        cache = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._remembered(a)), cache
+        )
 
         def step(params: Any, tokens: Any, cache: Any) -> Any:
             return self.learner.model.apply({"params": params}, tokens, cache, method="step")
 
-        # Rows are the first axis of everything a cache holds; the index has none.
-        placed = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(
-                a.shape,
-                a.dtype,
-                sharding=batch_sharding(self.mesh) if a.shape else replicated(self.mesh),
-            ),
-            cache,
+        tokens = self._of_rows(jnp.int32, self.config.decode.beam_size)
+        return jax.jit(step, donate_argnums=2).lower(self._state.params, tokens, cache)
+
+    def _lower_search(self) -> Any:
+        decode = self.config.decode
+        if decode.method == "sample" or decode.source_contrast or decode.language_contrast:
+            raise UserError(
+                "--programs: search is compiled for Decode.method 'greedy' and 'beam', without "
+                "contrast; leave it out, or change Decode"
+            )
+        request = Request(
+            prefix=self._of_rows(jnp.int32, self._converter.instruction.target_extra),
+            max_length=self._of_rows(jnp.int32),
+            active=self._of_rows(jnp.bool),
+            max_steps=self._steps,
         )
-        return jax.jit(step, donate_argnums=2).lower(self._state.params, tokens, placed)
+        return together.lower(
+            self._state.params,
+            self._sources(),
+            request,
+            model=self.learner.model,
+            search=make_search(decode),
+        )
 
     def _prefill(self, params: Any, batch: Any) -> Any:
-        decode = self.config.decode
-        steps = length_limit(decode, max(decode.buckets)) + 1
         return self.learner.model.apply(
             {"params": params},
             batch,
-            beam=decode.beam_size,
-            max_steps=steps,
+            beam=self.config.decode.beam_size,
+            max_steps=self._steps,
             method="prefill",
         )
 
+    @property
+    def _steps(self) -> int:
+        """Generated tokens that there is room for, with eos."""
+        decode = self.config.decode
+        return length_limit(decode, max(decode.buckets)) + 1
+
+    def _remembered(self, array: Any) -> NamedSharding:
+        return NamedSharding(self.mesh, remembered_spec(len(array.shape)))
+
+    def _of_rows(self, dtype: Any, *more: int) -> Any:
+        shape = (self._decoded_rows, *more)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh))
+
     @functools.cached_property
     def _state(self) -> TrainState:
-        """Shapes of the train state, placed."""
-        return abstract_state(make_init(self.learner, self._batch(0), 0), self.mesh)
+        """Shapes of the train state, placed; rows of a batch do not matter."""
+        batch = self._converter.batch(_NO_PAIRS, 1)
+        return abstract_state(make_init(self.learner, self._shapes(batch, ()), 0), self.mesh)
 
     def _sources(self) -> dict[str, Any]:
         """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
@@ -212,11 +242,11 @@ class Ahead:
         parts = batch_shards(self.mesh)
         return -(-self.config.decode.batch // parts) * parts
 
-    def _batch(self, leading: int) -> dict[str, Any]:
-        """Shapes of a training batch, with `leading` axes of micro-batches."""
+    def _batch(self) -> dict[str, Any]:
+        """Shapes of an update's micro-batches."""
         check_rows(self.config.data.rows, batch_shards(self.mesh))
         batch = self._converter.batch(_NO_PAIRS, self.config.data.rows)
-        return self._shapes(batch, (self.config.optimizer.accumulate,) * leading)
+        return self._shapes(batch, (self.config.optimizer.accumulate,))
 
     def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
         placed = batch_sharding(self.mesh, len(leading))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import jax
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Mesh as MeshConfig
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.system import System
 from mnmt_jax.decoding.weights import STORED, model_for, with_weights
@@ -64,7 +65,7 @@ class Trained:
         *,
         gin_files: Sequence[str] = (),
         bindings: Sequence[str] = (),
-        mesh: jax.sharding.Mesh | Literal["local"] | None = "local",
+        mesh: jax.sharding.Mesh | MeshConfig | Literal["local"] | None = "local",
     ) -> Self:
         """Opens a run directory.
 
@@ -75,7 +76,7 @@ class Trained:
             bindings: `Section.field=value`, read last.
             mesh: of the devices that share each batch: `local` is all of this process, arranged as
                 `Mesh` says in the files and bindings, or as fits (`mnmt_jax.distributed.local`);
-                None is the first device.
+                sizes arrange these devices whatever is said there; None is the first device.
 
         Raises:
             UserError: if the folder is not a run, has no such checkpoint, its model is not for
@@ -92,8 +93,10 @@ class Trained:
         vocabulary = Vocabulary.load(folder.vocabulary)
         shapes = parameter_shapes(config.model, vocabulary.size)
         if mesh == "local":
+            mesh = config.mesh
+        if isinstance(mesh, MeshConfig):
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-            mesh = local_mesh(config.mesh, config.model, size)
+            mesh = local_mesh(mesh, config.model, size)
 
         def place(params: Any) -> Any:
             of_model = array_types(params) == array_types(shapes)

@@ -17,14 +17,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int
 
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.decoding.generate import begin, step_of, together
 from mnmt_jax.decoding.search import Enough, Hypotheses, Request, Search, ended
 from mnmt_jax.decoding.system import System
-from mnmt_jax.distributed.sharding import RULES, platform
+from mnmt_jax.distributed.sharding import platform, remembered_spec
 from mnmt_jax.model.network import Network
 
 _TURNS = 4  # in which the rows of a batch are filled
@@ -222,5 +221,4 @@ def _split(array: Array) -> Array:
     """Keeps rows on their devices, and the heads of keys and values."""
     if jax.sharding.get_abstract_mesh().empty:
         return array
-    heads = (RULES["heads"],) if array.ndim == 4 else ()  # only what a layer remembers has four
-    return jax.lax.with_sharding_constraint(array, PartitionSpec(RULES["batch"], *heads))
+    return jax.lax.with_sharding_constraint(array, remembered_spec(array.ndim))

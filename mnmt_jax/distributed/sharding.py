@@ -203,6 +203,16 @@ def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
 
 
+def remembered_spec(dimensions: int) -> PartitionSpec:
+    """Returns how what a search knows of its sentences is split: by rows, and by heads.
+
+    Args:
+        dimensions: of an array; those with four are keys or values, one without any is of all rows.
+    """
+    heads = (RULES["heads"],) if dimensions == 4 else ()
+    return PartitionSpec(RULES["batch"], *heads) if dimensions else PartitionSpec()
+
+
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
     """Returns the number of parts that the rows of a batch are split into."""
     return parts_of("batch", mesh)

@@ -174,7 +174,7 @@ def place_params(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
             more than the parameters is in memory at a time.
         mesh: as there.
     """
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return _in_turn(params, tree_sharding(mesh, params) if mesh else one)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
+import jax
 import pytest
 
 from mnmt_jax.commands.back_translate import main
@@ -13,13 +15,15 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.distributed import local
+from mnmt_jax.distributed.processes import LOST_STATUS
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from tests.made_params import random_params
-from tests.made_run import assert_same_training, make_cache, make_config
+from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.processes import Processes, grandchild
 from tests.unit import made_text
 from tests.unit.test_train import stop_after
 
@@ -134,6 +138,32 @@ def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_dev
         call(monkeypatch, made, "--output", output)
 
 
+def test_processes_that_train_together_share_the_sentences(made, straight):
+    """One is killed while they translate; the same commands end as one process does."""
+    folder = made / "together"
+    given = ["--run", made / "run", "--cache", made / "cache", "--languages=en,de,fr"]
+    given += ["--workdir", folder, "--rounds=2"]
+    parts = [folder / "round_1" / f"cache.unfinished.{number}-of-2" for number in (0, 1)]
+    with Processes("back_translate.py", 2, lambda number: given, devices=2) as two:
+        two.wait_for(lambda: parts[1].is_file() and parts[1].read_text().count("\n") > 8)
+        os.kill(grandchild(two.children[1]), signal.SIGKILL)
+        (said,) = two.finish((0,), LOST_STATUS)
+    assert "another process has ended or does not answer; start the same command" in said
+    assert not (folder / "round_1" / "cache").exists()
+    with Processes("back_translate.py", 2, lambda number: given, devices=2) as two:
+        said = two.finish((0, 1), 0)
+    assert "goes on after" in said[1]
+    assert ["round 2 of 2" in each for each in said] == [True, False]
+    assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
+    runs = [each / "round_1" / "run" for each in (folder, straight)]
+    steps = [Checkpoints(run / "checkpoints").steps()[-1] for run in runs]
+    assert steps[0] == steps[1]
+    losses = [[record["loss"] for record in records(run)] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # sums over devices
+    assert len(list((folder / "round_2" / "run" / "checkpoints").iterdir())) > 0
+    assert not list(folder.glob("*/*unfinished*"))
+
+
 def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
     made, monkeypatch, one_device, capfd
 ):
@@ -152,7 +182,7 @@ def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
 
 
 def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
-    monkeypatch.setattr("mnmt_jax.commands.rounds.make_mesh", make_mesh)  # of all devices
+    monkeypatch.setattr(local, "local_devices", jax.local_devices)
     assert not call(monkeypatch, made, "--output", made / "devices")
     assert content(made / "devices") == content(straight / "round_1" / "cache")
 
@@ -162,7 +192,8 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
     [
         (("--output=x", "--rounds=2"), "--rounds trains, in a folder of its own: give --workdir"),
         (("--workdir=x", "--round=2"), "--round is for --output"),
-        (("--workdir=x", "--num_processes=2", "--process_id=0"), "--num_processes is for --output"),
+        (("--workdir=x", "--num_processes=2"), "--coordinator_address is missing beside the other"),
+        (("--output=x", "--distributed"), "processes that share --output do not meet; give"),
         (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
         (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; give"),
         (
@@ -179,7 +210,6 @@ def test_mistakes_are_one_line_and_make_nothing(
     flags, message, made, straight, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mnmt_jax.commands.rounds.make_mesh", make_mesh)
     given = [flag.format(made=made, straight=straight) for flag in flags]
     with pytest.raises(UserError, match=message) as caught:
         call(monkeypatch, made, *given)

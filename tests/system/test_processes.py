@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,20 +15,12 @@ from mnmt_jax.config.loading import save_config
 from mnmt_jax.distributed.processes import LOST_STATUS
 from mnmt_jax.files.bucket import bucket_path
 from mnmt_jax.training.train import train
-from tests import fresh_process
 from tests.made_bucket import download, serve
-from tests.made_run import (
-    KEEP_ALL_PROGRAMS,
-    make_cache,
-    make_config,
-    records,
-    saved,
-    steps_of,
-)
+from tests.made_run import make_cache, make_config, records, saved, steps_of
+from tests.processes import Processes, grandchild
 
 STEPS = 24
 NOTICE = 90  # seconds within which the others must be gone; JAX by itself waits 100
-HEARTBEAT = 10
 RTOL = 1e-5  # sums over devices are taken in another order
 PARAMETER_ATOL = 1e-5
 
@@ -63,59 +52,16 @@ def alone(config, tmp_path_factory) -> Path:
     return folder / "run"
 
 
-class Processes:
-    """Starts the same command in several processes, which have eight devices together."""
+def start(
+    gin_file: Path, workdir: Path, count: int, *bindings: str, workdirs: Sequence[str | Path] = ()
+) -> Processes:
+    """Trains in several processes, which have eight devices together."""
 
-    def __init__(
-        self,
-        gin_file: Path,
-        workdir: Path,
-        count: int,
-        *bindings: str,
-        workdirs: Sequence[str | Path] = (),
-    ) -> None:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        variables = {"JAX_NUM_CPU_DEVICES": str(8 // count), **KEEP_ALL_PROGRAMS}
-        self.children = []
-        for number in range(count):
-            flags = [f"--gin_file={gin_file}", f"--coordinator_address={address}"]
-            flags += [f"--num_processes={count}", f"--process_id={number}"]
-            flags += [f"--heartbeat_seconds={HEARTBEAT}"]
-            flags += [f"--workdir={workdirs[number] if workdirs else workdir}", *bindings]
-            self.children.append(fresh_process.start("train.py", *flags, variables=variables))
+    def flags(number: int) -> list[str]:
+        place = workdirs[number] if workdirs else workdir
+        return [f"--gin_file={gin_file}", f"--workdir={place}", *bindings]
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for child in self.children:
-            if child.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(grandchild(child), signal.SIGKILL)  # may be stopped: it hears no one
-            child.kill()
-            child.wait()
-
-    def said(self, number: int) -> str:
-        return self.children[number].said()
-
-    def wait_for(self, condition) -> None:
-        deadline = time.monotonic() + fresh_process.PATIENCE
-        while not condition():
-            for number, child in enumerate(self.children):
-                assert child.poll() is None, self.said(number)
-            assert time.monotonic() < deadline, self.said(0)
-            time.sleep(0.02)
-
-    def finish(self, numbers, status: int, seconds: float = fresh_process.PATIENCE) -> list[str]:
-        """Waits until these have ended with this status; returns what they said."""
-        deadline = time.monotonic() + seconds
-        for number in numbers:
-            child = self.children[number]
-            child.wait(timeout=max(deadline - time.monotonic(), 1))
-            assert child.returncode == status, f"{number}: {self.said(number)}"
-        return [self.said(number) for number in numbers]
+    return Processes("train.py", count, flags, devices=8 // count)
 
 
 def step_of(run: Path) -> int:
@@ -123,13 +69,6 @@ def step_of(run: Path) -> int:
     path = run / "metrics.jsonl"
     found = re.findall(r'"step": (\d+)', path.read_text()) if path.is_file() else []
     return int(found[-1]) if found else 0
-
-
-def grandchild(process: fresh_process.Child) -> int:
-    """Returns the process that trains; the one started only looks after it."""
-    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(found) == 1
-    return int(found[0])
 
 
 def assert_close(found: Path, expected: Path, step: int) -> None:
@@ -155,7 +94,7 @@ def assert_close(found: Path, expected: Path, step: int) -> None:
 def test_two_processes_train_in_a_bucket(gin_file, alone, tmp_path):
     with (
         serve(),
-        Processes(gin_file, tmp_path / "said", 2, workdirs=["gs://bucket/run"] * 2) as two,
+        start(gin_file, tmp_path / "said", 2, workdirs=["gs://bucket/run"] * 2) as two,
     ):
         said = two.finish(range(2), 0)
         assert f"gs://bucket/run is at step {STEPS} of {STEPS}" in said[0]
@@ -169,7 +108,7 @@ def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path
     The four are arranged so that two of them read the same rows.
     """
     run = tmp_path / "run"
-    with Processes(gin_file, run, 2) as two:
+    with start(gin_file, run, 2) as two:
         two.wait_for(lambda: step_of(run) >= 5)
         two.children[1].send_signal(signal.SIGTERM)
         said = two.finish((0, 1), 128 + signal.SIGTERM)
@@ -177,7 +116,7 @@ def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path
     assert 5 <= stopped_at < STEPS
     assert f"SIGTERM: {run} is at step {stopped_at} of {STEPS}" in said[0]
     assert "SIGTERM" not in said[1]  # one process speaks for all
-    with Processes(gin_file, run, 4, "--gin.Mesh.fsdp=1", "--gin.Mesh.tensor=4") as four:
+    with start(gin_file, run, 4, "--gin.Mesh.fsdp=1", "--gin.Mesh.tensor=4") as four:
         said = four.finish(range(4), 0)
     assert f"complete: {run} is at step {STEPS}" in said[0]
     assert_close(run, alone, STEPS)
@@ -192,13 +131,13 @@ def test_the_others_end_when_one_is_gone_and_the_command_continues(
     victim, number, gin_file, alone, tmp_path
 ):
     run = tmp_path / "run"
-    with Processes(gin_file, run, 2) as processes:
+    with start(gin_file, run, 2) as processes:
         processes.wait_for(lambda: step_of(run) >= 6)
         os.kill(grandchild(processes.children[victim]), number)
         (said,) = processes.finish((1 - victim,), LOST_STATUS, NOTICE)
     assert "error: another process has ended or does not answer; start the same command" in said
     assert steps_of(run)[-1] >= 4
-    with Processes(gin_file, run, 2) as processes:
+    with start(gin_file, run, 2) as processes:
         processes.finish((0, 1), 0)
     assert_close(run, alone, STEPS)
 
@@ -206,7 +145,7 @@ def test_the_others_end_when_one_is_gone_and_the_command_continues(
 def test_what_one_process_alone_does_not_find_is_told_by_it(gin_file, tmp_path):
     """Folders that are not shared: one line and status 2 there, and the other does not wait."""
     runs = [tmp_path / "one", tmp_path / "other"]
-    with Processes(gin_file, runs[0], 2, workdirs=runs) as two:
+    with start(gin_file, runs[0], 2, workdirs=runs) as two:
         (said,) = two.finish((1,), 2)
         two.finish((0,), LOST_STATUS, NOTICE)
     assert f"error: {runs[1]} is not the folder that process 0 writes to" in said

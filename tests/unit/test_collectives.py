@@ -77,6 +77,7 @@ NESTED = """\
 
 %again.2 (state: (s32[], f32[8])) -> pred[] {
   %constant.5 = s32[] constant(3)
+  %i = s32[] get-tuple-element(%state), index=0
   ROOT %lt.2 = pred[] compare(%i, %constant.5), direction=LT
 }
 
@@ -103,6 +104,43 @@ def test_rounds_are_read_from_the_conditions_of_nested_loops():
     found = estimates(NESTED)
     assert (found.once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
     assert found.absent == {"all-reduce": 48, "scalar": 16 + 48}
+
+
+SPREAD = """\
+%first (w: bf16[2,8]) -> bf16[4,8] {
+  %ag.1 = bf16[4,8]{1,0} all-gather(%w), channel_id=7, replica_groups={}, attributes={chain_id="0"}
+}
+
+%async_collective_fusion.2 (w: bf16[2,8], y: bf16[4]) -> bf16[4,8] {
+  %ag.2 = bf16[4,8]{1,0} all-gather(%w), channel_id=7, replica_groups={}, attributes={chain_id="0"}
+}
+
+%body (state: (s32[])) -> (s32[]) {
+  %f.1 = bf16[4,8]{1,0} fusion(%w), kind=kCustom, calls=%first
+  %f.2 = bf16[4,8]{1,0} fusion(%w, %y), kind=kCustom, calls=%async_collective_fusion.2
+  %ag.3 = bf16[4,8]{1,0} all-gather(%v), channel_id=8, replica_groups={}
+}
+
+ENTRY %main (p: f32[4,8]) -> f32[] {
+  %l = (s32[]) while(%i), condition=%c, body=%body, config={"known_trip_count":{"n":"3"}}
+}
+"""
+
+
+def test_an_exchange_that_is_spread_over_fusions_counts_once():
+    (found,) = collectives(SPREAD, MESH)
+    assert (found.count, found.bytes) == (3 * 2, 3 * 2 * 64)
+
+
+def test_a_loop_until_its_work_is_done_counts_one_round():
+    """It compares how many rows have ended with how many there are."""
+    counter = "%i = s32[] get-tuple-element(%state), index=0\n  ROOT %lt.2"
+    assert counter in NESTED
+    ended = NESTED.replace(
+        counter, counter.replace("get-tuple-element(%state), index=0", "sum(%r)")
+    )
+    (found,) = collectives(ended, MESH)
+    assert found.count == 16
 
 
 def test_a_program_without_exchange_has_none():

@@ -104,7 +104,7 @@ def test_rows_must_be_split_evenly(rows, message):
     config = load_config([FILES[1], "gin_configs/models/register_tiny.gin"], [f"Data.rows={rows}"])
     ahead = compile_ahead.Ahead(config, 1504, jax.devices()[:8])
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        ahead._batch(0)
+        ahead._batch()
 
 
 @pytest.mark.skipif(

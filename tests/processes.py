@@ -1,0 +1,86 @@
+"""Processes that meet: the same command in each, on virtual devices of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests import fresh_process
+from tests.made_run import KEEP_ALL_PROGRAMS
+
+_HEARTBEAT = 10
+
+
+class Processes:
+    """Starts a script in several processes; what is left of them ends with the context.
+
+    Args:
+        script: its file in `scripts/`.
+        count: of processes.
+        flags: those of each, by its number.
+        devices: of each.
+
+    Attributes:
+        children: as `fresh_process.start` gives them.
+    """
+
+    def __init__(
+        self, script: str, count: int, flags: Callable[[int], Sequence[object]], *, devices: int
+    ) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        variables = {"JAX_NUM_CPU_DEVICES": str(devices), **KEEP_ALL_PROGRAMS}
+        self.children = []
+        for number in range(count):
+            given = [f"--coordinator_address={address}", f"--num_processes={count}"]
+            given += [f"--process_id={number}", f"--heartbeat_seconds={_HEARTBEAT}"]
+            child = fresh_process.start(script, *given, *flags(number), variables=variables)
+            self.children.append(child)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(grandchild(child), signal.SIGKILL)  # may be stopped: it hears no one
+            child.kill()
+            child.wait()
+
+    def said(self, number: int) -> str:
+        """Returns what one has said on stderr."""
+        return self.children[number].said()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Waits until something is so, while all run."""
+        deadline = time.monotonic() + fresh_process.PATIENCE
+        while not condition():
+            for number, child in enumerate(self.children):
+                assert child.poll() is None, self.said(number)
+            assert time.monotonic() < deadline, self.said(0)
+            time.sleep(0.02)
+
+    def finish(
+        self, numbers: Sequence[int], status: int, seconds: float = fresh_process.PATIENCE
+    ) -> list[str]:
+        """Waits until these have ended with this status; returns what they said."""
+        deadline = time.monotonic() + seconds
+        for number in numbers:
+            child = self.children[number]
+            child.wait(timeout=max(deadline - time.monotonic(), 1))
+            assert child.returncode == status, f"{number}: {self.said(number)}"
+        return [self.said(number) for number in numbers]
+
+
+def grandchild(process: fresh_process.Child) -> int:
+    """Returns the process that works; the one started only looks after it."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(found) == 1
+    return int(found[0])
