@@ -9,11 +9,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.attention import IMPLEMENTATIONS
@@ -22,21 +21,20 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan, Table
+from mnmt_jax.design.plan import Head, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import key_values
-from mnmt_jax.model.block import Block, Passing
+from mnmt_jax.model.block import Passing
 from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.kernels import look_up, project
 from mnmt_jax.model.key_values import Cache, Kept, KeyValue, LayerCache
+from mnmt_jax.model.layered import Layered, Passed
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.sublayers import make_plan, recalling
-from mnmt_jax.model.taps import TAPS
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
-_LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
 # What makes a role's span shorter, in training and in translation.
 _SHORTENED = {
     SOURCE: "Data.source_length or Decode.buckets",
@@ -44,7 +42,6 @@ _SHORTENED = {
     TRIGGER: "Data.max_segments",
     TARGET: "Data.target_length or Decode.max_length",
 }
-_UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
 
 
 def build_model(config: Model, vocab_size: int) -> Network:
@@ -67,14 +64,7 @@ def build_model(config: Model, vocab_size: int) -> Network:
     return Network(config, make_plan(config, layout), vocab_size)
 
 
-class _Passed(NamedTuple):
-    """What a layer made: the states of each role after it, and its keys and values."""
-
-    spans: Spans
-    keys_values: dict[str, KeyValue]
-
-
-class Network(nn.Module, Passing):
+class Network(Layered, Passing):
     """A transformer whose attention follows a layout, and whose layers follow a plan.
 
     Attributes:
@@ -89,8 +79,6 @@ class Network(nn.Module, Passing):
     modules) by its name.
     """
 
-    config: Model
-    plan: Plan
     vocab_size: int
 
     @property
@@ -117,8 +105,7 @@ class Network(nn.Module, Passing):
             for each in self.plan.tables
             if learned and each.embeds
         }
-        block = nn.remat(Block) if config.remat else Block
-        self.layer = [block(config, layer) for _, layer in self.plan.layers()]
+        self.create_layers()
         self.create((*self.plan.around(), *self.plan.aside))
         self.drop = Dropout(config.dropout)
 
@@ -265,10 +252,12 @@ class Network(nn.Module, Passing):
                 continue
             spans, _ = self.pass_through(part.enter, spans, context)
             for _ in part.layers:
-                layer, block = cache.layers[len(layers)], self.layer[len(after)]
+                layer = cache.layers[len(layers)]
                 reader = StepReader(layer, cache.index, past)
-                spans, growing = block(spans, dataclasses.replace(context, reader=reader))
-                layers.append(dataclasses.replace(layer, growing_kv=growing))
+                within = dataclasses.replace(context, reader=reader)
+                passed = self.one_layer(len(after), spans, within)
+                spans = passed.spans
+                layers.append(dataclasses.replace(layer, growing_kv=passed.keys_values))
                 after.append(spans[role])
             if part is not self.plan.stages[-1]:
                 spans, _ = self.pass_through(part.leave, spans, context)
@@ -282,12 +271,12 @@ class Network(nn.Module, Passing):
         deterministic: bool,
         *,
         looped: bool = True,
-    ) -> tuple[Spans, Spans, list[_Passed]]:
+    ) -> tuple[Spans, Spans, list[Passed]]:
         """Returns the last spans, those that ended before, and what each layer made."""
         context = self._context(batch, deterministic)
         spans: Spans = {}
         memory: Spans = {}
-        layers: list[_Passed] = []
+        layers: list[Passed] = []
         roles = list(dict.fromkeys(role for part in parts for role in part.stage.roles))
         vectors = self._embed_spans(batch, roles)
         for number, part in enumerate(parts):
@@ -300,7 +289,7 @@ class Network(nn.Module, Passing):
             spans, _ = self.pass_through(part.enter, spans, context)
             reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
             within = dataclasses.replace(context, reader=reader)
-            passed = self._pass(part, len(layers), spans, within, looped=looped)
+            passed = self.pass_layers(part, len(layers), spans, within, looped=looped)
             spans = passed[-1].spans
             layers += passed
             if number + 1 < len(parts):
@@ -335,63 +324,6 @@ class Network(nn.Module, Passing):
         }
         return SpanReader(masks, edges, stage, self.config.attention)
 
-    def _pass(
-        self, part: StagePlan, first: int, spans: Spans, context: Context, *, looped: bool
-    ) -> list[_Passed]:
-        """Runs the layers of a stage, all but the last ones as a loop if they are many."""
-        layers = part.stage.layers
-        if not part.stage.roles:
-            return [_Passed(spans, {})] * layers
-        count = max(layers - _UNROLLED, 0) if looped and self._can_loop(part, first) else 0
-        passed = self._loop(first, count, spans, context) if count else []
-        # Drawing parameters asks for no states: joined there is less to trace.
-        context = dataclasses.replace(context, joined=self.is_initializing())
-        for number in range(first + count, first + layers):
-            spans = passed[-1].spans if passed else spans
-            passed.append(self._one_layer(number, spans, context))
-        return passed
-
-    def _can_loop(self, part: StagePlan, first: int) -> bool:
-        count = part.stage.layers
-        if self.is_initializing() or count < _LOOPED_FROM or len(set(part.layers)) > 1:
-            return False
-        if self.is_mutable_collection(TAPS):  # a loop hands nothing out
-            return False
-        layers = (self._layer_params(first + number) for number in range(count))
-        return len({jax.tree.structure(layer) for layer in layers}) == 1
-
-    def _loop(self, first: int, count: int, spans: Spans, context: Context) -> list[_Passed]:
-        """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
-
-        Each round puts a layer's parameters in the place of the first one's, whose name they then
-        have: so what names decide (LoRA) is what it is outside.
-        """
-        layers = [self._layer_params(number) for number in range(first, first + count)]
-        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
-        params, apply = self.variables["params"], self.clone(parent=None).apply
-        rng = None if context.deterministic else self.make_rng("dropout")
-        within = dataclasses.replace(context, joined=True)
-
-        def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, _Passed]:
-            own, number = layer
-            rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
-            passed: Any = apply(
-                {"params": {**params, f"layer_{first}": own}},
-                *(first, spans, within),
-                rngs=rngs,
-                method="_one_layer",
-            )
-            return passed.spans, passed
-
-        _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))
-        return [jax.tree.map(lambda a: a[number], every) for number in range(count)]  # noqa: B023
-
-    def _one_layer(self, number: int, spans: Spans, context: Context) -> _Passed:
-        return _Passed(*self.layer[number](spans, context))
-
-    def _layer_params(self, number: int) -> Any:
-        return self.variables["params"][f"layer_{number}"]
-
     def _finish(
         self, after: Sequence[Any], context: Context
     ) -> tuple[Float[Array, "*b embed"], ...]:
@@ -411,7 +343,7 @@ class Network(nn.Module, Passing):
         return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
 
     def _picked(
-        self, layers: Sequence[_Passed], reads: Sequence[States], batch: Batch, context: Context
+        self, layers: Sequence[Passed], reads: Sequence[States], batch: Batch, context: Context
     ) -> tuple[Array, ...]:
         ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
 

@@ -5,11 +5,14 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
-from mnmt_jax.model import network as model_module
+from mnmt_jax.model import layered
+from mnmt_jax.model.block import Block
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.taps import TAPS
 from tests.applied import apply
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -60,19 +63,19 @@ def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
     params = random_params(model, batch)
     assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     expected, cache = run(model, params, batch), prefill(model, params, batch)
-    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
-    monkeypatch.setattr(model_module, "_UNROLLED", 1)
+    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layered, "_UNROLLED", 1)
     assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     for found, wanted in zip(run(model, params, batch), expected, strict=True):
         assert_close(found, wanted)
-    monkeypatch.setattr(model_module, "platform", lambda: "tpu")
+    monkeypatch.setattr("mnmt_jax.model.network.platform", lambda: "tpu")
     jax.clear_caches()
     assert_close(prefill(model, params, batch), cache)
 
 
 def test_rounds_draw_dropout_of_their_own(monkeypatch):
     """Equal layers with equal input would leave equal states if they dropped the same units."""
-    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
     config = small_config("prefix", stage_layers=(4,), dropout=0.5, norm="pre")
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
@@ -93,7 +96,7 @@ def test_rounds_draw_dropout_of_their_own(monkeypatch):
 
 
 def test_layers_that_differ_are_not_looped(monkeypatch):
-    monkeypatch.setattr(model_module, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
     config = small_config(
         "prefix", stage_layers=(4,), lora_rank=2, lora=("layer_1/attention/query",)
     )
@@ -106,3 +109,35 @@ def test_layers_that_differ_are_not_looped(monkeypatch):
     model = build_model(everywhere, VOCAB)
     params = random_params(model, batch)
     assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypatch):
+    """What is handed out (`TAPS`) goes by the names of all modules, so then each is traced."""
+    config = small_config(
+        name, stage_layers=LAYERS[name], lora_rank=2, lora=("layer_1/attention/query",)
+    )
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS[name], random_pairs(3))
+    params = random_params(model, batch)
+    traced = []
+    call = Block.__call__
+
+    def counted(self, spans, context):
+        traced.append(self.name)
+        return call(self, spans, context)
+
+    monkeypatch.setattr(Block, "__call__", nn.module.wrap_method_once(counted))
+    jax.clear_caches()
+    found = apply(model, params, batch)
+    alike = {"register": [0, 1], "two_stage": [0, 1, 0], "encoder_decoder": [0, 1, 3]}[name]
+    assert traced == [f"layer_{number}" for number in alike]
+    traced.clear()
+    each, _ = model.apply({"params": params}, batch, mutable=[TAPS])
+    assert traced == [f"layer_{number}" for number in range(sum(LAYERS[name]))]
+    assert_close(found, each)
+    cache = prefill(model, params, batch)
+    traced.clear()
+    apply(model, params, np.ones((3, 2), np.int32), cache, method="step")
+    alike = {"register": [0, 1], "two_stage": [1, 0], "encoder_decoder": [3]}[name]
+    assert traced == [f"layer_{number}" for number in alike]

@@ -14,8 +14,8 @@ from mnmt_jax.design.objective import States, Tap
 from mnmt_jax.design.plan import Layer
 from mnmt_jax.methods import language_layers
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.model import layered as model_module
 from mnmt_jax.model import modules
-from mnmt_jax.model import network as model_module
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.sublayers import FeedForward
 from mnmt_jax.model.taps import KEYS, QUERIES, hand_out
