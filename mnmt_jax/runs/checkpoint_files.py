@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ import orbax.checkpoint as ocp
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import is_machine_trouble, one_line
 from mnmt_jax.runs.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.runs.params_reader import mapped_arrays
 from mnmt_jax.runs.patient_loop import patient_loops
 
 ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
@@ -94,7 +96,8 @@ def read_numpy(
 
 def load_numpy(folder: Path) -> Any:
     """Reads an item into the host's memory, whatever structure it has."""
-    with patient_loops(), _reader(ocp.PyTreeCheckpointHandler) as reader:
+    handler = functools.partial(ocp.PyTreeCheckpointHandler, type_handler_registry=mapped_arrays())
+    with patient_loops(), _reader(handler) as reader:
         metadata = reader.metadata(folder).item_metadata
         if metadata is None:
             raise ValueError("files are missing or damaged")

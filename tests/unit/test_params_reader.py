@@ -1,0 +1,45 @@
+"""Arrays of a checkpoint are read to where a CPU device leaves them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from mnmt_jax.runs.checkpoint_files import array_handler, load_numpy
+from mnmt_jax.runs.parameters import place_params
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tree = {"a": {"b": np.arange(600.0, dtype=np.float32).reshape(20, 30)}}
+    tree["c"] = np.arange(7).astype(jnp.bfloat16)
+    tree["d"] = np.asarray(3, np.int32)
+    with ocp.Checkpointer(array_handler()) as writer:
+        writer.save(tmp_path / "params", ocp.args.PyTreeSave(tree))
+    return tmp_path / "params"
+
+
+def test_a_device_takes_over_what_was_read(folder):
+    found = load_numpy(folder)
+    np.testing.assert_array_equal(found["a"]["b"], np.arange(600.0).reshape(20, 30))
+    assert found["c"].dtype == jnp.bfloat16 and found["c"].tolist() == [*range(7)]
+    assert found["d"].shape == () and int(found["d"]) == 3
+    starts = [leaf.ctypes.data for leaf in jax.tree.leaves(found)]
+    placed = jax.tree.leaves(place_params(found, None))
+    assert [leaf.unsafe_buffer_pointer() for leaf in placed] == starts
+
+
+def test_the_files_may_go_when_they_are_read(folder):
+    found = load_numpy(folder)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    assert found["a"]["b"].sum() == 600 * 599 / 2
+
+
+def test_a_cut_file_is_an_error(folder):
+    (data,) = sorted(folder.rglob("d/*"), key=lambda path: path.stat().st_size)[-1:]
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(Exception, match="."):
+        load_numpy(folder)
