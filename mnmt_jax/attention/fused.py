@@ -1,9 +1,9 @@
 """`split`, with the softmax of a role in one kernel: its scores never lie in the device's memory.
 
-Where no kernel fits (no TPU or GPU, another type than bfloat16, dropout by the device's generator,
-on TPU spans whose lengths are no multiples of 16 or too long, on GPU heads whose width is not 16,
-32, 64 or 128, rows or heads that the mesh does not divide) a role is computed as `split` does. All
-drop the same weights and agree but for rounding.
+Where no kernel fits (no TPU and no GPU of NVIDIA's from Ampere on, another type than bfloat16,
+dropout by the device's generator, on TPU spans whose lengths are no multiples of 16 or too long, on
+GPU heads whose width is not 16, 32, 64 or 128, rows or heads that the mesh does not divide) a role
+is computed as `split` does. All drop the same weights and agree but for rounding.
 """
 
 from __future__ import annotations

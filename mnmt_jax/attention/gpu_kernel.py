@@ -24,6 +24,7 @@ from mnmt_jax.attention.kernel_parts import HIDDEN, Reading, dropped, kept, prod
 
 _BLOCK = 64  # of queries and of keys
 _WIDTHS = (16, 32, 64, 128)  # of heads that Triton multiplies
+_AMPERE = "8.0"  # the first that multiplies bfloat16
 _OUTSIDE = -1  # segment of what lies behind the end of a span
 
 
@@ -49,7 +50,13 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
         queries: length of the role.
         keys: lengths of the roles that it reads.
     """
-    return head_dim in _WIDTHS and all((queries, *keys))
+    return head_dim in _WIDTHS and all((queries, *keys)) and _is_recent(jax.devices()[0])
+
+
+def _is_recent(device: Any) -> bool:
+    """Returns whether a GPU is NVIDIA's of Ampere or later; so is what compiles ahead on a CPU."""
+    capability = getattr(device, "compute_capability", _AMPERE)
+    return capability[:1].isdigit() and float(capability) >= float(_AMPERE)
 
 
 def attend(
@@ -62,7 +69,8 @@ def attend(
         numbers: int32 [4], as `kernel_parts.kept` takes them.
         states: queries, scaled, and of each role that is read keys, and values: [batch, length,
             heads, head_dim].
-        ids: segments of the queries and of the keys, [batch, length]; 0 is padding.
+        ids: segments of the queries and of the keys, [batch, length]; 0 is padding. Every query
+            that is none sees a key, as each role of a `Layout` sees itself.
     """
     return _attended(reading, numbers, states, ids)
 
@@ -75,10 +83,11 @@ def _attended(reading: Reading, numbers: Array, states: Any, ids: Any) -> Array:
 def _forward(reading: Reading, numbers: Array, states: Any, ids: Any) -> tuple[Array, Any]:
     queries, *_ = states
     batch, length, heads, _ = queries.shape
+    # In float32 for the gradient: where one key has all weight, what is left of it is rounding.
+    exact = jax.ShapeDtypeStruct(queries.shape, jnp.float32)
     sums = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
-    call = _Call("forward", length, _read, (queries, sums))
-    found, logs = call(reading, numbers, (states, ids))
-    return found, (numbers, states, ids, found, logs)
+    found, logs = _Call("forward", length, _read, (exact, sums))(reading, numbers, (states, ids))
+    return found.astype(queries.dtype), (numbers, states, ids, found, logs)
 
 
 def _backward(reading: Reading, kept_back: Any, outward: Array) -> tuple[Any, ...]:
@@ -165,7 +174,7 @@ def _read(reading: Reading, numbers: Any, given: Any, into: Any) -> None:
             weights, change = jnp.exp(logits - higher[:, None]), jnp.exp(top - higher)
             left = dropped(weights, draw(asked, met, role.first))
             read = read * change[:, None] + product(
-                left.astype(outputs.dtype), met.states[1], (1, 0)
+                left.astype(queries.dtype), met.states[1], (1, 0)
             )
             return higher, total * change + jnp.sum(weights, 1), read
 

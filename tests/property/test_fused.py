@@ -6,6 +6,7 @@ take theirs at all is in tests/tpu.
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,28 @@ def test_bfloat16_is_what_it_takes(calls, kind):
     compare(values_and_gradients(split, stage, segments, states, 0.3), found, atol=0.02)
 
 
+@pytest.mark.parametrize("factor", [3, 30])
+def test_peaked_gradients_are_as_exact_as_those_of_split(factor, calls, kind):
+    """Where one key has nearly all weight, its gradient is a small difference of large numbers."""
+    stage = Stage(("source",), ("f",))
+    states, _ = drawn_spans(stage, rows=1, dtype="bfloat16", lengths={"source": 128})
+    states[0]["source"] *= factor
+    segments = {"source": jnp.ones((1, 128), jnp.int32)}
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), states)
+    wanted = jax.tree.leaves(values_and_gradients(split, stage, segments, exact))
+    errors = [
+        [
+            np.linalg.norm(one - other) / np.linalg.norm(other)
+            for one, other in zip(jax.tree.leaves(found), wanted, strict=True)
+        ]
+        for found in (
+            values_and_gradients(module, stage, segments, states) for module in (fused, split)
+        )
+    ]
+    assert calls == both_ways(kind, stage)
+    assert max(errors[0]) < 1.2 * max(errors[1]) < 0.01
+
+
 def test_many_queries_are_taken_in_parts(calls, any_type, kind, monkeypatch):
     """On TPU of 128, on GPU of 64, as are the keys."""
     stage = Stage(("target",), ("c",))
@@ -186,7 +209,7 @@ def values_and_gradients_traced(stage, segments, states, rng):
 @pytest.mark.parametrize(
     ("kind", "without"),
     [(kind, without) for kind in KERNELS for without in ("kind", "type", "width", "hash", "rows")]
-    + [("tpu", "lengths"), ("tpu", "room")],
+    + [("tpu", "lengths"), ("tpu", "room"), ("gpu", "ampere")],
 )
 def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch):
     lengths = LENGTHS | ({"register": 45} if without == "lengths" else {})
@@ -198,6 +221,8 @@ def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch
         states = jax.tree.map(lambda x: x[..., :40], states)
     if without == "room":
         monkeypatch.setattr(tpu_kernel, "_LONGEST", 16)
+    if without == "ampere":
+        monkeypatch.setattr(gpu_kernel, "_is_recent", lambda device: False)
     rng = jax.random.key(7, impl="rbg" if without == "hash" else None)
     mesh = make_mesh(Mesh(), jax.devices()[: 8 if without == "rows" else 1])
     with jax.set_mesh(mesh):
@@ -207,6 +232,14 @@ def test_where_it_does_not_fit_it_is_split(without, calls, any_type, monkeypatch
         )
     assert len(calls) == (1 if without == "lengths" else 0)  # the source sees itself alone
     compare(jax.device_get(expected), jax.device_get(found))
+
+
+@pytest.mark.parametrize(
+    ("capability", "recent"), [("7.5", False), ("gfx90a", False), ("8.0", True), ("10.0", True)]
+)
+def test_gpus_before_ampere_and_of_others_have_no_kernel(capability, recent):
+    device = types.SimpleNamespace(compute_capability=capability)
+    assert gpu_kernel._is_recent(device) == recent
 
 
 @pytest.mark.parametrize("kind", ["tpu"])
