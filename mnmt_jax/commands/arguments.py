@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, nearest
 from mnmt_jax.files.bucket import is_bucket
 
 _PREFIX = "--gin."
@@ -46,6 +47,27 @@ class CommandParser(argparse.ArgumentParser):
                 f"--output={output}: must be on this machine; copy it to the bucket afterwards"
             )
         return parsed
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses like its base, for commands of commands too.
+
+        Raises:
+            UserError: for a flag that is none.
+        """
+        self._check_flags(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_flags(self, arguments: Sequence[str]) -> None:
+        """Names a flag that is none before one is missed that it may be meant for."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        if self._subparsers:  # a command's own parser knows its flags
+            return
+        for argument in itertools.takewhile(lambda text: text != "--", arguments):
+            flag = argument.partition("=")[0]
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known):
+                raise UserError(
+                    f"{flag}: no such flag; {nearest(flag, known)}see {self.prog} --help"
+                )
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

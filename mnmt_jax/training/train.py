@@ -168,6 +168,10 @@ def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -
         Agreement(session.mesh, lambda: stop.received or 0) as agreement,
     ):
         asked = agreement.signal()
+        if session.step < settings.steps:
+            logged = (session.step // settings.log_every + 1) * settings.log_every
+            first = min(logged, settings.steps)
+            session.reporter.say(f"compiling; the first figures come with step {first}")
         while session.step < settings.steps and not asked:
             session.advance()
             record: Record = {}

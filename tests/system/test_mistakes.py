@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands import mnmt
 from mnmt_jax.config.loading import save_config
+from mnmt_jax.errors import UserError
 from tests import fresh_process
 from tests.made_run import make_cache, make_config
 
@@ -44,6 +47,21 @@ def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
     assert named in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "--run=x", "--sorce=de"], "--sorce: no such flag; did you mean '--source'?"),
+        (["adapters", "save", "--rn=x"], "--rn: no such flag; did you mean '--run'? see mnmt adap"),
+        (["train", "--xyz", "1"], "--xyz: no such flag; see mnmt train --help"),
+        (["train", "--gin.Train.steps=3"], "are required: --workdir"),
+    ],
+)
+def test_a_flag_that_is_none_is_named_before_one_that_is_missing(arguments, message, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["mnmt", *arguments])
+    with pytest.raises(UserError, match=re.escape(message)):
+        mnmt.main()
 
 
 @pytest.mark.parametrize(
