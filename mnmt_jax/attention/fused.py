@@ -44,6 +44,19 @@ class Masks(NamedTuple):
     segment_ids: Spans
 
 
+def without_kernel(dtype: str) -> str:
+    """Says why no role at all is computed by a kernel here; empty if some may be.
+
+    Args:
+        dtype: that the model computes in.
+    """
+    if platform() not in _KERNELS:
+        return f"there is no kernel for a {platform().upper()}"
+    if dtype != _TYPE.dtype.name:
+        return f"its kernel computes in {_TYPE.dtype.name}, Model.dtype is {dtype}"
+    return ""
+
+
 def make_masks(stage: Stage, segment_ids: Spans) -> Masks:
     """Returns what `attend` takes, once per stage."""
     return Masks(split.make_masks(stage, segment_ids), dict(segment_ids))

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
+from mnmt_jax.attention import fused
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import Extras, segments_from_rows
@@ -172,6 +173,9 @@ def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -
             logged = (session.step // settings.log_every + 1) * settings.log_every
             first = min(logged, settings.steps)
             session.reporter.say(f"compiling; the first figures come with step {first}")
+            why = fused.without_kernel(config.model.dtype)
+            if config.model.attention == "fused" and why:
+                session.reporter.say(f"Model.attention='fused' computes as 'split': {why}")
         while session.step < settings.steps and not asked:
             session.advance()
             record: Record = {}

@@ -283,6 +283,15 @@ def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
     assert "training pairs" not in capfd.readouterr().err + caplog.text
 
 
+def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tmp_path, capfd):
+    config = make_config(cache, train={"steps": 3, "log_every": 2})
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, attention="fused"))
+    assert train(config, tmp_path / "run") is None
+    said = capfd.readouterr().err
+    assert "compiling; the first figures come with step 2" in said
+    assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
+
+
 def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
     before = (straight / "metrics.jsonl").read_bytes()
     assert train(make_config(cache), straight) is None
