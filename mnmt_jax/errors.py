@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
@@ -64,9 +65,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError`, a path that the system refuses or a full disk
-    (printed as one line on stderr), 130 after Ctrl-C and 141 when nobody reads on. Any other
-    exception is a bug of ours and keeps its traceback.
+    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk
+    or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and 141 when
+    nobody reads on. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
         _keep_programs()
@@ -76,6 +77,12 @@ def run_command(main: Callable[[], int | None]) -> None:
     except UserError as error:
         status = 2
         print(f"error: {error}", file=sys.stderr)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        told = _variable_of_jax(error)
+        if not told:
+            raise
+        status = 2
+        print(f"error: {told}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         leave_now(130)
@@ -91,6 +98,27 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+def _variable_of_jax(error: Exception) -> str:
+    """Says which of JAX's environment variables an error comes of; empty if it comes of none."""
+    if "jax" not in sys.modules:  # importing it fails by a value that it cannot read
+        found = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
+        name = found[0].upper() if found else ""
+        said = "JAX cannot read this environment variable; unset or mend it"
+        return f"{name}={os.environ[name]}: {said}" if name in os.environ else ""
+    asked = os.environ.get("JAX_PLATFORMS")
+    if not asked or isinstance(error, ValueError):
+        return ""
+    import jax
+
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as refusal:
+        reason, *_ = str(refusal).split(" (set JAX_PLATFORMS")
+        said = f"JAX finds no such devices here{reason and f' ({reason})'}"
+        return f"JAX_PLATFORMS={asked}: {said}; unset it or name others"
+    return ""
 
 
 def leave_now(status: int) -> NoReturn:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,26 @@ def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert f"error: {tmp_path / 'file'}" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("JAX_NUM_CPU_DEVICES", "four", "=four: JAX cannot read this environment variable; unset"),
+        ("JAX_PLATFORMS", "abacus", "=abacus: JAX finds no such devices here (Unable to initiali"),
+    ],
+)
+def test_what_jax_cannot_read_of_the_environment_is_told(variable, value, message):
+    code = (
+        "import mnmt_jax.errors as it; it.run_command(lambda: 0 * len(__import__('jax').devices()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, variable: value},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"error: {variable}{message}"), done.stderr
