@@ -130,10 +130,14 @@ class Ahead:
                 compiled = lowered.compile()
             except jax.errors.JaxRuntimeError as error:
                 return _does_not_fit(error)
-        found = _facts(compiled, dict(self.mesh.shape), chip)
+        is_tpu = self.devices[0].platform == "tpu"
+        used_bytes = _bytes(compiled.memory_analysis(), is_tpu=is_tpu)
+        facts = _facts(compiled, dict(self.mesh.shape), chip)
+        found = {"fits": True, "bytes": used_bytes, **facts}
         if chip:
             found["bytes"]["of_chip"] = chip.memory
-            if (over := found["bytes"]["peak"] - chip.memory) > 0:  # XLA for GPUs says nothing
+            over = found["bytes"]["peak"] - chip.memory
+            if over > 0 and not is_tpu:  # libtpu would have said it, XLA for GPUs says nothing
                 found["bytes"]["over"], found["fits"] = over, False
             seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
             found["seconds"] = seconds
@@ -145,7 +149,9 @@ class Ahead:
         return found
 
     def fits(self) -> bool:
-        """Returns whether the training step fits the chips' memory."""
+        """Returns whether the training step's rows can be split and it fits the chips' memory."""
+        if self.config.data.rows % batch_shards(self.mesh):
+            return False
         return bool(self._describe("train_step")["fits"])
 
     def _model_flops(self) -> float:
@@ -289,20 +295,12 @@ def remedies(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
-    memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
-    parts = {
-        "arguments": memory.argument_size_in_bytes,
-        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        "temporaries": memory.temp_size_in_bytes,
-        "program": memory.generated_code_size_in_bytes,
-    }
+    costs, text = compiled.cost_analysis(), compiled.as_text()
     # XLA's totals count a loop's body once.
     cycles = estimates(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
     kernels = _kernel_cycles(cycles.kernels, chip)
     return {
-        "fits": True,
-        "bytes": {**parts, "peak": sum(parts.values())},
         "flops": costs["flops"] * share if costs else None,
         "bytes_accessed": costs["bytes accessed"] * share if costs else None,
         "cycles": cycles.executed + kernels or None,
@@ -311,6 +309,24 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
         "without_estimate": cycles.absent if cycles.executed else None,
         "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
     }
+
+
+def _bytes(memory: Any, *, is_tpu: bool) -> dict[str, int]:
+    """Returns the bytes of a program on one device, by what they are for, and their sum.
+
+    Args:
+        memory: a program's `memory_analysis`.
+        is_tpu: libtpu's temporaries count what lies in one place one after the other as if it lay
+            side by side; those alive at the busiest moment are counted instead.
+    """
+    held = {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+    }
+    alive = memory.peak_memory_in_bytes - sum(held.values())
+    held["temporaries"] = max(alive, 0) if is_tpu else memory.temp_size_in_bytes
+    held["program"] = memory.generated_code_size_in_bytes
+    return {**held, "peak": sum(held.values())}
 
 
 def _kernel_cycles(stated: dict[str, int], chip: Chip | None) -> int:

@@ -29,10 +29,10 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import parameter_axes, platform
-from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, to_int8
+from mnmt_jax.model.kernels import FEWER_BITS, KERNEL, Bfloat16, Int8, to_int8
 
 STORED = "stored"
-_KERNEL, _BIAS = "kernel", "bias"
+_BIAS = "bias"
 
 
 def model_for(config: Model, weights: str) -> Model:
@@ -78,7 +78,7 @@ def _is_rounded(leaf: Any) -> bool:
 def _inputs(name: str, array: Array, flat: Mapping[str, Array]) -> tuple[int, ...]:
     """Returns the axes of a kernel that products sum over; none if it is none of a projection."""
     module, _, kind = name.rpartition("/")
-    if kind != _KERNEL or "slot" in parameter_axes(name):
+    if kind != KERNEL or "slot" in parameter_axes(name):
         return ()
     return tuple(range(array.ndim - flat[f"{module}/{_BIAS}"].ndim))
 

@@ -12,6 +12,8 @@ from jaxtyping import Array
 
 from mnmt_jax.distributed.sharding import MESH_AXES, RULES, first_row, has_mesh, parts_of
 
+_SUM = PartitionSpec()  # of what every device has whole
+
 
 def row_shards(rows: Array) -> int:
     """Returns the number of parts that `on_own_rows` can split rows into.
@@ -52,16 +54,12 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     width = RULES["embed"]
     specs = {
         "rows": PartitionSpec(axes),
-        "sum": PartitionSpec(),
+        "sum": _SUM,
         "table": PartitionSpec(None, width),
     }
-    others = tuple(axis for axis in axes if axis not in width)
 
     def add_up(result: Array, kind: str) -> Array:
-        if kind == "table":
-            result = jax.lax.psum_scatter(result, width, scatter_dimension=1, tiled=True)
-            return jax.lax.psum(result, others)
-        return jax.lax.psum(result, axes) if kind == "sum" else result
+        return result if kind == "rows" else _add_up(specs[kind], result, axes)
 
     def local(tables: tuple[Array, ...], *rows: Any) -> tuple[Array, ...]:
         return tuple(map(add_up, split(tables, *rows), kinds))
@@ -73,19 +71,23 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     return call
 
 
-def shares_rows_alone(rows: int) -> int:
+def shares_rows_alone(rows: int, *, whole: bool = False) -> int:
     """Returns how many devices share a batch and nothing else, 1 if they share more or unevenly.
 
     Args:
         rows: of the batch.
+        whole: those that split parameters (`fsdp`) may collect them: they count too.
     """
     if not has_mesh():
         return 1
     mesh = jax.sharding.get_abstract_mesh()
-    return mesh.size if mesh.size == mesh.shape["data"] and not rows % mesh.size else 1
+    shared = parts_of("batch", mesh) if whole else mesh.shape["data"]
+    return mesh.size if mesh.size == shared and not rows % mesh.size else 1
 
 
-def added_up(function: Callable[[Any, Any], Any], whole: Any, rows: Any) -> Any:
+def added_up(
+    function: Callable[[Any, Any], Any], whole: Any, rows: Any, *, kept: Any = _SUM
+) -> Any:
     """Lets each of the devices of `shares_rows_alone` compute by itself, and adds up what it finds.
 
     Left to itself the compiler adds up over devices in every round of the loops inside.
@@ -93,21 +95,45 @@ def added_up(function: Callable[[Any, Any], Any], whole: Any, rows: Any) -> Any:
     Args:
         function: takes the others; returns a tree of sums. In it nothing is split, and
             `mnmt_jax.distributed.sharding.first_row` says which rows are a device's.
-        whole: what every device has.
+        whole: what every device has, or collects now if it is split.
         rows: tree of arrays [_, rows, ...].
+        kept: how the sums are split, so that a device keeps its part: for each sum, or for all
+            below a node of the tree. All of them are whole without.
     """
 
+    def add_up(spec: PartitionSpec, found: Any) -> Any:
+        return jax.tree.map(lambda each: _add_up(spec, each, MESH_AXES), found)
+
     def local(whole: Any, rows: Any) -> Any:
-        return jax.lax.psum(function(whole, rows), MESH_AXES)
+        return jax.tree.map(
+            add_up, kept, function(whole, rows), is_leaf=lambda x: isinstance(x, PartitionSpec)
+        )
 
     return jax.shard_map(
         local,
         mesh=jax.sharding.get_abstract_mesh(),
         in_specs=(PartitionSpec(), PartitionSpec(None, RULES["batch"])),
-        out_specs=PartitionSpec(),
+        out_specs=kept,
         axis_names=set(MESH_AXES),
         check_vma=False,
     )(whole, rows)
+
+
+def _add_up(spec: PartitionSpec, found: Array, axes: Sequence[str]) -> Array:
+    """Adds up what devices found, of which each keeps its part.
+
+    Args:
+        spec: which part that is.
+        found: the device's, whole.
+        axes: of the mesh, over which to add up.
+    """
+    scattered: set[str] = set()
+    for place, entry in enumerate(spec):
+        own = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        if own := tuple(axis for axis in own if axis in axes):
+            found = jax.lax.psum_scatter(found, own, scatter_dimension=place, tiled=True)
+            scattered.update(own)
+    return jax.lax.psum(found, tuple(axis for axis in axes if axis not in scattered))
 
 
 def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:

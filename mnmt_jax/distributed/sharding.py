@@ -19,9 +19,11 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Mesh as MeshConfig
 from mnmt_jax.design.plan import Kind
+from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
+AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 # Logical axis -> mesh axes that split it.
 RULES: Mapping[str, tuple[str, ...]] = {
@@ -144,7 +146,7 @@ def parameter_axes(path: str) -> tuple[str, ...]:
     raise ValueError(f"parameter '{path}' has unknown axes; give its Kind `axes` for it")
 
 
-def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:
+def tree_sharding(mesh: AnyMesh, tree: Any) -> Any:
     """Returns the sharding of every leaf of parameters, moments or a whole train state.
 
     Args:
@@ -169,8 +171,14 @@ def tree_sharding(mesh: jax.sharding.Mesh, tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
+def tree_specs(tree: Any) -> Any:
+    """Returns how every leaf is split by the mesh that `compile_on` set; as `tree_sharding`."""
+    found = tree_sharding(jax.sharding.get_abstract_mesh(), tree)
+    return jax.tree.map(lambda sharding: sharding.spec, found)
+
+
 def _fitting_spec(
-    mesh: jax.sharding.Mesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
+    mesh: AnyMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> PartitionSpec:
     entries = list(partition_spec(axes))
     taken: set[str] = set()  # a mesh axis splits the first of a parameter's axes that it can
@@ -218,7 +226,7 @@ def batch_shards(mesh: jax.sharding.Mesh) -> int:
     return parts_of("batch", mesh)
 
 
-def parts_of(axis: str, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
+def parts_of(axis: str, mesh: AnyMesh) -> int:
     """Returns the number of parts that `RULES` split an axis of an array into."""
     return math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
 
@@ -276,6 +284,13 @@ def platform() -> str:
     """Returns what a program is traced for: `cpu`, `gpu` or `tpu`; the default without a mesh."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     return device.platform if device else jax.default_backend()
+
+
+def device_memory() -> float:
+    """Returns the bytes that a device has which a program is traced for; infinite if not known."""
+    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    chip = chip_of(device.device_kind) if device else None
+    return chip.memory if chip else math.inf
 
 
 def has_mesh() -> bool:

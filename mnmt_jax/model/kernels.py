@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.distributed.sharding import whole_width
 
+KERNEL = "kernel"  # end of the path of one
 LARGEST = 127  # of int8 as it is used here, the same on both sides of zero
 _LEAST = 1e-30  # of what is multiplied to be 127, which a float32 must hold
 
@@ -94,6 +95,23 @@ def to_int8(array: Float[Array, "*b"], axes: tuple[int, ...]) -> tuple[Array, Ar
     largest = jnp.where(largest < _LEAST, jnp.float32(LARGEST), largest)
     # A multiplication of every number, which is faster than a division.
     return jnp.round(array * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
+
+
+def as_multiplied(params: Any, dtype: Any) -> Any:
+    """Returns parameters with kernels in the type that products have them in.
+
+    Products round them to it by themselves; done before, less is collected from other devices.
+    Tables stay as they are, because vectors are read from them in float32.
+
+    Args:
+        params: tree of arrays with the paths of parameters.
+        dtype: `Model.dtype`.
+    """
+
+    def one(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf.astype(dtype) if path[-1].key == KERNEL else leaf
+
+    return jax.tree_util.tree_map_with_path(one, params)
 
 
 def affine(

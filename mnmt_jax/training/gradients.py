@@ -8,16 +8,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.own_rows import added_up, shares_rows_alone
+from mnmt_jax.distributed.sharding import device_memory, tree_specs
+from mnmt_jax.model.kernels import as_multiplied
 from mnmt_jax.model.trainable import join
 from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
 from mnmt_jax.training.losses import LossSums, Sums, with_derived
 from mnmt_jax.training.making import derive
 
 Split = tuple[Any, Any]  # parameters that a player moves, and the others
+_ROOM = 0.4  # of a device's memory, for parameters and gradients that are whole during an update
 
 
 def sum_gradients(
@@ -26,7 +30,9 @@ def sum_gradients(
     """Adds gradients and sums over micro-batches, and over what is made of each.
 
     Where devices share the batch and nothing else, and the loss is of each row by itself, they
-    exchange gradients once an update, not once a micro-batch.
+    exchange gradients once an update, not once a micro-batch. So do those that share parameters
+    too (`fsdp`), if each has room to collect them once and to hold them, and their gradients in
+    float32, whole during the update.
 
     Args:
         learner: the run's constants.
@@ -36,11 +42,20 @@ def sum_gradients(
         rng: of dropout and draws.
     """
     micro_batches, rows = next(iter(batch.values())).shape[:2]
-    devices = shares_rows_alone(rows)
+    whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype))
+    devices = shares_rows_alone(rows, whole=_have_room(whole))
     if micro_batches == 1 or devices == 1 or not learner.is_plain:
         return _of_batch(learner, turn, (split, rng), batch)
     own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
-    return added_up(functools.partial(_of_batch, own, turn), (split, rng), batch)
+    kept = tree_specs(split[0]), PartitionSpec()
+    return added_up(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
+
+
+def _have_room(whole: Split) -> bool:
+    trained, _ = whole
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(whole))
+    size += sum(jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in jax.tree.leaves(trained))
+    return size <= _ROOM * device_memory()
 
 
 def _of_batch(
@@ -55,7 +70,8 @@ def _of_batch(
         def loss(trained: Any) -> tuple[Array, Sums]:
             return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
 
-        found = jax.grad(loss, has_aux=True)(trained)
+        gradients, sums = jax.grad(loss, has_aux=True)(trained)
+        found = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums
         # The cross entropy is the last player's, and so is what is learnt beside it.
         return found if turn.name else _add_derived(learner, split, found, micro_batch, micro_rng)
 

@@ -23,6 +23,7 @@ from mnmt_jax.distributed.sharding import (
     whole_width,
 )
 from mnmt_jax.model.key_values import reorder
+from mnmt_jax.training import gradients
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import abstract_state, make_init, shardings_of
 from mnmt_jax.training.train import train_step
@@ -153,6 +154,41 @@ def test_gradients_travel_once_an_update(tmp_path):
     like = jax.eval_shape(make_init(learner, shapes, 3))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     assert 0 < sums.bytes - 4 * parameters < 100
+
+
+def test_split_parameters_too_travel_once_an_update(tmp_path):
+    """Each that is split is collected once, and its gradient scattered to where it is kept."""
+    mesh_config = Mesh(fsdp=4)
+    program = step_program(tmp_path, mesh_config, "register", parts=3)
+    assert "while(" in program and not shapes_of_whole_batch(program)
+    mesh = make_mesh(mesh_config)
+    found = {(one.kind, one.axes): one.bytes for one in collectives(program, dict(mesh.shape))}
+    learner = make_learner(tmp_path, mesh, "register")
+    shapes = batch_shapes(learner.model.layout, mesh)
+    params = jax.tree.leaves(abstract_state(make_init(learner, shapes, 3), mesh).params)
+    split = sum(4 * leaf.size for leaf in params if not leaf.sharding.is_fully_replicated)
+    others = sum(4 * leaf.size for leaf in params) - split
+    assert found.pop(("all-gather", ("fsdp",))) == split > others > 0
+    assert found.pop(("reduce-scatter", ("fsdp",))) == split // mesh_config.fsdp
+    assert found.pop(("all-reduce", ("data",))) == split // mesh_config.fsdp
+    assert 0 < found.pop(("all-reduce", ("data", "fsdp"))) - others < 100  # with what is reported
+    assert sum(found.values()) < 100  # of the gradient's norm
+
+
+def test_without_room_gradients_travel_with_every_micro_batch(tmp_path, monkeypatch):
+    """Gradients and parameters whole take twice the parameters here, in float32."""
+    mesh, layout = make_mesh(Mesh(fsdp=4)), "register"
+    learner = make_learner(tmp_path, mesh, layout)
+    shapes = batch_shapes(learner.model.layout, mesh)
+    params = jax.tree.leaves(jax.eval_shape(make_init(learner, shapes, 3)).params)
+    needed = 2 * sum(4 * leaf.size for leaf in params) / gradients._ROOM
+    added = []
+    for memory in (needed + 1, needed - 1):
+        monkeypatch.setattr(gradients, "device_memory", lambda memory=memory: memory)
+        program = step_program(tmp_path, Mesh(fsdp=4), layout, parts=3)
+        found = collectives(program, dict(mesh.shape))
+        added.append(sum(one.bytes for one in found if "reduce" in one.kind))
+    assert added[1] >= 3 * added[0]
 
 
 def test_the_forward_pass_of_data_parallel_has_no_collective(tmp_path):

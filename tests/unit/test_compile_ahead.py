@@ -42,6 +42,21 @@ def test_other_errors_are_not_taken_for_it():
         compile_ahead._does_not_fit(RuntimeError("something else"))
 
 
+@pytest.mark.parametrize(("is_tpu", "temporaries"), [(True, 40), (False, 90)])
+def test_bytes_of_tpus_are_those_alive_at_one_time(is_tpu, temporaries):
+    memory = types.SimpleNamespace(
+        argument_size_in_bytes=100,
+        output_size_in_bytes=80,
+        alias_size_in_bytes=70,
+        temp_size_in_bytes=90,
+        peak_memory_in_bytes=150,
+        generated_code_size_in_bytes=5,
+    )
+    found = compile_ahead._bytes(memory, is_tpu=is_tpu)
+    assert (found["outputs"], found["temporaries"]) == (10, temporaries)
+    assert found.pop("peak") == sum(found.values()) == 115 + temporaries
+
+
 def test_kernels_compute_and_wait_one_after_the_other():
     chip = chip_of("TPU v5 lite")
     stated = {"core_cycles": 4000, "moved_bytes": 819_000}
@@ -68,6 +83,11 @@ def test_remedies_keep_the_tokens_of_an_update():
         bindings = [part.removeprefix("--gin.") for part in text.split()]
         assert load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2", *bindings]) == changed
     assert tried[-1][1].data.rows == 64
+
+
+def test_rows_that_cannot_be_split_are_no_remedy():
+    config = load_config(FILES, ["Data.rows=4"])
+    assert not compile_ahead.Ahead(config, 20, jax.devices()).fits()
 
 
 @pytest.mark.skipif(
@@ -121,7 +141,7 @@ class _Compiled:
     def memory_analysis(self):
         names = "argument output alias temp generated_code".split()
         sizes = dict.fromkeys((f"{name}_size_in_bytes" for name in names), 30 * 10**9)
-        return types.SimpleNamespace(**sizes)
+        return types.SimpleNamespace(**sizes, peak_memory_in_bytes=0)
 
     def cost_analysis(self):
         return None
@@ -134,7 +154,7 @@ class _Compiled:
 
 
 def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
-    device = types.SimpleNamespace(device_kind="NVIDIA H100")
+    device = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu")
     ahead = compile_ahead.Ahead(load_config(FILES), 1504, [device])
     monkeypatch.setattr(compile_ahead.Ahead, "mesh", make_mesh(Mesh(), jax.devices()[:1]))
     monkeypatch.setattr(compile_ahead.Ahead, "_lower_prefill", lambda self: _Compiled())
