@@ -45,7 +45,7 @@ _MOVED = {
     ),
 }
 # What an earlier version let choose, and an error says of it; a run's own is left out.
-_GONE = {"Train.loss_chunk": "is gone, 4096 tokens for all runs; leave it out"}
+_GONE = {"Train.loss_chunk": "is gone, 4608 tokens for all runs; leave it out"}
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
 # What every model of a version that did not write it had.
 _ALWAYS = {"activation": "relu", "embedding_scale": True}

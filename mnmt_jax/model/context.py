@@ -120,8 +120,8 @@ class Context:
             [batch, segments, embed], if any kind asks for them.
         reader: answers attention; None outside layers.
         deterministic: no dropout.
-        joined: apply what works position by position to all spans laid end to end; `fsdp` then
-            collects each parameter once instead of once a role, but no role's work can be left out.
+        joined: apply what works position by position to all spans laid end to end, which is less to
+            trace; arrays are laid out and cut for it, and no role's work can be left out.
     """
 
     positions: Spans

@@ -104,14 +104,19 @@ def as_multiplied(params: Any, dtype: Any) -> Any:
     Tables stay as they are, because vectors are read from them in float32.
 
     Args:
-        params: tree of arrays with the paths of parameters.
+        params: tree with the paths of parameters; what is in fewer bits stays as it is.
         dtype: `Model.dtype`.
     """
 
-    def one(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf.astype(dtype) if path[-1].key == KERNEL else leaf
+    def one(path: tuple[Any, ...], leaf: Any) -> Any:
+        is_kernel = isinstance(leaf, Array) and path[-1].key == KERNEL
+        return leaf.astype(dtype) if is_kernel else leaf
 
-    return jax.tree_util.tree_map_with_path(one, params)
+    return jax.tree_util.tree_map_with_path(one, params, is_leaf=_is_narrow)
+
+
+def _is_narrow(leaf: Any) -> bool:
+    return isinstance(leaf, FEWER_BITS)
 
 
 def affine(

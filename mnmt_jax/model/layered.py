@@ -13,8 +13,10 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Plan, StagePlan
+from mnmt_jax.distributed.sharding import collected
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, Spans
+from mnmt_jax.model.kernels import as_multiplied
 from mnmt_jax.model.taps import TAPS
 
 _LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
@@ -137,18 +139,26 @@ class Layered(nn.Module):
         """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
 
         Each round gives a layer's parameters the first one's name: so what names decide (LoRA) is
-        what it is outside.
+        what it is outside. It collects them, and once more if it recomputes the layer.
         """
         layers = [self._layer_params(number) for number in range(first, first + count)]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
-        alone = self._alone(first)
+        whole = dataclasses.replace(self.config, remat=False)  # here what is collected goes too
+        alone = dataclasses.replace(self._alone(first), config=whole)
         rng = None if context.deterministic else self.make_rng("dropout")
-        within = dataclasses.replace(context, joined=True)
+
+        def apply(own: Any, spans: Spans, rngs: Any) -> Passed:
+            own = collected(as_multiplied(own, jnp.dtype(self.config.dtype)))
+            passed: Any = alone.apply({"params": {alone.called: own}}, spans, context, rngs=rngs)
+            return passed
+
+        if self.config.remat:
+            apply = jax.checkpoint(apply, prevent_cse=False)  # a loop prevents it by itself
 
         def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, Passed]:
             own, number = layer
             rngs = None if rng is None else {"dropout": jax.random.fold_in(rng, number)}
-            passed: Any = alone.apply({"params": {alone.called: own}}, spans, within, rngs=rngs)
+            passed = apply(own, spans, rngs)
             return passed.spans, passed
 
         _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))

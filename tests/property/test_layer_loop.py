@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.decoding.weights import with_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.model import layered
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.network import build_model
@@ -71,6 +74,24 @@ def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
     monkeypatch.setattr("mnmt_jax.model.network.platform", lambda: "tpu")
     jax.clear_caches()
     assert_close(prefill(model, params, batch), cache)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
+    """Also where a mesh collects what it splits."""
+    config = small_config("register", stage_layers=(3,))
+    model = build_model(config, VOCAB)
+    batch = unpacked(LAYOUTS["register"], random_pairs(4))
+    params = with_weights(random_params(model, batch), weights, ("embedding",))
+    expected = prefill(model, params, batch)
+    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layered, "_UNROLLED", 1)
+    monkeypatch.setattr("mnmt_jax.model.network.platform", lambda: "tpu")
+    for devices in (1, 2):
+        jax.clear_caches()
+        with jax.set_mesh(make_mesh(Mesh(fsdp=devices), jax.devices()[:devices])):
+            found = prefill(model, params, batch)
+        assert_close(found, expected)
 
 
 def test_rounds_draw_dropout_of_their_own(monkeypatch):

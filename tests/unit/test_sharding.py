@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.plan import Kind
@@ -15,6 +15,8 @@ from mnmt_jax.distributed.sharding import (
     PARAMETER_AXES,
     RULES,
     batch_sharding,
+    collected,
+    compile_on,
     make_mesh,
     parameter_axes,
     partition_spec,
@@ -75,6 +77,16 @@ def test_unknown_axis_and_parameter_raise():
         partition_spec(("width",))
     with pytest.raises(ValueError, match="parameter 'layer_0/gate/kernel' has unknown axes"):
         parameter_axes("layer_0/gate/kernel")
+
+
+def test_parameters_are_collected_in_their_width_alone():
+    mesh = make_mesh(Mesh(fsdp=4, tensor=2))
+    kernel, other = jnp.ones((8, 2, 4)), jnp.ones(())
+    params = {"query": {"kernel": kernel}, "other": (other,)}
+    found = compile_on(mesh, collected)(params)
+    expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
+    assert found["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
+    assert collected(params) is params
 
 
 def test_length_cannot_be_split():
