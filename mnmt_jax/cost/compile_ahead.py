@@ -317,14 +317,14 @@ def _bytes(memory: Any, *, is_tpu: bool) -> dict[str, int]:
     Args:
         memory: a program's `memory_analysis`.
         is_tpu: libtpu's temporaries count what lies in one place one after the other as if it lay
-            side by side; those alive at the busiest moment are counted instead.
+            side by side; those alive at the busiest moment are counted instead, if it says them.
     """
     held = {
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
     }
     alive = memory.peak_memory_in_bytes - sum(held.values())
-    held["temporaries"] = max(alive, 0) if is_tpu else memory.temp_size_in_bytes
+    held["temporaries"] = alive if is_tpu and alive > 0 else memory.temp_size_in_bytes
     held["program"] = memory.generated_code_size_in_bytes
     return {**held, "peak": sum(held.values())}
 

@@ -34,6 +34,7 @@ _CHIPS = (
     Chip(("TPU v4",), 275e12, 32 * GIB, 1.05e9, 1228e9),
     Chip(("NVIDIA H200",), 989e12, 141 * 10**9),
     Chip(("NVIDIA H100",), 989e12, 80 * 10**9),
+    Chip(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"), 312e12, 40 * 10**9),
     Chip(("NVIDIA A100",), 312e12, 80 * 10**9),
 )
 

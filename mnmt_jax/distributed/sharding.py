@@ -183,7 +183,7 @@ def collected(params: Any) -> Any:
     Left to itself the compiler collects one again for each product. As `split_rows` otherwise.
 
     Args:
-        params: nested dictionaries with the paths of parameters; in other axes they stay split, and
+        params: nested mappings with the paths of parameters; in other axes they stay split, and
             what is no array stays as it is.
     """
     if not has_mesh():
@@ -191,7 +191,7 @@ def collected(params: Any) -> Any:
     mesh = jax.sharding.get_abstract_mesh()
 
     def one(path: tuple[Any, ...], leaf: Any) -> Any:
-        if not isinstance(leaf, Array):
+        if not isinstance(leaf, Array) or not leaf.shape:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         axes = parameter_axes(name)
@@ -199,7 +199,9 @@ def collected(params: Any) -> Any:
         whole = (None if axis == "embed" else part for axis, part in zip(axes, spec, strict=True))
         return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*whole))
 
-    return jax.tree_util.tree_map_with_path(one, params, is_leaf=lambda x: not isinstance(x, dict))
+    return jax.tree_util.tree_map_with_path(
+        one, params, is_leaf=lambda x: not isinstance(x, Mapping)
+    )
 
 
 def _fitting_spec(
@@ -312,10 +314,13 @@ def platform() -> str:
 
 
 def device_memory() -> float:
-    """Returns the bytes that a device has which a program is traced for; infinite if not known."""
+    """Returns the bytes that a device has which a program is traced for.
+
+    A CPU's are without end; 0 are those of a TPU or GPU that is not known.
+    """
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     chip = chip_of(device.device_kind) if device else None
-    return chip.memory if chip else math.inf
+    return chip.memory if chip else math.inf if platform() == "cpu" else 0
 
 
 def has_mesh() -> bool:

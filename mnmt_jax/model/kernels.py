@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.sharding import whole_width
+from mnmt_jax.distributed.sharding import parameter_axes, whole_width
 
 KERNEL = "kernel"  # end of the path of one
 LARGEST = 127  # of int8 as it is used here, the same on both sides of zero
@@ -101,7 +101,8 @@ def as_multiplied(params: Any, dtype: Any) -> Any:
     """Returns parameters with kernels in the type that products have them in.
 
     Products round them to it by themselves; done before, less is collected from other devices.
-    Tables stay as they are, because vectors are read from them in float32.
+    Tables stay as they are, because vectors are read from them in float32, and branches of
+    languages, whose gradients are added up in the type of the parameters.
 
     Args:
         params: tree with the paths of parameters; what is in fewer bits stays as it is.
@@ -109,8 +110,10 @@ def as_multiplied(params: Any, dtype: Any) -> Any:
     """
 
     def one(path: tuple[Any, ...], leaf: Any) -> Any:
-        is_kernel = isinstance(leaf, Array) and path[-1].key == KERNEL
-        return leaf.astype(dtype) if is_kernel else leaf
+        if not isinstance(leaf, Array) or path[-1].key != KERNEL:
+            return leaf
+        is_branch = "slot" in parameter_axes(jax.tree_util.keystr(path, simple=True, separator="/"))
+        return leaf if is_branch else leaf.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(one, params, is_leaf=_is_narrow)
 

@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Plan, StagePlan
-from mnmt_jax.distributed.sharding import collected
+from mnmt_jax.distributed.sharding import collected, has_mesh
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, Spans
 from mnmt_jax.model.kernels import as_multiplied
 from mnmt_jax.model.taps import TAPS
 
 _LOOPED_FROM = 8  # layers of a stage: fewer compile fast, and run faster unrolled
+_COLLECTED = "collected"  # parameters, of which a device keeps its part
+_ALL_BUT_COLLECTED = jax.checkpoint_policies.save_anything_except_these_names(_COLLECTED)
 _UNROLLED = 2  # last layers of a stage, where some roles are dead work that the compiler removes
 
 
@@ -139,7 +142,7 @@ class Layered(nn.Module):
         """Runs layers as `lax.scan`: the program holds one of them, and compiles in its time.
 
         Each round gives a layer's parameters the first one's name: so what names decide (LoRA) is
-        what it is outside. It collects them, and once more if it recomputes the layer.
+        what it is outside. It collects them, and again for the backward pass.
         """
         layers = [self._layer_params(number) for number in range(first, first + count)]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
@@ -149,11 +152,14 @@ class Layered(nn.Module):
 
         def apply(own: Any, spans: Spans, rngs: Any) -> Passed:
             own = collected(as_multiplied(own, jnp.dtype(self.config.dtype)))
+            own = checkpoint_name(own, _COLLECTED)
             passed: Any = alone.apply({"params": {alone.called: own}}, spans, context, rngs=rngs)
             return passed
 
-        if self.config.remat:
-            apply = jax.checkpoint(apply, prevent_cse=False)  # a loop prevents it by itself
+        keeps = None if self.config.remat else _ALL_BUT_COLLECTED
+        if self.config.remat or has_mesh():
+            # A loop prevents by itself that what is recomputed is taken for what was there.
+            apply = jax.checkpoint(apply, policy=keeps, prevent_cse=False)
 
         def one(spans: Spans, layer: tuple[Any, Array]) -> tuple[Spans, Passed]:
             own, number = layer

@@ -21,7 +21,7 @@ from mnmt_jax.training.losses import LossSums, Sums, with_derived
 from mnmt_jax.training.making import derive
 
 Split = tuple[Any, Any]  # parameters that a player moves, and the others
-_ROOM = 0.4  # of a device's memory, for parameters and gradients that are whole during an update
+_ROOM = 0.6  # of a device's memory, for parameters and gradients that are whole during an update
 
 
 def sum_gradients(
@@ -42,9 +42,11 @@ def sum_gradients(
         rng: of dropout and draws.
     """
     micro_batches, rows = next(iter(batch.values())).shape[:2]
+    if micro_batches == 1 or not learner.is_plain:
+        return _of_batch(learner, turn, (split, rng), batch)
     whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype))
     devices = shares_rows_alone(rows, whole=_have_room(whole))
-    if micro_batches == 1 or devices == 1 or not learner.is_plain:
+    if devices == 1:
         return _of_batch(learner, turn, (split, rng), batch)
     own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
     kept = tree_specs(split[0]), PartitionSpec()
@@ -52,9 +54,14 @@ def sum_gradients(
 
 
 def _have_room(whole: Split) -> bool:
-    trained, _ = whole
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(whole))
-    size += sum(jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in jax.tree.leaves(trained))
+    """Returns whether a device has room for parameters and gradients that are whole.
+
+    Of each parameter there are two copies at a time, since loops stack layers, of each that trains
+    also the gradient of a micro-batch and, in float32, of those before it.
+    """
+    trained, frozen = (jax.tree.leaves(part) for part in whole)
+    size = sum(2 * leaf.nbytes for leaf in (*trained, *frozen))
+    size += sum(leaf.nbytes + jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in trained)
     return size <= _ROOM * device_memory()
 
 

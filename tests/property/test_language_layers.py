@@ -19,6 +19,7 @@ from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tr
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.context import Context, Place
+from mnmt_jax.model.kernels import as_multiplied
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.optimizer import make_optimizer
@@ -54,6 +55,15 @@ def test_packed_beside_other_languages_it_is_what_it_is_alone(name):
     for number, row in enumerate(expected):
         here = packed["target_segment_ids"][number // 3] == number % 3 + 1
         np.testing.assert_allclose(found[number // 3, here], row[: here.sum()], atol=ATOL)
+
+
+def test_branches_stay_float32_where_other_kernels_are_rounded():
+    """Their gradients are added up over many blocks, in the type of the parameters."""
+    layer = as_multiplied(case("register")[2], jnp.bfloat16)["layer_0"]
+    assert layer["attention"]["query"]["kernel"].dtype == jnp.bfloat16
+    branches = jax.tree.leaves(layer["mlp"].pop("branch"))
+    assert len(branches) > 2 and {leaf.dtype for leaf in branches} == {jnp.dtype("float32")}
+    assert layer["mlp"]["wi"]["kernel"].dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("name", NAMES)

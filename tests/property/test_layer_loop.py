@@ -82,7 +82,10 @@ def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
     config = small_config("register", stage_layers=(3,))
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["register"], random_pairs(4))
-    params = with_weights(random_params(model, batch), weights, ("embedding",))
+    stored = random_params(model, batch)
+    params = with_weights(stored, weights, ("embedding",))
+    for number in range(3):
+        params[f"layer_{number}"]["mlp"] = stored[f"layer_{number}"]["mlp"]
     expected = prefill(model, params, batch)
     monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
     monkeypatch.setattr(layered, "_UNROLLED", 1)

@@ -20,6 +20,7 @@ from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tr
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import restore_params
+from mnmt_jax.training import gradients
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import chunked_token_loss, token_loss
@@ -110,8 +111,19 @@ def updates(tmp_path_factory):
 )
 def test_update_equals_that_of_one_device(layout, name, sizes, updates):
     """Also with two heads, whose tables and positions are split as the table of axes says."""
-    first, expected, expected_metrics, _ = updates("1x1x1", layout, **sizes)
-    begun, found, metrics, _ = updates(name, layout, **sizes)
+    assert_same_update(updates(name, layout, **sizes), updates("1x1x1", layout, **sizes))
+
+
+def test_update_without_room_for_whole_parameters(updates, monkeypatch):
+    """Then devices that split them exchange with every micro-batch."""
+    monkeypatch.setattr(gradients, "device_memory", lambda: 0)
+    sizes = {"norm": "pre"}  # of no other test: what was updated is kept
+    assert_same_update(updates("2x4x1", "register", **sizes), updates("1x1x1", "register", **sizes))
+
+
+def assert_same_update(found, expected):
+    """Compares updates of eight devices and of one."""
+    (begun, found, metrics, _), (first, expected, expected_metrics, _) = found, expected
     assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(found.params))
 
     def compare(left, right, atol):

@@ -43,6 +43,7 @@ def test_data_parallel_sums_the_gradient_once(tmp_path):
         parts = ("arguments", "outputs", "temporaries", "program")
         assert program["fits"] and sizes["of_chip"] == CHIP
         assert sizes["peak"] == sum(sizes[part] for part in parts) < CHIP
+        assert all(sizes[part] > 0 for part in ("arguments", "temporaries", "program"))
         assert program["flops"] > 0 and (program["cycles"] > 0 and program["seconds"] > 0)
     step = found["programs"]["train_step"]
     assert 0 < step["model_flops_utilization"] < 1
