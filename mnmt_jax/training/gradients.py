@@ -21,7 +21,7 @@ from mnmt_jax.training.losses import LossSums, Sums, with_derived
 from mnmt_jax.training.making import derive
 
 Split = tuple[Any, Any]  # parameters that a player moves, and the others
-_ROOM = 0.6  # of a device's memory, for parameters and gradients that are whole during an update
+_ROOM = 0.5  # of a device's memory, for parameters and gradients that are whole during an update
 
 
 def sum_gradients(
@@ -54,13 +54,12 @@ def sum_gradients(
 
 
 def _have_room(whole: Split) -> bool:
-    """Returns whether a device has room for parameters and gradients that are whole.
+    """Returns whether a device has room for parameters, gradients and their sum, all of them whole.
 
-    Of each parameter there are two copies at a time, since loops stack layers, of each that trains
-    also the gradient of a micro-batch and, in float32, of those before it.
+    What loops copy, a layer's activations and logits have the rest.
     """
     trained, frozen = (jax.tree.leaves(part) for part in whole)
-    size = sum(2 * leaf.nbytes for leaf in (*trained, *frozen))
+    size = sum(leaf.nbytes for leaf in (*trained, *frozen))
     size += sum(leaf.nbytes + jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in trained)
     return size <= _ROOM * device_memory()
 

@@ -176,12 +176,12 @@ def test_split_parameters_too_travel_once_an_update(tmp_path):
 
 
 def test_without_room_gradients_travel_with_every_micro_batch(tmp_path, monkeypatch):
-    """Two copies of parameters and two of gradients, all in float32 here."""
+    """Parameters, gradients of a micro-batch and those before it, all in float32 here."""
     mesh, layout = make_mesh(Mesh(fsdp=4)), "register"
     learner = make_learner(tmp_path, mesh, layout)
     shapes = batch_shapes(learner.model.layout, mesh)
     params = jax.tree.leaves(jax.eval_shape(make_init(learner, shapes, 3)).params)
-    needed = 4 * sum(4 * leaf.size for leaf in params) / gradients._ROOM
+    needed = 3 * sum(4 * leaf.size for leaf in params) / gradients._ROOM
     added = []
     for memory in (needed + 1, needed - 1):
         monkeypatch.setattr(gradients, "device_memory", lambda memory=memory: memory)
