@@ -30,7 +30,7 @@ from several_runs import make_cache, train, train_vocabulary
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
-from mnmt_jax.errors import run_command
+from mnmt_jax.errors import UserError, run_command
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.table import markdown_table
 from mnmt_jax.files.lazy_array import LazyArray
@@ -54,6 +54,7 @@ LARGE = (
     "Decode.buckets=(32,)",
     "Decode.batch=32",
 )
+MODELS = ("trained", "random")
 OURS = ("ours", "ours bfloat16", "ours int8")
 ENGINES = (*OURS, "transformers", "ctranslate2 float32", "ctranslate2 int8")
 EXPORTS = {"transformers": ("huggingface", "hf"), "ctranslate2": ("ctranslate2", "ct2")}
@@ -78,7 +79,7 @@ def main() -> None:
     """Makes the models, lets engines take turns and prints."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--models", default="trained,random")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--engines", default=",".join(ENGINES), help="the first is compared with")
     parser.add_argument("--updates", type=int, default=2000, help="of the trained model")
     parser.add_argument("--rounds", type=int, default=3)
@@ -86,6 +87,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="of a line of the random model")
     parser.add_argument("--core", type=int, default=0)
     flags = parser.parse_args()
+    for flag, known in (("models", MODELS), ("engines", ENGINES)):
+        if unknown := [name for name in getattr(flags, flag).split(",") if name not in known]:
+            raise UserError(f"--{flag}: {unknown[0]!r} must be one of {', '.join(known)}")
     vocabulary = train_vocabulary(flags.folder / "vocabulary", TASK, "--vocab_size=1500")
     rows = []
     engines = flags.engines.split(",")
