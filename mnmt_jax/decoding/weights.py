@@ -29,7 +29,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import parameter_axes, platform
-from mnmt_jax.model.kernels import FEWER_BITS, KERNEL, Bfloat16, Int8, to_int8
+from mnmt_jax.model.kernels import KERNEL, Bfloat16, Int8, is_rounded, to_int8
 
 STORED = "stored"
 _BIAS = "bias"
@@ -67,12 +67,7 @@ def with_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
 
 def are_rounded(params: Any) -> bool:
     """Returns whether `with_weights` rounded parameters."""
-    leaves = jax.tree.leaves(params, is_leaf=_is_rounded)
-    return any(map(_is_rounded, leaves))
-
-
-def _is_rounded(leaf: Any) -> bool:
-    return isinstance(leaf, FEWER_BITS)
+    return any(map(is_rounded, jax.tree.leaves(params, is_leaf=is_rounded)))
 
 
 def _inputs(name: str, array: Array, flat: Mapping[str, Array]) -> tuple[int, ...]:

@@ -309,7 +309,7 @@ def whole_width(table: Array) -> Array:
 
 def platform() -> str:
     """Returns what a program is traced for: `cpu`, `gpu` or `tpu`; the default without a mesh."""
-    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    device = _device()
     return device.platform if device else jax.default_backend()
 
 
@@ -318,9 +318,13 @@ def device_memory() -> float:
 
     A CPU's are without end; 0 are those of a TPU or GPU that is not known.
     """
-    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    device = _device()
     chip = chip_of(device.device_kind) if device else None
     return chip.memory if chip else math.inf if platform() == "cpu" else 0
+
+
+def _device() -> Any:
+    return getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
 
 
 def has_mesh() -> bool:

@@ -115,10 +115,11 @@ def as_multiplied(params: Any, dtype: Any) -> Any:
         is_branch = "slot" in parameter_axes(jax.tree_util.keystr(path, simple=True, separator="/"))
         return leaf if is_branch else leaf.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(one, params, is_leaf=_is_narrow)
+    return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_rounded)
 
 
-def _is_narrow(leaf: Any) -> bool:
+def is_rounded(leaf: Any) -> bool:
+    """Returns whether what stands in a parameter tree are weights in fewer bits."""
     return isinstance(leaf, FEWER_BITS)
 
 
