@@ -23,7 +23,8 @@ from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import run_command
 from mnmt_jax.languages import MITRE_LANGUAGES, mitre_directions
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 
 SHORTEST, LONGEST = 4, 20  # pieces
 
@@ -83,7 +84,7 @@ def _vocabulary(directory: str) -> Vocabulary:
         code: ["".join(chr(97 + (i * k) % 26) for k in range(1, 9)) for i in range(200)]
         for code in MITRE_LANGUAGES
     }
-    options = SentencePieceOptions(vocab_size=30)
+    options = SentencePieceOptions(vocab_size=30, byte_fallback=False)
     return train_sentencepiece(text, f"{directory}/vocabulary", options=options)
 
 

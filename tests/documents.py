@@ -40,6 +40,7 @@ _UPDATES = (
     "--gin.Optimizer.accumulate=1",
 )
 _ROWS = ("--gin.Data.rows=8", "--gin.Data.source_length=64", "--gin.Data.target_length=64")
+_FEW_PIECES = ("--vocab_size=60", "--no-byte_fallback")
 _SEARCH = ("--gin.Decode.buckets=(64,)", "--gin.Decode.batch=8", "--gin.Decode.max_length=4")
 _T5X = (
     "--gin.MIXTURE_OR_TASK_MODULE='tests.t5x.made_tasks'",
@@ -77,14 +78,14 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     # One or three of the six directions, and as few pieces as made text has.
     ("scripts/cache_tasks.py --mixture cldr_quickstart *", ("--directions=en-de,en-fr,en-cs",)),
     ("scripts/cache_tasks.py --mixture cldr_quickstart --vocabulary *", ("--directions=en-cs",)),
-    ("scripts/cache_tasks.py --parallel * --vocab_size *", ("--vocab_size=60",)),
-    ("scripts/cache_tasks.py --text * --vocab_size *", ("--vocab_size=60",)),
+    ("scripts/cache_tasks.py --parallel * --vocab_size *", _FEW_PIECES),
+    ("scripts/cache_tasks.py --text * --vocab_size *", _FEW_PIECES),
     ("scripts/train_vocabulary.py --mixture *", ("--sentences=8000", "--vocab_size=1000")),
-    ("scripts/train_vocabulary.py --parallel *", ("--vocab_size=60",)),
+    ("scripts/train_vocabulary.py --parallel *", _FEW_PIECES),
     ("scripts/train_vocabulary.py --lavs *", ("--directions=en-cs",)),
     # The text of five languages, where sixty pieces are fewer than characters.
     ("scripts/make_corpus.py *--languages en,de,fr,cs,nl *", ("--train=300", "--validation=8")),
-    ("scripts/cache_tasks.py *--name old *", ("--vocab_size=300",)),
+    ("scripts/cache_tasks.py *--name old *", ("--vocab_size=560",)),
     ("scripts/add_language.py *", ("--vocab_size=150",)),
     ("scripts/evaluate.py *--task=phrases *", ("--limit=1", *_SEARCH)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),

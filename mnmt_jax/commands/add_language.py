@@ -8,6 +8,7 @@ pieces is appended. The old languages are translated as before; the new one is t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
@@ -106,6 +107,8 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
             f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
             "--keep_pieces to cut its text as the other languages'"
         )
+    inherited = ("byte_fallback", "text_normalization")
+    refuse_flags(arguments, inherited, "a language that is added, which has the vocabulary's")
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     own = [direction for direction in directions if language in direction]
@@ -117,4 +120,10 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
     check_training_text(corpus, own)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
     text = {language: language_text(corpus, own, options.sentences)[language]}
+    options = dataclasses.replace(
+        options,
+        vocab_size=options.vocab_size + len(before.byte_values),  # those of bytes are there
+        byte_fallback=bool(before.byte_values),
+        text_normalization=before.normalization,
+    )
     return train_model(text, options, space_first=before.space_first)

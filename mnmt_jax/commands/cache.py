@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules, positive
 from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
+from mnmt_jax.commands.vocabulary import add_byte_fallback
 from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")
+_TRAINING_FLAGS = ("vocab_size", "byte_fallback")
 
 
 def main() -> None:
@@ -85,6 +87,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--vocab_size", type=positive, help="pieces of a vocabulary trained here (default: 8000)"
     )
+    add_byte_fallback(parser)
     parser.add_argument(
         "--also",
         action="append",
@@ -123,7 +126,8 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         language_text,
     )
     from mnmt_jax.data.share import SharedCorpus
-    from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
@@ -133,11 +137,11 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     if hint := validation_hint(arguments, corpus):
         print(hint, file=sys.stderr)
     if arguments.vocabulary:
-        refuse_flags(arguments, ["vocab_size"], "a vocabulary that is there (--vocabulary)")
+        refuse_flags(arguments, _TRAINING_FLAGS, "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
-        size = {} if arguments.vocab_size is None else {"vocab_size": arguments.vocab_size}
-        options = SentencePieceOptions(**size)
+        chosen = {name: getattr(arguments, name) for name in _TRAINING_FLAGS}
+        options = SentencePieceOptions(**{n: v for n, v in chosen.items() if v is not None})
         if not arguments.mixture:
             check_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
@@ -189,7 +193,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises: names the built-in ones
-    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", "vocab_size", *_SHARE_FLAGS)
+    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
     import_modules([*arguments.module_import, "mnmt_jax.seqio.tasks"])
     from mnmt_jax.seqio import tasks as seqio_tasks

@@ -6,6 +6,7 @@ Or gives languages copies of the pieces that they share in a vocabulary that is 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +24,8 @@ from mnmt_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import Counts, Flags
-    from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 
     Made = tuple[Vocabulary, dict[str, Any]]
 
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "vocab_size": (positive, "pieces without tags (8000)"),
     "character_coverage": (float, "(1.0)"),
-    "normalization": (str, "identity (default), nmt_nfkc, nfkc, ..."),
+    "normalization": (str, "SentencePiece's rule: identity (default), nmt_nfkc, nfkc, ..."),
     "sentences": (positive, "drawn at most (1000000)"),
     "temperature": (float, "flattens languages' shares (5)"),
     "seed": (int, "of the draw (0)"),
 }
-TRAINING_FLAGS = (*_OPTIONS, "model_type")
+TRAINING_FLAGS = (*_OPTIONS, "model_type", "byte_fallback", "text_normalization")
 # The rule of --lavs that reads a flag.
 _RULE_OF = {"lavs_threshold": "code", "lavs_pairs": "paper"}
 _THRESHOLD = 20  # of the authors' script
@@ -80,6 +82,23 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     for flag, (kind, text) in _OPTIONS.items():
         parser.add_argument(f"--{flag}", type=kind, help=text)
     parser.add_argument("--model_type", choices=("unigram", "bpe"), help="(unigram)")
+    add_byte_fallback(parser)
+    parser.add_argument(
+        "--text_normalization",
+        choices=("nfc", "none"),
+        help="white space of every kind to spaces, zero-width spaces out, Unicode's form C before "
+        "encoding (nfc), or nothing (none); kept with the vocabulary (default: nfc, none with "
+        "--sentencepiece)",
+    )
+
+
+def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
+    """Add `--byte_fallback`, of the training of a SentencePiece model."""
+    parser.add_argument(
+        "--byte_fallback",
+        action=argparse.BooleanOptionalAction,
+        help="spell characters that no piece covers by pieces of bytes, 256 of them (default)",
+    )
 
 
 def training_options(arguments: argparse.Namespace) -> SentencePieceOptions:
@@ -88,7 +107,7 @@ def training_options(arguments: argparse.Namespace) -> SentencePieceOptions:
     Raises:
         UserError: if a value is impossible.
     """
-    from mnmt_jax.vocabulary.pieces import SentencePieceOptions
+    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 
     given = {name: getattr(arguments, name) for name in TRAINING_FLAGS}
     return SentencePieceOptions(**{n: value for n, value in given.items() if value is not None})
@@ -130,12 +149,15 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
-    flags = ("name", "directions", *others, *TRAINING_FLAGS)
+    training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
+    flags = ("name", "directions", *others, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = split_list(arguments.languages)
     if not languages:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
+    if arguments.text_normalization:
+        vocabulary = dataclasses.replace(vocabulary, normalization=arguments.text_normalization)
     _check_output(arguments, vocabulary)
     vocabulary.save(arguments.output)
     return vocabulary, {}
@@ -145,7 +167,7 @@ def _train(arguments: argparse.Namespace) -> Made:
     """Trains a model on a corpus."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
-    from mnmt_jax.vocabulary.pieces import train_sentencepiece
+    from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     _check_output(arguments)
     chosen = training_options(arguments)

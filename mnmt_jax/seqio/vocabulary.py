@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from mnmt_jax.vocabulary.normalization import INVISIBLE, NONE, SPACES
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 
@@ -65,7 +66,7 @@ class PieceVocabulary(seqio.Vocabulary):
     def _encode_tf(self, s: Any) -> Any:
         ids = self.vocabulary.spm_to_id_in(self._language)
         tokenizer = _tokenizer(self.vocabulary.model_of(self._language))
-        return tf.gather(ids, tokenizer.tokenize(s))
+        return tf.gather(ids, tokenizer.tokenize(_normalized(s, self.vocabulary.normalization)))
 
     @tf.autograph.experimental.do_not_convert
     def _decode_tf(self, ids: Any) -> Any:
@@ -94,6 +95,15 @@ class LanguageVocabulary(seqio.PassThroughVocabulary):
 
     def __init__(self) -> None:
         super().__init__(size=np.iinfo(np.int32).max)
+
+
+def _normalized(text: Any, normalization: str) -> Any:
+    """Normalise text as `mnmt_jax.vocabulary.normalization.normalize_lines` does."""
+    if normalization == NONE:
+        return text
+    text = tf.strings.regex_replace(text, f"[{SPACES}]", " ")
+    text = tf.strings.regex_replace(text, f"[{INVISIBLE}]", "")
+    return tf_text.normalize_utf8(text, "NFC")
 
 
 def _tokenizer(model: bytes) -> Any:

@@ -34,7 +34,8 @@ from mnmt_jax.data.mixtures import MIXTURES, language_text, task_name, zero_shot
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
 from mnmt_jax.seqio.tasks import add_corpus, add_mixture
 from mnmt_jax.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 
 CORPUS = "cldr"
 VOCABULARY_VARIABLE = "MNMT_JAX_CLDR_VOCABULARY"

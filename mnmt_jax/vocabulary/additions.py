@@ -66,6 +66,7 @@ class Added:
             return cls((), {}, {})
         processors = {language: open_model(model) for language, model in additions}
         of_base = dict(pieces_of_text(base))
+        bytes_of_base = {base.id_to_piece(i) for i in of_base if base.is_byte(i)}
         known = {of_base[i]: ours for ours, i in enumerate(base_ids.tolist()) if i in of_base}
         # What the first model has as a control symbol would decode to nothing: it is unk.
         all_of_base = {base.id_to_piece(i) for i in range(base.get_piece_size())}
@@ -75,6 +76,8 @@ class Added:
         for language, processor in processors.items():
             ids[language] = [UNK_ID] * processor.get_piece_size()
             for i, piece in pieces_of_text(processor):
+                if processor.is_byte(i) and piece not in bytes_of_base:
+                    continue  # it would decode to its name
                 if piece not in known and piece not in lost:
                     known[piece] = first + len(unseen)
                     unseen.append(piece)
@@ -139,9 +142,9 @@ def open_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def pieces_of_text(processor: sentencepiece.SentencePieceProcessor) -> Iterator[tuple[int, str]]:
-    """Yields a model's id of each piece that stands for characters, and the piece."""
+    """Yields a model's id of each piece that stands for characters or bytes, and the piece."""
     for i in range(processor.get_piece_size()):
-        control = processor.is_control(i) or processor.is_unused(i) or processor.is_byte(i)
+        control = processor.is_control(i) or processor.is_unused(i)
         if not control and not processor.is_unknown(i):
             yield i, processor.id_to_piece(i)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.partial import check_output
 from mnmt_jax.vocabulary.additions import Addition
 from mnmt_jax.vocabulary.copies import Copy
+from mnmt_jax.vocabulary.normalization import NONE
 
 FORMAT = 1
 MODEL_FILE, LANGUAGES_FILE, FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
@@ -28,6 +30,23 @@ class Parts(NamedTuple):
     pieces: tuple[str, ...] | None
     copies: tuple[Copy, ...]
     additions: tuple[Addition, ...]
+    normalization: str
+
+
+def fingerprint_of(parts: Parts) -> str:
+    """Return the hex SHA-256 of a vocabulary's parts; caches and runs store it."""
+    digest = hashlib.sha256(parts.model)
+    digest.update(("\n" + "\n".join(parts.languages)).encode())
+    if parts.pieces is not None:
+        digest.update(json.dumps(parts.pieces).encode())
+    if parts.copies:
+        digest.update(json.dumps({"copies": parts.copies}).encode())
+    for language, model in parts.additions:
+        record = {"language": language, "model": hashlib.sha256(model).hexdigest()}
+        digest.update(json.dumps(record).encode())
+    if parts.normalization != NONE:
+        digest.update(json.dumps({"normalization": parts.normalization}).encode())
+    return digest.hexdigest()
 
 
 def check_vocabulary_folder(
@@ -70,7 +89,8 @@ def write_folder(directory: Path, parts: Parts, facts: Mapping[str, Any]) -> Non
         rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in parts.copies)
         (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
     _write_additions(directory, parts.additions)
-    facts = {"format": FORMAT, **facts}
+    normalized = {} if parts.normalization == NONE else {"normalization": parts.normalization}
+    facts = {"format": FORMAT, **facts, **normalized}
     (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -93,6 +113,7 @@ def read_folder(directory: Path) -> tuple[Parts, dict[str, Any]]:
     path = directory / FACTS_FILE
     try:
         facts = dict(json.loads(path.read_text(encoding="utf-8")))
+        (normalization,) = _texts([facts.get("normalization", NONE)])
         path = directory / LANGUAGES_FILE
         languages = tuple(path.read_text(encoding="utf-8").split())
         path = directory / _PIECES_FILE
@@ -108,7 +129,7 @@ def read_folder(directory: Path) -> tuple[Parts, dict[str, Any]]:
         raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
     additions = _read_additions(directory, added)
     model = (directory / MODEL_FILE).read_bytes()
-    return Parts(model, languages, pieces, copies, additions), facts
+    return Parts(model, languages, pieces, copies, additions, normalization), facts
 
 
 def refuse_exchanged(directory: Path) -> UserError:

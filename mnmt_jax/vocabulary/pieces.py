@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,20 +27,21 @@ from mnmt_jax.vocabulary.additions import (
     open_model,
     pieces_of_text,
 )
+from mnmt_jax.vocabulary.byte_pieces import byte_values, whole_characters
 from mnmt_jax.vocabulary.copies import Copy, check_copies, copy_name
 from mnmt_jax.vocabulary.folder import (
     FORMAT,
     MODEL_FILE,
     Parts,
+    fingerprint_of,
     read_folder,
     refuse_exchanged,
     write_folder,
 )
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 _SPACE = "\u2581"
-_DEFAULTS = SentencePieceOptions()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +57,8 @@ class Vocabulary:
             has this id in its place.
         additions: languages added later whose text a model of their own cuts, in this order
             (`mnmt_jax.vocabulary.additions`).
+        normalization: what is done to text before it is encoded, one of
+            `mnmt_jax.vocabulary.normalization.NORMALIZATIONS`.
         pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
         eos_id: id that ends a sentence.
         unk_id: id of text no piece covers.
@@ -68,6 +69,7 @@ class Vocabulary:
     pieces: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     copies: tuple[Copy, ...] = dataclasses.field(default=(), repr=False)
     additions: tuple[Addition, ...] = dataclasses.field(default=(), repr=False)
+    normalization: str = NONE
     pad_id: int = dataclasses.field(default=PAD_ID, init=False)
     eos_id: int = dataclasses.field(default=EOS_ID, init=False)
     unk_id: int = dataclasses.field(default=UNK_ID, init=False)
@@ -84,6 +86,7 @@ class Vocabulary:
                 raise UserError("a piece is listed twice; list each piece once")
         object.__setattr__(self, "copies", check_copies(self.copies, self.languages))
         object.__setattr__(self, "additions", check_additions(self.additions, self.languages))
+        check_normalization(self.normalization)
 
     @classmethod
     def from_sentencepiece(
@@ -153,7 +156,10 @@ class Vocabulary:
 
     def continues(self, other: Vocabulary) -> bool:
         """Returns whether all of another's ids but the tags mean the same, in the same text."""
-        same = (self.model, self.pieces, self.copies) == (other.model, other.pieces, other.copies)
+        same = all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("model", "pieces", "copies", "normalization")
+        )
         languages = self.languages[: len(other.languages)] == other.languages
         added = self.additions[: len(other.additions)] == other.additions
         later = {code for code, _ in self.additions[len(other.additions) :]}
@@ -166,9 +172,12 @@ class Vocabulary:
             "first_tag": self.first_tag,
             "fingerprint": self.fingerprint,
         }
-        parts = Parts(self.model, self.languages, self.pieces, self.copies, self.additions)
         with naming(os.fspath(directory)):
-            write_folder(Path(directory), parts, facts)
+            write_folder(Path(directory), self._parts, facts)
+
+    @property
+    def _parts(self) -> Parts:
+        return Parts(*(getattr(self, name) for name in Parts._fields))
 
     @property
     def size(self) -> int:
@@ -193,16 +202,7 @@ class Vocabulary:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the model and the lists; caches and runs store it."""
-        digest = hashlib.sha256(self.model)
-        digest.update(("\n" + "\n".join(self.languages)).encode())
-        if self.pieces is not None:
-            digest.update(json.dumps(self.pieces).encode())
-        if self.copies:
-            digest.update(json.dumps({"copies": self.copies}).encode())
-        for language, model in self.additions:
-            told = {"language": language, "model": hashlib.sha256(model).hexdigest()}
-            digest.update(json.dumps(told).encode())
-        return digest.hexdigest()
+        return fingerprint_of(self._parts)
 
     @functools.cached_property
     def spm_to_id(self) -> np.ndarray:
@@ -346,18 +346,44 @@ class Vocabulary:
             codes = [language] * len(lines)
         else:
             codes = language
+        lines = normalize_lines(lines, self.normalization)
         encoded = self._added.cut(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
+
+    def encode_as_pieces(self, text: str, language: str | None = None) -> list[tuple[int, str]]:
+        """Return the id and the characters of each piece of a text, unknown characters as they are.
+
+        Args:
+            text: as `mnmt_jax.vocabulary.normalization` makes it.
+            language: as in `encode`.
+        """
+        processor = self._added.processors.get(language or "", self._processor)
+        ids = self._ids(processor.encode(text), language)
+        return list(zip(ids, processor.encode(text, out_type=str), strict=True))
+
+    @functools.cached_property
+    def byte_values(self) -> Mapping[int, int]:
+        """The byte that each id of byte fallback stands for; empty without it."""
+        values = byte_values(self._processor, self._spm_to_id_list)
+        return {token: value for token, value in values.items() if token != self.unk_id}
+
+    @functools.cached_property
+    def unknown_ids(self) -> frozenset[int]:
+        """The ids of characters that no piece covers: unk, and those of bytes."""
+        return frozenset((self.unk_id, *self.byte_values))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids. Pads, eos and tags are dropped; nothing ends the text early.
 
+        So are the first bytes of a character at the end whose last byte is missing.
+
         Raises:
             ValueError: if an id is outside the vocabulary.
         """
+        ids = whole_characters(list(self._text_ids(ids)), self.byte_values)
         if self.pieces is not None:
             return self._decode_listed(ids)
-        pieces = self._spm_pieces(ids)
+        pieces = [self._id_to_spm_list[token] for token in ids]
         return self._decoder.decode(pieces) if pieces else ""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -368,17 +394,13 @@ class Vocabulary:
     def _decode_listed(self, ids: Iterable[int]) -> str:
         """Decodes by the pieces' names: the SentencePiece model may not know all of them."""
         pieces = []
-        for token in self._text_ids(ids):
+        for token in ids:
             if token == self.unk_id:
                 pieces.append(self._processor.id_to_piece(self._processor.unk_id()))
             else:
                 pieces.append(self.named_pieces[token - 3])
         # SentencePiece passes unknown pieces on as they are, with the mark of a space in them.
         return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
-
-    def _spm_pieces(self, ids: Iterable[int]) -> list[int]:
-        table = self._id_to_spm_list
-        return [table[token] for token in self._text_ids(ids)]
 
     def _text_ids(self, ids: Iterable[int]) -> Iterator[int]:
         """Yields the ids that stand for text."""
@@ -466,28 +488,3 @@ class Vocabulary:
     @functools.cached_property
     def _language_indices(self) -> dict[str, int]:
         return {language: index for index, language in enumerate(self.languages)}
-
-
-def train_sentencepiece(
-    sentences_by_language: Mapping[str, Sequence[str]],
-    directory: str | Path,
-    *,
-    options: SentencePieceOptions = _DEFAULTS,
-) -> Vocabulary:
-    """Trains a SentencePiece model on text of several languages and saves the vocabulary.
-
-    Args:
-        sentences_by_language: text of each language; the key order becomes the tag order.
-        directory: where `Vocabulary.save` writes.
-        options: size, type and sampling.
-
-    Returns:
-        The vocabulary. The same text and options give the same one.
-
-    Raises:
-        UserError: if the text is empty or too little for the size asked.
-    """
-    model = train_model(sentences_by_language, options)
-    vocabulary = Vocabulary(model, tuple(sentences_by_language))
-    vocabulary.save(directory)
-    return vocabulary

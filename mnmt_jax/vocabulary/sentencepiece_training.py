@@ -6,13 +6,16 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.normalization import NFC, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.order import mix64, text_key
+from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 
@@ -23,7 +26,11 @@ class SentencePieceOptions:
     Attributes:
         vocab_size: pieces, the three special ids included and the tags not.
         model_type: `unigram` or `bpe`.
-        character_coverage: share of characters that get a piece; the rest becomes unk.
+        character_coverage: share of characters that get a piece; the rest becomes bytes, or unk.
+        byte_fallback: give each byte of UTF-8 a piece, 256 of `vocab_size`, so that every character
+            can be written.
+        text_normalization: what is done to text before SentencePiece sees it, one of
+            `mnmt_jax.vocabulary.normalization.NORMALIZATIONS`.
         normalization: SentencePiece rule; `identity` keeps text as it is (full-width punctuation
             included), `nmt_nfkc` is what most published models used.
         sentences: sentences drawn from all languages together at most.
@@ -34,6 +41,8 @@ class SentencePieceOptions:
     vocab_size: int = 8000
     model_type: str = "unigram"
     character_coverage: float = 1.0
+    byte_fallback: bool = True
+    text_normalization: str = NFC
     normalization: str = "identity"
     sentences: int = 1_000_000
     temperature: float = 5.0
@@ -45,6 +54,36 @@ class SentencePieceOptions:
             raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
         if not 0 < self.character_coverage <= 1:
             raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
+        check_normalization(self.text_normalization)
+
+
+_DEFAULTS = SentencePieceOptions()
+
+
+def train_sentencepiece(
+    sentences_by_language: Mapping[str, Sequence[str]],
+    directory: str | Path,
+    *,
+    options: SentencePieceOptions = _DEFAULTS,
+) -> Vocabulary:
+    """Train a SentencePiece model on text of several languages and save the vocabulary.
+
+    Args:
+        sentences_by_language: text of each language; the key order becomes the tag order.
+        directory: where `Vocabulary.save` writes.
+        options: size, type and sampling.
+
+    Returns:
+        The vocabulary. The same text and options give the same one.
+
+    Raises:
+        UserError: if the text is empty or too little for the size asked.
+    """
+    model = train_model(sentences_by_language, options)
+    languages = tuple(sentences_by_language)
+    vocabulary = Vocabulary(model, languages, normalization=options.text_normalization)
+    vocabulary.save(directory)
+    return vocabulary
 
 
 def train_model(
@@ -67,6 +106,7 @@ def train_model(
         UserError: if the text is empty or too little for the size asked.
     """
     sample = sample_sentences(sentences_by_language, options)
+    sample = normalize_lines(sample, options.text_normalization)
     if not sample:
         raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
     model = io.BytesIO()
@@ -78,6 +118,7 @@ def train_model(
             vocab_size=options.vocab_size,
             model_type=options.model_type,
             character_coverage=options.character_coverage,
+            byte_fallback=options.byte_fallback,
             normalization_rule_name=options.normalization,
             pad_id=PAD_ID,
             eos_id=EOS_ID,
@@ -93,9 +134,10 @@ def train_model(
         )
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1].strip()
+        smaller = ", or --no-byte_fallback, which takes 256 of them" * options.byte_fallback
         raise UserError(
             f"SentencePiece could not train {options.vocab_size} pieces: {reason} "
-            "(change --vocab_size or give more text)"
+            f"(change --vocab_size, give more text{smaller})"
         ) from error
     return model.getvalue()
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 
 LANGUAGES = ("en", "de", "fr")
 # Text that looks like the copies' names, like tags, and like other marks.
@@ -31,7 +32,7 @@ LISTED = st.sampled_from((False, True))
 def base(listed: bool) -> Vocabulary:
     """A vocabulary of the model's pieces in its order, or of a list that turns them around."""
     with tempfile.TemporaryDirectory() as directory:
-        options = SentencePieceOptions(vocab_size=80, model_type="bpe")
+        options = SentencePieceOptions(vocab_size=80, byte_fallback=False, model_type="bpe")
         plain = train_sentencepiece(LINES, directory, options=options)
     pieces = ("<mask>", *reversed(plain.named_pieces)) if listed else None
     return Vocabulary(plain.model, LANGUAGES, pieces)

@@ -22,6 +22,7 @@ from tests import fresh_process
 from tests.unit import made_text
 
 ROOT = Path(__file__).resolve().parents[2]
+FEW_PIECES = "--vocab_size=40", "--no-byte_fallback"
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -52,7 +53,13 @@ def test_own_text_becomes_batches(tsv, tmp_path):
     corpus = ["--tsv", tsv / "{split}.tsv", "--splits", "train=train,validation=dev"]
     corpus += ["--directions", "en-de,de-en", "--name", "mine", "--on_bad_line", "drop"]
     made = succeed(
-        "train_vocabulary.py", *corpus, "--vocab_size", 40, "--output", tmp_path / "vocabulary"
+        "train_vocabulary.py",
+        *corpus,
+        "--vocab_size",
+        40,
+        "--no-byte_fallback",
+        "--output",
+        tmp_path / "vocabulary",
     )
     assert made["size"] == 40 + 2 and made["languages"] == ["en", "de"]
     done = run(
@@ -148,7 +155,7 @@ def shared_words(tmp_path) -> list:
         lines = [frame.format(line) for line in made_text.sentences(code, 30)]
         (tmp_path / f"train.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     corpus = ["--parallel", tmp_path / "{split}.{language}", "--languages", "en,de,fr"]
-    sizes = ["--vocab_size", 70, "--model_type", "bpe"]
+    sizes = ["--vocab_size", 70, "--no-byte_fallback", "--model_type", "bpe"]
     succeed("train_vocabulary.py", *corpus, *sizes, "--output", tmp_path / "vocabulary")
     return [*corpus, "--vocabulary", tmp_path / "vocabulary"]
 
@@ -268,7 +275,7 @@ def test_missing_files_are_named(tmp_path):
             text = "".join(f"{line}\n" for line in made_text.sentences(code, 30))
             (folder / f"{split}.{code}").write_text(text, encoding="utf-8")
     flags = ["--parallel", folder, "--languages", "en,de,fr", "--directions", "en-de,en-fr"]
-    flags += ["--name", "mine", "--vocab_size", 40, "--output"]
+    flags += ["--name", "mine", *FEW_PIECES, "--output"]
     done = run("cache_tasks.py", *flags, tmp_path / "c")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "no validation text: mine_en_fr"

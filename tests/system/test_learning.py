@@ -21,7 +21,7 @@ from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.training.train import train
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from tests.made_run import LEARNS, LEARNS_FAST, records
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))
@@ -38,7 +38,7 @@ def corpus():
 def cache(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("learning")
     text = language_text(corpus, DIRECTIONS, 1000)
-    options = SentencePieceOptions(vocab_size=100)
+    options = SentencePieceOptions(vocab_size=100, byte_fallback=False)
     vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
     write_cache(
         folder / "cache", cache_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary

@@ -25,7 +25,8 @@ from mnmt_jax.seqio.tasks import (
     task_sources,
 )
 from mnmt_jax.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from scripts import cache_tasks
 from tests.run_commands import command
 from tests.unit import made_text
@@ -221,6 +222,7 @@ def test_a_seqio_mixture_is_evaluated_on_the_text_of_the_files(files, tmp_path):
         "--splits=train=train",
         "--on_bad_line=drop",
         "--vocab_size=50",
+        "--no-byte_fallback",
         "--vocabulary=v",
     ],
 )

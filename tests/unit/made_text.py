@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import tempfile
 
-from mnmt_jax.vocabulary.pieces import SentencePieceOptions, Vocabulary, train_sentencepiece
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 
 LANGUAGES = ("en", "de", "fr")
 _WORDS = {
@@ -29,6 +30,6 @@ def sentences(language: str, count: int, start: int = 1) -> list[str]:
 def vocabulary() -> Vocabulary:
     """Returns one small vocabulary of the three languages, trained once per test run."""
     text = {language: sentences(language, 300) for language in LANGUAGES}
-    options = SentencePieceOptions(vocab_size=60, normalization="identity")
+    options = SentencePieceOptions(vocab_size=60, byte_fallback=False)
     with tempfile.TemporaryDirectory() as directory:
         return train_sentencepiece(text, directory, options=options)

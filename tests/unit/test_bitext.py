@@ -19,6 +19,7 @@ from tests.run_commands import command
 from tests.unit import made_text
 from tests.unit.test_file_bombs import little_memory
 
+FEW_PIECES = "--vocab_size=40", "--no-byte_fallback"
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en-US" segtype="sentence" adminlang="en"/><body>
@@ -410,7 +411,14 @@ def tmx_of_made_text(count):
 def test_commands_read_them(tmp_path, capsys):
     write(tmp_path, train_tmx=tmx_of_made_text(30), dev_tmx=tmx_of_made_text(4))
     flags = ["--bitext", f"{tmp_path}/{{split}}.tmx", "--splits=train=train,validation=dev"]
-    command("train_vocabulary", *flags, "--vocab_size=40", "--output", tmp_path / "v")
+    command(
+        "train_vocabulary",
+        *flags,
+        "--vocab_size=40",
+        "--no-byte_fallback",
+        "--output",
+        tmp_path / "v",
+    )
     capsys.readouterr()
     command("cache_tasks", *flags, "--vocabulary", tmp_path / "v", "--output", tmp_path / "c")
     summary = json.loads(capsys.readouterr().out)
@@ -449,5 +457,13 @@ def test_mistakes_in_flags(tmp_path, flags, message):
     path = tmp_path / "a.tmx"
     given = [flag.format(a=path, b=tmp_path) for flag in flags]
     with pytest.raises(UserError, match=message):
-        command("cache_tasks", "--bitext", *given, "--vocab_size=40", "--output", tmp_path / "c")
+        command(
+            "cache_tasks",
+            "--bitext",
+            *given,
+            "--vocab_size=40",
+            "--no-byte_fallback",
+            "--output",
+            tmp_path / "c",
+        )
     assert not (tmp_path / "c").exists()

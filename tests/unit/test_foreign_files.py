@@ -131,7 +131,7 @@ def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
     text = "--parallel", tmp_path / "{split}.{language}", "--languages=en,de"
     asked = {
         "adopted": ("--sentencepiece", tmp_path / "old" / "spm.model", "--languages=de,en"),
-        "trained": (*text, "--vocab_size=17"),
+        "trained": (*text, "--vocab_size=17", "--no-byte_fallback"),
         "split": (*text, "--vocabulary", tmp_path / "old", "--lavs=paper", "--lavs_pairs=1"),
     }
     for name, flags in asked.items():

@@ -8,11 +8,11 @@ import pytest
 
 from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary import pieces as vocabulary_module
+from mnmt_jax.vocabulary import sentencepiece_training as vocabulary_module
 from tests.run_commands import command
 from tests.unit import made_text
 
-FLAGS = "--languages=en,de", "--name=mine", "--vocab_size=40"
+FLAGS = "--languages=en,de", "--name=mine", "--vocab_size=40", "--no-byte_fallback"
 
 
 @pytest.fixture

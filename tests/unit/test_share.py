@@ -128,7 +128,13 @@ def data(tmp_path):
 
 
 def cached(data, name, *flags):
-    own = f"--parallel={data}", "--languages=en,de", "--vocab_size=40", "--name=mine"
+    own = (
+        f"--parallel={data}",
+        "--languages=en,de",
+        "--vocab_size=40",
+        "--no-byte_fallback",
+        "--name=mine",
+    )
     command("cache_tasks", *own, f"--output={data / name}", *flags)
     return TokenCache.open(data / name)
 

@@ -1,0 +1,68 @@
+"""Text normalisation before encoding: white space, invisible characters, canonical composition."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from mnmt_jax.errors import UserError
+
+NONE, NFC = "none", "nfc"
+NORMALIZATIONS = (NONE, NFC)
+"""What may be done to text before a SentencePiece model encodes it."""
+
+SPACE_MARK = "\u2581"
+"""SentencePiece's mark of a space, which no text can hold."""
+
+# Ranges of a character class, in the syntax that Python's `re` and TensorFlow's RE2 share.
+SPACES = (
+    r"\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}"
+    r"\x{3000}\x{2581}"
+)
+"""White space of every kind but the space itself, and the mark of a space."""
+INVISIBLE = r"\x{200b}\x{2060}\x{feff}"
+"""Zero-width space, word joiner, byte order mark. Joiners (ZWJ, ZWNJ) are not among them."""
+
+
+def _compiled(ranges: str) -> re.Pattern[str]:
+    """Compile a character class whose code points are written as RE2 writes them."""
+    return re.compile(f"[{re.sub(r'x{([0-9a-f]+)}', lambda m: f'U{int(m[1], 16):08x}', ranges)}]")
+
+
+_SPACES, _INVISIBLE = _compiled(SPACES), _compiled(INVISIBLE)
+
+
+def normalize(text: str) -> str:
+    r"""Normalise a text as vocabularies trained here do (`NFC`).
+
+    White space of every kind becomes a space, zero-width spaces, word joiners and byte order marks
+    are removed, the rest is brought to Unicode's normalisation form C. Zero-width joiners and
+    non-joiners, which spelling needs, are kept. Applying it twice changes nothing more.
+
+    Args:
+        text: any.
+
+    Returns:
+        The text; runs of spaces are left to SentencePiece.
+
+    Example:
+        >>> normalize("in 3 Tagen:\tItalien\u200b")
+        'in 3 Tagen: Italien'
+    """
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", _SPACES.sub(" ", text)))
+
+
+def normalize_lines(lines: Sequence[str], normalization: str) -> list[str]:
+    """Normalise lines as a vocabulary's `normalization` says."""
+    return [normalize(line) for line in lines] if normalization == NFC else list(lines)
+
+
+def check_normalization(name: str) -> None:
+    """Check the name of a normalisation.
+
+    Raises:
+        UserError: if there is none of this name.
+    """
+    if name not in NORMALIZATIONS:
+        raise UserError(f"text normalization '{name}' must be one of {', '.join(NORMALIZATIONS)}")
