@@ -175,13 +175,15 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
 
     Returns:
         What every line has; `others` if it was contrasted with some, `pivot` if it went through
-        another language.
+        another language, `unknown_characters` if its source has some.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.others:
         record["others"] = list(line.others)
     if translation.pivot is not None:
         record["pivot"] = translation.pivot
+    if translation.unknown_characters:
+        record["unknown_characters"] = translation.unknown_characters
     return record | {
         "translation": translation.text,
         "score": translation.score,

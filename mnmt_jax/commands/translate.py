@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
@@ -106,33 +108,82 @@ def main() -> None:
     _tell(bad, marked, decode)
 
 
-def _tell(bad: list[int], marked: Mapping[str, list[int]], decode: Decode) -> None:
+@dataclasses.dataclass
+class _Marked:
+    """Numbers of lines that something happened to.
+
+    Attributes:
+        truncated: cut to the largest bucket.
+        limited: whose translation is as long as allowed.
+        alone: without another to contrast with.
+        unknown: with characters that no piece of the vocabulary covers.
+        characters: how often each of those was met.
+    """
+
+    truncated: list[int] = dataclasses.field(default_factory=list)
+    limited: list[int] = dataclasses.field(default_factory=list)
+    alone: list[int] = dataclasses.field(default_factory=list)
+    unknown: list[int] = dataclasses.field(default_factory=list)
+    characters: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Note what a record says of its line."""
+        alone = bool(record["nbest"]) and "others" not in record
+        unknown = record.get("unknown_characters", "")
+        marks = {"truncated": record["truncated"], "limited": record["limited"], "alone": alone}
+        for name, mark in {**marks, "unknown": unknown}.items():
+            if mark:
+                getattr(self, name).append(record["line"])
+        self.characters.update(unknown)
+
+
+def _tell(bad: list[int], marked: _Marked, decode: Decode) -> None:
     """Says which lines were read, contrasted or written otherwise than they might have been."""
     _warn(bad, "line", "not UTF-8, taken as blank", "convert the input")
     if decode.source_contrast:
         _warn(
-            marked["alone"],
+            marked.alone,
             "line",
             "without another to contrast with, translated without source contrast",
             "translate more lines together",
         )
     _warn(
-        marked["truncated"],
+        marked.truncated,
         "line",
         f"of more than {max(decode.buckets)} tokens with tags cut",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
     _warn(
-        marked["limited"],
+        marked.limited,
         "translation",
         f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
         "raise --gin.Decode.max_length",
+    )
+    _tell_unknown(marked, decode)
+
+
+def _tell_unknown(marked: _Marked, decode: Decode) -> None:
+    """Count the characters that the vocabulary does not have, and name the most frequent."""
+    if not marked.characters:
+        return
+    from mnmt_jax.vocabulary.unknown_characters import describe_unknown
+
+    characters = describe_unknown(marked.characters)
+    if decode.copy_unknown:
+        lines = counted(len(marked.unknown), "line")
+        print(f"copied into {lines} what the vocabulary lacks: {characters}", file=sys.stderr)
+        return
+    _warn(
+        marked.unknown,
+        "line",
+        f"with characters unknown to the vocabulary, read as <unk> or bytes ({characters})",
+        "copy them into translations with --gin.Decode.copy_unknown=True",
     )
 
 
 def _into_file(
     translator: Translator, lines: Iterator[Line], decode: Decode, flags: argparse.Namespace
-) -> dict[str, list[int]] | None:
+) -> _Marked | None:
     """Translates into a file, going on where the same command was stopped.
 
     Returns:
@@ -155,15 +206,12 @@ def _into_file(
     return marked
 
 
-def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> dict[str, list[int]]:
-    """Writes a line per record; returns which lines were cut, limited, or not contrasted."""
-    marked: dict[str, list[int]] = {"truncated": [], "limited": [], "alone": []}
+def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> _Marked:
+    """Write a line per record, and return what happened to which lines."""
+    marked = _Marked()
     for record in records:
         print(format_record(record) if form == "jsonl" else record["translation"], file=file)
-        alone = bool(record["nbest"]) and "others" not in record
-        for name, numbers in marked.items():
-            if record.get(name, alone):
-                numbers.append(record["line"])
+        marked.add(record)
     return marked
 
 

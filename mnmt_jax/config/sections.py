@@ -244,6 +244,9 @@ class Decode(Checked):
         language_contrast: weight of the probabilities given each of `contrast_languages` as the
             language wanted, which are subtracted too (published with 0.1); 0 is off.
         contrast_languages: codes of languages, and `source` for that of the line.
+        allow_unk: whether `<unk>` may be generated; a published search may have allowed it.
+        copy_unknown: whether source characters that no piece of the vocabulary covers are copied
+            into the translation, instead of being read (`mnmt_jax.decoding.copy_unknown`).
         weights: what a model that is loaded computes with (`mnmt_jax.decoding.weights`): as they
             are `stored`, or rounded to `bfloat16` or `int8`.
     """
@@ -261,6 +264,8 @@ class Decode(Checked):
     source_contrast: Weight = 0.0
     language_contrast: Weight = 0.0
     contrast_languages: tuple[str, ...] = ("en", "source")
+    allow_unk: bool = False
+    copy_unknown: bool = False
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
 
     def __post_init__(self) -> None:

@@ -199,6 +199,7 @@ class Ahead:
             max_length=self._of_rows(jnp.int32),
             active=self._of_rows(jnp.bool),
             max_steps=self._steps,
+            allow_unk=decode.allow_unk,
         )
         return together.lower(
             self._state.params,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mnmt_jax.data.cldr import SPLITS
+from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.languages import Direction, language
 
 _log = logging.getLogger(__name__)
@@ -33,11 +34,13 @@ class DropReport:
         kept: sentence pairs yielded.
         dropped: lines left out, by reason.
         first: place of the first dropped line, "FILE:LINE"; empty if there is none.
+        wordless: pairs kept that have punctuation alone on one side.
     """
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     first: str = ""
+    wordless: int = 0
 
     def __str__(self) -> str:
         """Sums up in one line."""
@@ -213,10 +216,19 @@ class FileCorpus(Corpus):
         report = DropReport()
         for pair in self._selected(split, direction, report):
             report.kept += 1
+            report.wordless += has_words_on_one_side(*pair)
             yield pair
-        if report.dropped and (split, direction) not in self.reports:
-            _log.warning("%s %s %s: %s", self.name, split, "-".join(direction), report)
+        if (split, direction) not in self.reports:
+            self._warn(f"{self.name} {split} {'-'.join(direction)}", report)
         self.reports[split, direction] = report
+
+    def _warn(self, part: str, report: DropReport) -> None:
+        """Log what was left out of a split and direction, and what is odd about the rest."""
+        if report.dropped:
+            _log.warning("%s: %s", part, report)
+        if report.wordless:
+            pairs = f"{report.wordless} of {counted(report.kept, 'pair')}"
+            _log.warning("%s: punctuation alone on one side of %s; kept", part, pairs)
 
     def _selected(
         self, split: str, direction: Direction, report: DropReport

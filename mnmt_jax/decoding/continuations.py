@@ -132,6 +132,7 @@ def _laid_out(
         active=jnp.asarray(np.arange(rows) < count),
         rngs=jax.vmap(jax.random.fold_in)(rngs, jnp.asarray(numbers[:, 1])),
         max_steps=decode.max_length + 1,
+        allow_unk=decode.allow_unk,
     )
     segments = segments_from_rows([[example_of(system, line)] for line, *_ in draws])
     return spans_of(system.converter(width).static_batch(segments, rows)), request

@@ -102,6 +102,8 @@ def describe_search(decode: Decode) -> dict[str, Any]:
         unread.append("source_contrast")
     if not decode.language_contrast:
         unread += ["language_contrast", "contrast_languages"]
+    if not decode.copy_unknown:
+        unread.append("copy_unknown")
     if decode.method != "sample" and not decode.source_contrast:
         unread.append("seed")
     return {name: value for name, value in fields.items() if name not in unread}

@@ -18,6 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.copy_unknown import put_back
 from mnmt_jax.decoding.generate import first_steps, length_limit, make_search
 from mnmt_jax.decoding.readings import Line, Reading, example_of, lay_out, read_lines
 from mnmt_jax.decoding.score import Score, score_batch
@@ -52,6 +53,8 @@ class Translation:
     Attributes:
         hypotheses: best first; empty for a blank line.
         truncated: the line was longer than the largest bucket and its end was not translated.
+        unknown_characters: of the line, that no piece of the vocabulary covers, each as often as
+            it occurs; what the model read of them is `<unk>` or bytes.
         limited: the best hypothesis is as long as `Decode` allows; its end may be missing.
         pivot: what stood between, if the line was translated into another language first; then
             `truncated` and `limited` tell of both translations.
@@ -61,6 +64,7 @@ class Translation:
     truncated: bool = False
     limited: bool = False
     pivot: str | None = None
+    unknown_characters: str = ""
 
     @property
     def text(self) -> str:
@@ -103,8 +107,9 @@ def translate_lines(
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
     counted = range(len(lines)) if known and wanted else wanted
     readings = read_lines(system, {i: lines[i] for i in counted}, decode)
-    yield from ((i, Translation()) for i in wanted if not readings[i])
-    plan = _Plan(system, lines, {i: each for i, each in readings.items() if each}, decode)
+    yield from ((i, _unread(readings[i])) for i in wanted if not readings[i].inputs)
+    readings = {i: reading for i, reading in readings.items() if reading.inputs}
+    plan = _Plan(system, lines, readings, decode)
     for i, hypotheses in plan.search(wanted, None if known else len(lines)):
         if not hypotheses:
             raise UserError(
@@ -113,7 +118,21 @@ def translate_lines(
             )
         reading = plan.readings[i]
         limited = len(hypotheses[0].tokens) > reading.limit
-        yield i, Translation(hypotheses, reading.truncated, limited)
+        if reading.copies:
+            hypotheses = tuple(
+                dataclasses.replace(hypothesis, text=put_back(hypothesis.text, reading.copies))
+                for hypothesis in hypotheses
+            )
+        cut = reading.truncated
+        yield i, Translation(hypotheses, cut, limited, unknown_characters=reading.unknown)
+
+
+def _unread(reading: Reading) -> Translation:
+    """Return what becomes of a line that the model reads nothing of: blank, or copied whole."""
+    if not reading.copies:
+        return Translation(unknown_characters=reading.unknown)
+    copied = Hypothesis(put_back("", reading.copies), 0.0, ())
+    return Translation((copied,), unknown_characters=reading.unknown)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +12,15 @@ import numpy as np
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, HostBatch, segments_from_rows
 from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
+from mnmt_jax.decoding.copy_unknown import CopiedText, take_out
 from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
 from mnmt_jax.decoding.system import System, spans_of
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.byte_pieces import whole_characters
+from mnmt_jax.vocabulary.normalization import normalize_lines
+from mnmt_jax.vocabulary.unknown_characters import unknown_characters, unknown_runs
 
 _OTHERS = 1  # lines that a source is contrasted with, as published
 
@@ -45,18 +50,22 @@ class Reading:
 
     Attributes:
         inputs: its own first, then those that it is contrasted with; sources have at most as many
-            pieces as the largest bucket holds.
+            pieces as the largest bucket holds. Empty if there is nothing to read.
         weights: of their probabilities; 0 where there is nothing to contrast with.
         truncated: its own source had more pieces.
         size: of the longest source, with tags and eos.
         limit: generated tokens at most, without eos.
+        unknown: characters of its source that no piece covers.
+        copies: those of them that are to be put into the translation.
     """
 
-    inputs: tuple[Example, ...]
-    weights: tuple[float, ...]
-    truncated: bool
-    size: int
-    limit: int
+    inputs: tuple[Example, ...] = ()
+    weights: tuple[float, ...] = ()
+    truncated: bool = False
+    size: int = 0
+    limit: int = 0
+    unknown: str = ""
+    copies: tuple[CopiedText, ...] = ()
 
 
 def number_lines(
@@ -95,29 +104,35 @@ def with_others(lines: Sequence[Line], decode: Decode) -> list[Line]:
     return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
 
 
-def read_lines(
-    system: System, lines: Mapping[int, Line], decode: Decode
-) -> dict[int, Reading | None]:
-    """Returns what is read of each line; None for a blank one.
+def read_lines(system: System, lines: Mapping[int, Line], decode: Decode) -> dict[int, Reading]:
+    """Returns what is read of each line.
 
     All have as many inputs, so that they have one shape.
     """
     texts = dict.fromkeys(
         (text, line.source_lang) for line in lines.values() for text in (line.text, *line.others)
     )
-    pieces = dict(zip(texts, _encode(system, list(texts)), strict=True))
+    sources = _encode_sources(system, list(texts), decode)
     extra = system.instruction.source_extra
     room = max(decode.buckets) - extra
 
-    def reading(line: Line) -> Reading | None:
-        own, *others = (pieces[text, line.source_lang] for text in (line.text, *line.others))
-        if not own:
-            return None
-        weighted = _inputs(system, line, (own[:room], *(other[:room] for other in others)), decode)
-        inputs, weights = zip(*weighted, strict=True)
+    def reading(line: Line) -> Reading:
+        source, *others = (sources[text, line.source_lang] for text in (line.text, *line.others))
+        unread = Reading(unknown=source.unknown, copies=source.copies)
+        if not source.pieces:
+            return unread
+        cut = [_first_pieces(system, each.pieces, room) for each in (source, *others)]
+        inputs, weights = zip(*_inputs(system, line, cut, decode), strict=True)
         size = max(len(example.source) for example in inputs) + extra
-        limit = length_limit(decode, min(len(own), room) + extra)
-        return Reading(inputs, weights, len(own) > room, size, limit)
+        limit = length_limit(decode, min(len(source.pieces), room) + extra)
+        return dataclasses.replace(
+            unread,
+            inputs=inputs,
+            weights=weights,
+            truncated=len(source.pieces) > room,
+            size=size,
+            limit=limit,
+        )
 
     return {i: reading(line) for i, line in lines.items()}
 
@@ -181,9 +196,42 @@ def lay_out(
         rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
         contrast=contrast if inputs > 1 else None,
         max_steps=steps,
+        allow_unk=decode.allow_unk,
     )
     segments = segments_from_rows([[example] for _, reading in lines for example in reading.inputs])
     return spans_of(system.converter(bucket).static_batch(segments, size * inputs)), request
+
+
+class _Source(NamedTuple):
+    """A text as it is read; see `Reading`."""
+
+    pieces: Sequence[int]
+    unknown: str
+    copies: tuple[CopiedText, ...] = ()
+
+
+def _encode_sources(
+    system: System, texts: Sequence[tuple[str, str]], decode: Decode
+) -> dict[tuple[str, str], _Source]:
+    """Encode texts, each with its language, and find the characters that no piece covers."""
+    vocabulary, sources = system.vocabulary, {}
+    for (text, language), pieces in zip(texts, _encode(system, texts), strict=True):
+        unknown = unknown_characters(vocabulary, text, pieces, language)
+        sources[text, language] = _Source(pieces, unknown)
+        if unknown and decode.copy_unknown:
+            (normalized,) = normalize_lines([text], vocabulary.normalization)
+            runs = unknown_runs(vocabulary, normalized, language)
+            left, copies = take_out(normalized, runs)
+            (pieces,) = _encode(system, [(left, language)])
+            sources[text, language] = _Source(pieces, unknown, copies)
+    return sources
+
+
+def _first_pieces(system: System, pieces: Sequence[int], room: int) -> Sequence[int]:
+    """Return the first pieces of a source, as many whole characters as there is room for."""
+    if len(pieces) <= room:
+        return pieces
+    return whole_characters(pieces[:room], system.vocabulary.byte_values)
 
 
 def _encode(system: System, texts: Sequence[tuple[str, str]]) -> list[list[int]]:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrast import SPARED, Contrast, contrast_scores
 from mnmt_jax.distributed.own_rows import top_of_rows
-from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
+from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
@@ -49,6 +49,7 @@ class Request:
         contrast: further inputs that scores are contrasted with; None is plain search.
         max_steps: generated tokens that there is room for, with eos; a sentence that may be longer
             is not `done` where they did not suffice.
+        allow_unk: unk may be generated; otherwise its probability counts and it is never chosen.
     """
 
     prefix: Int[AnyArray, "batch prefix"]
@@ -58,6 +59,7 @@ class Request:
     rngs: Array | None = None
     contrast: Contrast | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
+    allow_unk: bool = flax.struct.field(pytree_node=False, default=True)
 
     def cache_steps(self) -> int:
         """Returns the cache positions that prefix and generated tokens need."""
@@ -288,22 +290,24 @@ def _values(
         the former, zeros for the latter.
     """
     if request.contrast is None:
-        return _mask_logits(logits, step, request.max_length), log_normalizer(logits)
+        return _mask_logits(logits, step, request), log_normalizer(logits)
     log_probs = logits.astype(jnp.float32) - log_normalizer(logits)[..., None]
     scores = contrast_scores(log_probs, request.contrast.weights)
-    scores = _mask_logits(scores, step, request.max_length)
-    spared = _mask_logits(log_probs[:, 0], step, request.max_length) + np.log(np.float32(SPARED))
+    scores = _mask_logits(scores, step, request)
+    spared = _mask_logits(log_probs[:, 0], step, request) + np.log(np.float32(SPARED))
     left = jnp.any(scores > -jnp.inf, axis=-1, keepdims=True)
     return jnp.where(left, scores, spared), jnp.zeros(scores.shape[:2], jnp.float32)
 
 
 def _mask_logits(
-    logits: Float[Array, "batch beam vocab"], step: Int[Array, " batch"], max_length: AnyArray
+    logits: Float[Array, "batch beam vocab"], step: Int[Array, " batch"], request: Request
 ) -> Float[Array, "batch beam vocab"]:
-    """Sets to -inf: pad, NaN, eos at the first step, all but eos at the last."""
+    """Set to -inf: pad, NaN, unk unless allowed, eos at the first step, all but eos at the last."""
     token = jnp.arange(logits.shape[-1])[None, None]
-    first, last = (step == 0)[:, None, None], (step >= max_length)[:, None, None]
+    first, last = (step == 0)[:, None, None], (step >= request.max_length)[:, None, None]
     allowed = (token != PAD_ID) & ~jnp.isnan(logits)
+    if not request.allow_unk:
+        allowed &= token != UNK_ID
     allowed &= jnp.where(token == EOS_ID, ~first | last, ~last)
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
 

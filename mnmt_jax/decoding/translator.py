@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -26,6 +27,7 @@ from mnmt_jax.decoding.score import Score
 from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import UserError, counted
+from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 WINDOW = 4096
 
@@ -69,7 +71,7 @@ class Translator(Trained):
         Returns:
             One translation per line, in order. Without source contrast a line's translation does
             not depend on the others. Warns of lines that are longer than the largest bucket and
-            were cut.
+            were cut, and of characters that the vocabulary does not have.
 
         Raises:
             UserError: if the model does not have a language, or a line is no text.
@@ -90,6 +92,7 @@ class Translator(Trained):
                 "load with bindings=['Decode.buckets=(...)'] that hold more",
                 stacklevel=2,
             )
+        _warn_unknown(found, copied=self.decoding(beam_size, **settings).copy_unknown)
         return [translation.text for translation in found]
 
     def translate_nbest(
@@ -311,6 +314,19 @@ class Translator(Trained):
         return score_lines(self._system, numbered, references, self.config.decode)
 
 
+def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
+    """Warn of characters that no piece of the vocabulary covers, unless they were copied."""
+    unknown = [translation.unknown_characters for translation in translations]
+    if copied or not any(unknown):
+        return
+    characters = describe_unknown(Counter("".join(unknown)))
+    warnings.warn(
+        f"{counted(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
+        f"read as <unk> or bytes ({characters}); copy them with copy_unknown=True",
+        stacklevel=3,
+    )
+
+
 def _joined(first: Translation, second: Translation) -> Translation:
     """Returns what two translations, one after the other, amount to; a blank line has no pivot."""
     return dataclasses.replace(
@@ -318,6 +334,7 @@ def _joined(first: Translation, second: Translation) -> Translation:
         truncated=first.truncated or second.truncated,
         limited=first.limited or second.limited,
         pivot=first.text if first.hypotheses else None,
+        unknown_characters=first.unknown_characters,
     )
 
 

@@ -107,7 +107,10 @@ def load_subject(
         translations = translator.translate_nbest(
             lines, source=source, target=target, beam_size=beam_size, pivot=pivot
         )
-        return [Output(item.text, item.truncated, item.pivot) for item in translations]
+        return [
+            Output(item.text, item.truncated, item.pivot, item.unknown_characters)
+            for item in translations
+        ]
 
     chosen = f"{step}, " if isinstance(step, str) else ""
     through = {} if pivot is None else {"pivot": pivot}
@@ -196,6 +199,8 @@ def evaluate(
     if store.reused:
         _say(f"{len(store.reused)} of {len(directions)} directions had been translated before")
     result = _run_result(subject, benchmark, scored)
+    for note in _notes(result.directions):
+        _say(f"note: {note}")
     if further is not None:
         signatures = {**result.signatures, **further.signatures}
         paper = further.paper(result.directions)

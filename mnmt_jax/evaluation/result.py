@@ -86,6 +86,7 @@ class DirectionResult:
         paper: scores by a published procedure, with roles swapped and so on; never to be mixed with
             those above.
         empty: number of empty hypotheses.
+        unknown_characters: number of source characters that no piece of the vocabulary covers.
         detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
             "" is none), most frequent first.
         notes: what was left out and why.
@@ -106,6 +107,7 @@ class DirectionResult:
     bert_score: float | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     empty: int = 0
+    unknown_characters: int = 0
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

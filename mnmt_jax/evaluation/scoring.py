@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.evaluation.benchmark import Benchmark, Texts
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores
 from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.translations import Output
 from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 SAMPLE_DIRECTIONS = 24
 SAMPLES = 5  # sentences shown per direction
@@ -57,8 +59,8 @@ def score_direction(
     lid = lid_off_target(hypotheses, target)
     nearest = benchmark.nearest.off_target(hypotheses, target) if benchmark.nearest else None
     detected = (nearest or lid).detected
-    cut = sum(output.truncated for output in outputs)
-    notes = [scores.note, lid.note, f"{cut} sources were too long and were cut" if cut else ""]
+    unknown = Counter("".join(output.unknown_characters for output in outputs))
+    notes = [scores.note, lid.note, *_text_notes(texts, outputs, unknown)]
     result = DirectionResult(
         source=source,
         target=target,
@@ -71,6 +73,7 @@ def score_direction(
         off_target_lid=lid.ratio,
         off_target_lid_reference=lid_off_target(texts.references, target).ratio,
         empty=sum(not text.strip() for text in hypotheses),
+        unknown_characters=unknown.total(),
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
     )
@@ -78,6 +81,19 @@ def score_direction(
     shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})
     samples = [Sample(source, target, index, *rows[index]) for index in shown]
     return Scored(result, scores, tuple(samples))
+
+
+def _text_notes(texts: Texts, outputs: Sequence[Output], unknown: Counter[str]) -> list[str]:
+    """Say what is odd about the texts themselves."""
+    cut = sum(output.truncated for output in outputs)
+    alone = sum(map(has_words_on_one_side, texts.sources, texts.references))
+    return [
+        f"{cut} sources were too long and were cut" if cut else "",
+        f"sources with characters unknown to the vocabulary, {describe_unknown(unknown)}"
+        if unknown
+        else "",
+        f"{alone} pairs have words on one side alone, the other is punctuation" if alone else "",
+    ]
 
 
 def sampled_directions(

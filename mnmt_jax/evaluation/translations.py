@@ -29,11 +29,13 @@ class Output:
         text: the hypothesis.
         truncated: the source was too long and its end was not translated.
         pivot: what stood between, if it was translated through another language.
+        unknown_characters: of the source, that no piece of the vocabulary covers.
     """
 
     text: str
     truncated: bool = False
     pivot: str | None = None
+    unknown_characters: str = ""
 
 
 Translate = Callable[[Sequence[str], Direction], Sequence[Output]]
@@ -172,6 +174,8 @@ def _line(source: str, output: Output, reference: str) -> str:
         row["pivot"] = output.pivot
     if output.truncated:
         row["truncated"] = True
+    if output.unknown_characters:
+        row["unknown_characters"] = output.unknown_characters
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
@@ -183,7 +187,13 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
         rows = [json.loads(line) for line in lines]
         sentences = [(row["source"], row["reference"]) for row in rows]
         outputs = [
-            Output(row["hypothesis"], row.get("truncated", False), row.get("pivot")) for row in rows
+            Output(
+                row["hypothesis"],
+                row.get("truncated", False),
+                row.get("pivot"),
+                row.get("unknown_characters", ""),
+            )
+            for row in rows
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -96,6 +96,7 @@ class SearchDecode:
             active=jnp.ones((rows,), bool),
             rngs=self._rngs(decode_rng, rows),
             max_steps=steps,
+            allow_unk=self.decode.allow_unk,
         )
 
         def step(tokens: Array, cache: Any) -> tuple[Array, Any]:

@@ -7,11 +7,29 @@ it is read as a space.
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from mnmt_jax.errors import counted, listed
 from mnmt_jax.vocabulary.normalization import SPACE_MARK, normalize_lines
 from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+def describe_unknown(counts: Counter[str], shown: int = 6) -> str:
+    """Name unknown characters, most frequent first, e.g. `3 characters: 🙂 (2), U+0007`.
+
+    Args:
+        counts: how often each was met.
+        shown: how many are named.
+    """
+    names = []
+    for character, count in counts.most_common():
+        visible = character.isprintable() and not unicodedata.combining(character)
+        name = character if visible else f"U+{ord(character):04X}"
+        names.append(f"{name} ({count})" if count > 1 else name)
+    return f"{counted(counts.total(), 'character')}: {listed(names, shown)}"
 
 
 class UnknownRun(NamedTuple):
