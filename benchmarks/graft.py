@@ -13,7 +13,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from several_runs import make_cache, run_script, table, train, train_vocabulary
+from several_runs import (
+    PUBLISHED_VOCABULARY,
+    make_cache,
+    run_script,
+    table,
+    train,
+    train_vocabulary,
+)
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import run_command
@@ -147,7 +154,8 @@ class Work:
     def cache(self, share: int) -> Path:
         """Returns the cache of a share of the pairs, or with 0 of the text of each language."""
         size = f"--vocab_size={self.corpus.pieces}"
-        vocabulary = train_vocabulary(self.folder / "vocabulary", self.task, size)
+        folder = self.folder / "vocabulary"
+        vocabulary = train_vocabulary(folder, self.task, size, *PUBLISHED_VOCABULARY)
         cache = self.folder / (f"cache_{share}" if share else "cache_text")
         kept = ["--monolingual"] if not share else [f"--share={share / 100}"][: share < 100]
         return make_cache(cache, self.task, vocabulary, *kept)

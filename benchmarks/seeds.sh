@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 prepare_environment ""
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
 [ -e "$directory/cache" ] || "$python" scripts/cache_tasks.py --mixture cldr_quickstart \
-    --vocab_size 1500 --output "$directory/cache" > /dev/null
+    --vocab_size 1500 --no-byte_fallback --output "$directory/cache" > /dev/null
 for seed in 1 2 3; do
     for model in prefix register; do
         run=$directory/${model}_$seed

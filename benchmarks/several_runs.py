@@ -13,6 +13,9 @@ from mnmt_jax.evaluation.table import format_score, group_mean, leading_metrics,
 
 ROOT = Path(__file__).resolve().parents[1]
 
+PUBLISHED_VOCABULARY = ("--no-byte_fallback", "--text_normalization=none")
+"""Flags of the vocabularies of docs/results.md, which have neither."""
+
 
 def run_script(script: str, *arguments: str) -> None:
     """Runs a script; its output is not wanted, its progress is. Ends as it does if it fails."""

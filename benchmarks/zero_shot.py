@@ -11,7 +11,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from several_runs import make_cache, run_script, table, train, train_vocabulary
+from several_runs import (
+    PUBLISHED_VOCABULARY,
+    make_cache,
+    run_script,
+    table,
+    train,
+    train_vocabulary,
+)
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import UserError, run_command
@@ -183,7 +190,7 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
 def cache_of(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
     """Returns the token cache of a vocabulary, made if it is not there."""
     size = f"--vocab_size={corpus.pieces}"
-    vocabulary = plain = train_vocabulary(folder / "vocabulary", task, size)
+    vocabulary = plain = train_vocabulary(folder / "vocabulary", task, size, *PUBLISHED_VOCABULARY)
     if kind == "lavs":
         rule = f"--vocabulary={plain}", "--lavs=code", f"--lavs_threshold={corpus.threshold}"
         vocabulary = train_vocabulary(folder / "vocabulary_lavs", task, *rule)

@@ -7,6 +7,7 @@ into nested fields, as in "translation.de".
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes
 _JSON_EXTRA = 1 << 14
 
@@ -85,11 +87,14 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
                 yield _field(row, column, f"{path}:{number}")
 
 
-def _field(row: Any, column: str, place: str) -> str:
-    """Returns the text of a possibly nested field."""
+def _field(row: Any, column: str, place: str) -> str | Flaw:
+    """Returns the text of a possibly nested field, or what is wrong with it."""
     value = row
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
         raise UserError(f"{place}: field {column!r} is not there or no text")
+    if (half := _SURROGATE.search(value)) is not None:  # JSON can escape what UTF-8 cannot write
+        number = f"\\u{ord(half[0]):x}"
+        return Flaw("bad_utf8", f"half a character (a surrogate, {number}) at {half.start() + 1}")
     return value

@@ -324,7 +324,7 @@ def _signatures(scored: Sequence[Scored], benchmark: Benchmark) -> dict[str, Any
     signatures: dict[str, Any] = {
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
-        "exact_match": "equal up to surrounding blanks",
+        "exact_match": "equal up to white space and Unicode's canonical forms",
         "off_target_lid": lid_signature(),
     }
     if benchmark.nearest:

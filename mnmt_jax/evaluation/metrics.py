@@ -10,6 +10,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import SACREBLEU_EXTRAS, language
+from mnmt_jax.vocabulary.normalization import normalize
 
 # What each tokenizer imports; sacreBLEU itself reports a missing one only when it is used.
 _TOKENIZER_MODULES = {
@@ -25,7 +26,7 @@ class Scores:
     Attributes:
         bleu: sacreBLEU's corpus BLEU; None if the target's tokenizer is not installed.
         chrf: corpus chrF++ (character 6-grams, word bigrams).
-        exact_match: share of hypotheses equal to their reference up to surrounding blanks.
+        exact_match: share of hypotheses equal to their reference (`is_exact`).
         sentences: number of sentences scored.
         bleu_signature: how `bleu` was computed; None if it was left out.
         chrf_signature: how `chrf` was computed.
@@ -87,8 +88,13 @@ def corpus_scores(
 
 
 def is_exact(hypothesis: str, reference: str) -> bool:
-    """Tells whether a translation equals its reference up to surrounding blanks."""
-    return hypothesis.strip() == reference.strip()
+    """Return whether a translation equals its reference up to white space and canonical forms."""
+    return _comparable(hypothesis) == _comparable(reference)
+
+
+def _comparable(text: str) -> str:
+    """Return a text as vocabularies trained here read it: what they cannot write is no mistake."""
+    return " ".join(normalize(text).split())
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:

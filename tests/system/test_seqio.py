@@ -29,7 +29,9 @@ from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from scripts import cache_tasks
 from tests.run_commands import command
+from tests.unicode_lines import odd_lines
 from tests.unit import made_text
+from tests.unit.test_text_normalization import trained
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def cldr(tmp_path_factory):
         for code in MITRE_LANGUAGES
     }
     # Two per cent of the characters have no piece, so unknown characters are met as well.
-    options = SentencePieceOptions(vocab_size=1500, character_coverage=0.98)
+    options = SentencePieceOptions(vocab_size=1500, character_coverage=0.98, byte_fallback=False)
     train_sentencepiece(text, directory, options=options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MNMT_JAX_CLDR_VOCABULARY", str(directory))
@@ -66,6 +68,15 @@ def files(tmp_path_factory):
     zero_shot = add_corpus(corpus, directions=[("de", "fr"), ("fr", "de")], vocabulary=vocabulary)
     add_mixture("made_tiny", names, temperature=5.0, zero_shot=zero_shot)
     return folder
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_tensorflow_normalises_and_spells_odd_text_as_python_does(byte_fallback):
+    vocabulary = trained(byte_fallback)
+    words = "one two in café grün Italy".split()
+    in_graph = PieceVocabulary(lambda: vocabulary)
+    for line in odd_lines(400, words, seed=3):
+        assert in_graph.encode_tf(line).numpy().tolist() == vocabulary.encode(line), ascii(line)
 
 
 def test_mixtures_have_the_directions_their_names_say(cldr):
@@ -222,7 +233,7 @@ def test_a_seqio_mixture_is_evaluated_on_the_text_of_the_files(files, tmp_path):
         "--splits=train=train",
         "--on_bad_line=drop",
         "--vocab_size=50",
-        "--no-byte_fallback",
+        "--byte_fallback",
         "--vocabulary=v",
     ],
 )

@@ -458,6 +458,7 @@ def test_numbers_of_directions():
     [
         ('{"text": "a"}\nno json\n', r"eng_Latn\.jsonl:2: not JSON"),
         ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is not there"),
+        ('{"text": "a\\ud83d"}\n', r"eng_Latn\.jsonl:1: half a character .*ud83d\) at 2"),
         ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is not there or no text"),
     ],
 )

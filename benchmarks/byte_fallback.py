@@ -1,0 +1,52 @@
+"""Measures what byte fallback costs: pieces of held-out text, with and without 256 pieces of bytes.
+
+    python benchmarks/byte_fallback.py --mixture cldr_quickstart --vocab_size 1500
+
+Prints a row per size of the vocabulary: pieces of the validation text, and how many more they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from mnmt_jax.data.corpora import Corpus
+from mnmt_jax.data.mixtures import get_mixture, language_text, mixture_corpus
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+
+
+def main() -> None:
+    """Trains the vocabularies and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mixture", default="cldr_quickstart")
+    parser.add_argument("--vocab_size", type=int, nargs="+", default=[1500])
+    parser.add_argument("--sentences", type=int, default=1_000_000, help="to train on, at most")
+    flags = parser.parse_args()
+    mixture = get_mixture(flags.mixture)
+    corpus = mixture_corpus(mixture)
+    text = language_text(corpus, mixture.directions, flags.sentences)
+    print("| pieces | without bytes | with | more |\n| ---: | ---: | ---: | ---: |")
+    for size in flags.vocab_size:
+        counts = []
+        for byte_fallback in (False, True):
+            options = SentencePieceOptions(
+                vocab_size=size, byte_fallback=byte_fallback, sentences=flags.sentences
+            )
+            vocabulary = Vocabulary(train_model(text, options), tuple(text), normalization="nfc")
+            counts.append(_pieces(corpus, mixture.directions, vocabulary))
+        more = 100 * (counts[1] / counts[0] - 1)
+        print(f"| {size:,} | {counts[0]:,} | {counts[1]:,} | {more:.1f} % |", flush=True)
+
+
+def _pieces(corpus: Corpus, directions: tuple, vocabulary: Vocabulary) -> int:
+    """Counts the pieces of both sides of the validation text."""
+    return sum(
+        len(ids)
+        for direction in directions
+        for pair in corpus.pairs("validation", direction)
+        for ids in vocabulary.encode_lines(pair)
+    )
+
+
+if __name__ == "__main__":
+    main()
