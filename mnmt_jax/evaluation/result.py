@@ -89,6 +89,7 @@ class DirectionResult:
         detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
             "" is none), most frequent first.
         notes: what was left out and why.
+        text_fingerprint: hash of the test sentences, `Texts.fingerprint`; "" if unknown.
     """
 
     source: str
@@ -108,6 +109,7 @@ class DirectionResult:
     empty: int = 0
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    text_fingerprint: str = ""
 
     @property
     def direction(self) -> Direction:

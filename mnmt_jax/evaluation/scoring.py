@@ -73,6 +73,7 @@ def score_direction(
         empty=sum(not text.strip() for text in hypotheses),
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
+        text_fingerprint=texts.fingerprint,
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})
