@@ -64,8 +64,7 @@ def scatter_legend(groups: Sequence[Group]) -> Html:
     for group in groups:
         mark = tag("g", _mark(group.shape, 6, 6), style=_style(group, colours))
         swatch = tag("svg", mark, viewBox="0 0 12 12", style="width:12px", aria_hidden="true")
-        box = "display:inline-flex;gap:.4em;align-items:center"
-        items.append(tag("span", swatch, tag("span", group.label), style=box))
+        items.append(tag("span", swatch, tag("span", group.label), class_="item"))
     return tag("div", items, class_="legend")
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.markup import Html, tag
+from mnmt_jax.evaluation.markup import Html, breakable, tag
 from mnmt_jax.evaluation.result import Curve
+from mnmt_jax.evaluation.style import colour_class
 
 _WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 44
@@ -73,7 +74,9 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
         path += "h0" if len(places) == 1 else ""  # a dot, by the round cap
         style = "dashed" if line.dashed else ""
         parts.append(
-            tag("path", tag("title", line.label), d=path, class_=f"run-{line.run % 5} {style}")
+            tag(
+                "path", tag("title", line.label), d=path, class_=f"{colour_class(line.run)} {style}"
+            )
         )
     drawing = tag(
         "svg",
@@ -124,7 +127,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
 def ticks(low: float, high: float) -> list[float]:
     """Returns round numbers, evenly spaced, that enclose the range; at least two."""
     if high <= low:
-        high = low + max(1.0, abs(low))
+        low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
     raw = (high - low) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
@@ -137,9 +140,8 @@ def _legend(lines: Sequence[Line]) -> Html:
     for line in lines:
         stroke = tag("path", d="M0 6H26", class_="dashed" if line.dashed else "")
         swatch = tag("svg", stroke, viewBox="0 0 26 12", style="width:26px", aria_hidden="true")
-        text = tag("span", f"{line.label}: {line.points[-1][1]:.3f}")
-        box = "display:inline-flex;gap:.4em;align-items:center"
-        items.append(tag("span", swatch, text, class_=f"run-{line.run % 5}", style=box))
+        text = tag("span", breakable(line.label), f": {line.points[-1][1]:.3f}")
+        items.append(tag("span", swatch, text, class_=f"item {colour_class(line.run)}"))
     return tag("div", items, class_="legend")
 
 

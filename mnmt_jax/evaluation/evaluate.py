@@ -50,6 +50,8 @@ class Subject:
         supervised: directions it was trained on; None if unknown.
         metrics_file: `metrics.jsonl` of its training; None if there is none.
         vocabulary: of its model; None if unknown.
+        decoding_overrides: settings of decoding that flags changed from the run's own; None if
+            unknown.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Subject:
     supervised: frozenset[Direction] | None = None
     metrics_file: Path | None = None
     vocabulary: Vocabulary | None = None
+    decoding_overrides: Mapping[str, Any] | None = None
 
 
 def load_subject(
@@ -110,6 +113,9 @@ def load_subject(
 
     chosen = f"{step}, " if isinstance(step, str) else ""
     through = {} if pivot is None else {"pivot": pivot}
+    usual = dataclasses.asdict(folder.config().decode)
+    settings = dataclasses.asdict(config.decode)
+    changed = {name: value for name, value in settings.items() if usual[name] != value}
     subject = Subject(
         name=(folder.place if folder.mirror else folder.path.resolve()).name,
         translate=translate,
@@ -125,6 +131,7 @@ def load_subject(
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
         vocabulary=translator.vocabulary,
+        decoding_overrides={**changed, **through},
     )
     return subject, translator.languages
 
@@ -298,6 +305,7 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
         ),
         config=as_facts(subject.config),
         decoding=dict(subject.decoding),
+        decoding_overrides=subject.decoding_overrides,
         notes=notes,
     )
 

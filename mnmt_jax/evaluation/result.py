@@ -162,6 +162,8 @@ class RunResult:
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: how the translations were made (beam size and the like).
+        decoding_overrides: those settings of decoding that flags changed from the run's own; None
+            if unknown.
         paper: averages by a published procedure: its name, a label, and per metric and group
             {"mean", "directions"}; empty if it was not asked for.
         notes: what a reader must know: things left out and why.
@@ -181,6 +183,7 @@ class RunResult:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    decoding_overrides: Mapping[str, Any] | None = None
 
     @property
     def supervised(self) -> frozenset[Direction] | None:
