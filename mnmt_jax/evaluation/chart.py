@@ -11,7 +11,7 @@ from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.evaluation.style import colour_class
 
 _WIDTH, _HEIGHT = 520, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 48
 _TICKS = 5
 _ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: its height, room for its label and its value
 
@@ -44,7 +44,8 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    x_ticks = ticks(min(0.0, *xs), max(xs))
+    whole = all(float(x).is_integer() for x in xs)
+    x_ticks = ticks(min(0.0, *xs), max(xs), least=1.0 if whole else 0.0)
     y_ticks = ticks(min(ys), max(ys))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -124,13 +125,20 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
     return tag("figure", caption, drawing)
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Returns round numbers, evenly spaced, that enclose the range; at least two."""
+def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Returns round numbers, evenly spaced, that enclose the range; at least two.
+
+    Args:
+        low: end of the range.
+        high: the other end; equal ends are widened.
+        least: distance between two numbers, e.g. 1 for layers.
+    """
     if high <= low:
         low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
     raw = (high - low) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
+    step = max(step, least)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(index * step, 10) for index in range(first, last + 1)]
 

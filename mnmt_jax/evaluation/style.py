@@ -49,8 +49,8 @@ body {
 main { max-width: 1180px; margin: 0 auto; padding: 24px 20px 64px; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 8px 0 4px; text-wrap: balance;
   overflow-wrap: break-word; }
-h2 { font-size: 1.2rem; margin: 0 0 4px; }
-h3 { font-size: 1rem; margin: 20px 0 6px; }
+h2 { font-size: 1.2rem; margin: 0 0 4px; overflow-wrap: break-word; }
+h3 { font-size: 1rem; margin: 20px 0 6px; overflow-wrap: break-word; }
 p { margin: 4px 0 12px; max-width: 75ch; overflow-wrap: break-word; }
 .warning { border-left: 4px solid var(--off); padding: 2px 0 2px 10px; }
 .muted, .key { color: var(--muted); }
@@ -136,7 +136,8 @@ figcaption { font-weight: 600; margin-bottom: 4px; }
 .mark { font-size: .78rem; color: var(--muted); }
 .mark.exact { color: var(--exact); font-weight: 600; }
 .mark.off { color: var(--off); font-weight: 600; }
-details > summary { cursor: pointer; padding: 6px 0; font-weight: 600; }
+details > summary { cursor: pointer; padding: 6px 0; font-weight: 600;
+  overflow-wrap: break-word; }
 details + details { margin-top: 6px; }
 details > summary .muted { font-weight: 400; }
 .averages th, .averages td { padding: 3px 18px 3px 0; text-align: right; }
@@ -160,6 +161,7 @@ pre { overflow-x: auto; margin: 6px 0; }
   .summary .name, .summary .name + .muted { max-width: 34vw; }
   .summary tbody th { font-size: .86rem; }
   .heat { font-size: .86rem; }
+  .charts text { font-size: 17px; }
   .heat th, .heat td { min-width: 3.1em; padding: 0 .2em; }
   dl { grid-template-columns: minmax(0, 1fr); gap: 0; }
   dd { margin-bottom: 8px; }

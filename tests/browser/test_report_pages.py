@@ -69,7 +69,7 @@ def test_titles_are_short(measurements):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_charts_have_one_legible_size_of_text(measurements, width):
     sizes = measurements["eight"][str(width)]["chart_fonts"]
-    assert sizes and min(sizes) >= 8.5 and max(sizes) <= 17
+    assert sizes and min(sizes) >= 10 and max(sizes) <= 17
 
 
 def test_the_measurements_see_faults(tmp_path):
