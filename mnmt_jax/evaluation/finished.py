@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def check_kept(
             other_sentences(folder / "translations", direction, benchmark.texts(direction))
             for direction in directions
         )
-        changes += [sentences for sentences in kept if sentences][:1]
+        changes += _first(kept)
     if changes:
         raise UserError(
             f"--output={folder}: holds {what} with other settings ({listed(changes)}); "
@@ -81,8 +82,8 @@ def _changes(
 
 
 def _first(changes: Iterable[str]) -> list[str]:
-    """Return the first text that is not empty, if there is one."""
-    return [change for change in changes if change][:1]
+    """Return the first text that is not empty, if there is one; later ones are not computed."""
+    return list(itertools.islice(filter(None, changes), 1))
 
 
 def _sentences(direction: Direction, result: Mapping[str, Any], texts: Texts) -> str:

@@ -61,7 +61,7 @@ section {
 .scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: 2px 0 6px; }
-.heat .name { max-width: 21rem; }
+.heat .name { max-width: 18rem; }
 .summary th, .summary td { padding: 5px 0 5px 14px; text-align: right; white-space: nowrap; }
 .summary th { font-weight: 600; color: var(--muted); font-size: .86rem; }
 .summary tbody th { color: var(--ink); font-size: 1rem; font-weight: 400; }
