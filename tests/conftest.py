@@ -111,3 +111,10 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )
+    from tests.browser.chromium import find_chromium
+
+    if find_chromium() is None:
+        terminalreporter.write_line(
+            "Chromium is not installed: tests/browser, the layout of pages, did not run (apt-get "
+            "install chromium, or CHROMIUM=/path/to/it)"
+        )

@@ -19,7 +19,9 @@ FORMAT = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
 _JSON, _PAGE = "analysis.json", "analysis.html"
 # What an analysis is of; the same again may be replaced.
-_OWN = ("analysis", "run", "parameters", "task", "others", "read_directions")
+_OWN = ("analysis", "run", "parameters_fingerprint", "task", "others", "read_directions")
+_SETTINGS, _SENTENCES = "settings", "sentences_fingerprint"
+_FINGERPRINT, _EARLIER_FINGERPRINT = "parameters_fingerprint", "parameters"
 
 
 def check_analysis_folder(output: str | Path) -> None:
@@ -35,11 +37,12 @@ def check_analysis_folder(output: str | Path) -> None:
 
 
 def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
-    """Refuses to replace a finished analysis of another kind, run, task or directions.
+    """Refuses to replace a finished analysis of another kind, run, task, sentences or settings.
 
     Args:
         output: folder that `check_analysis_folder` has passed.
-        facts: of the analysis to make; those of `_OWN` are compared that both have.
+        facts: of the analysis to make; those of `_OWN` and the `settings` are compared if both
+            analyses have them.
 
     Raises:
         UserError: if there is one; what earlier versions did not write is not compared.
@@ -48,13 +51,29 @@ def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
     if not path.is_file() or not path.stat().st_size:
         return
     document = read_object(path, remedy="replace it with --overwrite")
-    found = {name: document[name] for name in _OWN if name in document and name in facts}
-    wanted = {name: facts[name] for name in found}
-    if changes := differing(found, wanted):
+    document = _renamed(document)
+    kept = {name: document[name] for name in _OWN if name in document and name in facts}
+    changes = differing(kept, {name: facts[name] for name in kept})
+    old, new = document.get(_SETTINGS), facts.get(_SETTINGS)
+    if isinstance(old, dict) and isinstance(new, dict):
+        changes += differing(old, new)
+    old, new = document.get(_SENTENCES), facts.get(_SENTENCES)
+    if isinstance(old, dict) and isinstance(new, dict) and not changes:
+        changes += ["sentences"] * any(old[split] != new[split] for split in old.keys() & new)
+    if changes:
         raise UserError(
             f"--output={output}: holds a finished analysis of something else "
             f"({listed(changes)}); choose another folder, or replace it with --overwrite"
         )
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an analysis with the names of today; earlier ones called the fingerprint otherwise."""
+    models = [document, *(o for o in document.get("others") or () if isinstance(o, dict))]
+    for model in models:
+        if _EARLIER_FINGERPRINT in model:
+            model.setdefault(_FINGERPRINT, model.pop(_EARLIER_FINGERPRINT))
+    return document
 
 
 def write_analysis(

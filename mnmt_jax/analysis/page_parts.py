@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.evaluation.markup import Html, language_name, tag
+from mnmt_jax.evaluation.markup import Html, breakable, language_name, tag
 
 Facts = Mapping[str, Any]
 
@@ -24,9 +24,9 @@ def direction_name(direction: Facts) -> str:
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     """Writes a table of texts, the first of each row as its head."""
-    head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in header]))
+    head = tag("thead", tag("tr", [tag("th", breakable(text), scope="col") for text in header]))
     body = [
-        tag("tr", tag("th", first, scope="row"), [tag("td", text) for text in rest])
+        tag("tr", tag("th", breakable(first), scope="row"), [tag("td", text) for text in rest])
         for first, *rest in rows
     ]
     return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")

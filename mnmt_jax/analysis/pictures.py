@@ -7,6 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from mnmt_jax.analysis.attribution import OUTPUTS
+from mnmt_jax.analysis.page_facts import (
+    facts_line,
+    left_out,
+    model_names,
+    page_title,
+    warnings_of,
+)
 from mnmt_jax.analysis.page_parts import (
     Facts,
     charts,
@@ -19,9 +26,9 @@ from mnmt_jax.analysis.page_parts import (
 from mnmt_jax.analysis.state_pictures import STATE_SECTIONS
 from mnmt_jax.evaluation.chart import bar_chart
 from mnmt_jax.evaluation.heat_map import value_map
-from mnmt_jax.evaluation.markup import Html, language_name, tag, text_in
-from mnmt_jax.evaluation.page import fold, section
-from mnmt_jax.evaluation.table import format_score
+from mnmt_jax.evaluation.markup import Html, breakable, language_name, tag, text_in
+from mnmt_jax.evaluation.page import fold, run_name, section
+from mnmt_jax.evaluation.table import format_count, format_score
 
 _OPEN_MAPS = 2  # sentences whose maps are unfolded
 _COMPONENTS = {
@@ -44,11 +51,6 @@ _ROW_TITLES = {
 }
 
 
-def page_title(facts: Facts) -> str:
-    """Returns the title of an analysis."""
-    return f"{facts['run']}: {facts['analysis']}"
-
-
 def draw(facts: Facts) -> list[Html]:
     """Returns the sections of an analysis, the heading first.
 
@@ -62,10 +64,14 @@ def draw(facts: Facts) -> list[Html]:
         "scales": _scales,
         **STATE_SECTIONS,
     }
-    told = f"Layout {facts['layout']}, {facts['checkpoint']}."
-    if facts.get("task"):
-        told = f"{facts['task']}. {told}"
-    header = tag("header", tag("h1", page_title(facts)), tag("p", told, class_="muted"))
+    header = tag(
+        "header",
+        tag("h1", breakable(page_title(facts))),
+        tag("p", breakable(facts_line(facts)), class_="muted"),
+        [tag("p", run_name(name, number)) for number, name in enumerate(model_names(facts))],
+        [tag("p", f"{text}.", class_="warning") for text in warnings_of(facts)],
+        [tag("p", text, class_="warning") for text in left_out(facts)],
+    )
     return [header, *sections[facts["analysis"]](facts)]
 
 
@@ -140,13 +146,10 @@ def _attention(facts: Facts) -> Iterator[Html]:
     for direction in facts["directions"]:
         parts = []
         for number, sentence in enumerate(direction["sentences"]):
-            summary = tag("summary", sentence["source"])
-            texts = [
-                tag("p", text_in(direction["source"], sentence["source"])),
-                tag("p", text_in(direction["target"], sentence["target"])),
-            ]
+            summary = tag("summary", text_in(direction["source"], sentence["source"]))
+            target = tag("p", text_in(direction["target"], sentence["target"]))
             maps = tag("div", [_head_maps(m, sentence) for m in sentence["maps"]], class_="maps")
-            parts.append(fold(summary, *texts, maps, unfolded=number < _OPEN_MAPS))
+            parts.append(fold(summary, target, maps, unfolded=number < _OPEN_MAPS))
         yield section(direction_name(direction), *parts)
 
 
@@ -179,13 +182,18 @@ def _ablation(facts: Facts) -> Iterator[Html]:
     ]
     header = ["row", "model"]
     for group in shown:
-        header += [f"BLEU, {names[group]}", f"chrF++, {names[group]}"]
+        header += [
+            f"directions, {names[group]}",
+            f"BLEU, {names[group]}",
+            f"chrF++, {names[group]}",
+        ]
     rows = []
     for row in facts["rows"]:
         title = _ROW_TITLES[row["branches"], row["references"]]
         cells = [f"({row['row']})" if row["row"] else "", title]
         for group in shown:
             found = row.get(group, {})
+            cells.append(format_count(found.get("directions")))
             cells += [format_score(found.get(metric)) for metric in ("bleu", "chrf")]
         rows.append(cells)
     yield section(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.evaluation.markup import Html, tag
+from mnmt_jax.evaluation.style import COLOURS, colour_class
 
 _SIZE, _EDGE, _RADIUS = 420, 12, 3.2
 _SHAPES = 3
@@ -39,14 +40,13 @@ def scatter_chart(title: str, groups: Sequence[Group]) -> Html:
     xs, ys = [x for x, _ in every], [y for _, y in every]
     span = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
     unit = (_SIZE - 2 * _EDGE) / span
-    colours = 1 + max(group.colour for group in groups)
     parts = []
     for group in groups:
         marks = [
             _mark(group.shape, _EDGE + (x - min(xs)) * unit, _SIZE - _EDGE - (y - min(ys)) * unit)
             for x, y in group.points
         ]
-        parts.append(tag("g", tag("title", group.label), marks, style=_style(group, colours)))
+        parts.append(tag("g", tag("title", group.label), marks, **_colour(group, groups)))
     drawing = tag(
         "svg",
         parts,
@@ -59,19 +59,20 @@ def scatter_chart(title: str, groups: Sequence[Group]) -> Html:
 
 def scatter_legend(groups: Sequence[Group]) -> Html:
     """Draws what the groups of charts are called."""
-    colours = 1 + max(group.colour for group in groups)
     items = []
     for group in groups:
-        mark = tag("g", _mark(group.shape, 6, 6), style=_style(group, colours))
+        mark = tag("g", _mark(group.shape, 6, 6), **_colour(group, groups))
         swatch = tag("svg", mark, viewBox="0 0 12 12", style="width:12px", aria_hidden="true")
-        box = "display:inline-flex;gap:.4em;align-items:center"
-        items.append(tag("span", swatch, tag("span", group.label), style=box))
+        items.append(tag("span", swatch, tag("span", group.label), class_="item"))
     return tag("div", items, class_="legend")
 
 
-def _style(group: Group, colours: int) -> str:
-    hue = round(360 * group.colour / colours)
-    return f"fill:hsl({hue} 65% 48%);fill-opacity:.75"
+def _colour(group: Group, groups: Sequence[Group]) -> dict[str, str]:
+    """Return the attributes that colour a group: of the palette, or of as many hues as needed."""
+    count = 1 + max(other.colour for other in groups)
+    hue = f"hsl({round(360 * group.colour / count)} 65% 48%)"
+    fill = "var(--run)" if count <= len(COLOURS) else hue
+    return {"class_": colour_class(group.colour), "style": f"fill:{fill};fill-opacity:.75"}
 
 
 def _mark(shape: int, x: float, y: float) -> Html:

@@ -19,7 +19,7 @@ from mnmt_jax.analysis.page_parts import (
 from mnmt_jax.analysis.scatter import Group, scatter_chart, scatter_legend
 from mnmt_jax.evaluation.chart import Line, line_chart
 from mnmt_jax.evaluation.heat_map import value_map
-from mnmt_jax.evaluation.markup import Html, tag
+from mnmt_jax.evaluation.markup import Html, breakable, tag
 from mnmt_jax.evaluation.page import fold, section
 
 _CHOICES = {
@@ -37,7 +37,10 @@ def _by_role(places: Sequence[Facts]) -> Iterator[tuple[str, list[Facts]]]:
 
 
 def _chart(title: str, lines: Sequence[Line], y_title: str, x_title: str = "layer") -> Html:
+    """Draw curves; one point by layer is no curve, and a table beside has it."""
     shown = [line for line in lines if line.points]
+    if all(len(line.points) < 2 for line in shown):
+        return Html("")
     return charts(line_chart(title, shown, x_title=x_title, y_title=y_title)) if shown else Html("")
 
 
@@ -96,7 +99,7 @@ def _probe(facts: Facts) -> Iterator[Html]:
         ),
         *(
             fold(
-                tag("summary", f"{name}, {place_name(place)}"),
+                tag("summary", breakable(f"{name}, {place_name(place)}")),
                 _class_table(place["classes"]),
                 unfolded=place is subject["places"][-1],
             )
@@ -192,15 +195,28 @@ def _similarity(facts: Facts) -> Iterator[Html]:
             )
             for run, roles in enumerate(pairs)
         ]
+        rows = [
+            [f"{' and '.join(one['roles'])}, {place_name(one)}", three_digits(one["cosine"])]
+            for one in facts["roles"]
+        ]
+        last = max(one["layer"] for one in facts["roles"])
+        met = (
+            "" if last else " The roles meet in the embedding alone, and pass layers of their own."
+        )
         yield section(
             "Roles of one translation",
-            muted("Cosine of the mean states, mean over sentences (registers paper, Figure 6)."),
+            muted(
+                "Cosine of the mean states, mean over sentences (registers paper, Figure 6)." + met
+            ),
             _chart("Roles", lines, "cosine"),
+            plain_table(["", "cosine"], rows),
         )
     yield from _parallel(facts["languages"], "Cosine of mean states", "cosine")
 
 
-def _parallel(places: Sequence[Facts], title: str, y_title: str) -> Iterator[Html]:
+def _parallel(
+    places: Sequence[Facts], title: str, y_title: str, subject: str = ""
+) -> Iterator[Html]:
     for role, own in _by_role(places):
         lines = [
             Line("the same sentence", curve(own, "parallel"), 0),
@@ -208,7 +224,7 @@ def _parallel(places: Sequence[Facts], title: str, y_title: str) -> Iterator[Htm
         ]
         rows = [[place_name(p), *(three_digits(p[k]) for k in ("parallel", "others"))] for p in own]
         yield section(
-            f"Languages, {role} states",
+            f"{subject}Languages, {role} states",
             muted(
                 f"{title} of two languages, translated into the same third; mean over languages."
             ),
@@ -238,10 +254,11 @@ def _retrieval(facts: Facts) -> Iterator[Html]:
 
 def _svcca(facts: Facts) -> Iterator[Html]:
     for subject in facts["subjects"]:
-        yield tag("h2", _subject_name(subject))
+        name = f"{_subject_name(subject)}: " if len(facts["subjects"]) > 1 else ""
         if subject["preference"]:
-            yield section("Preference of the source's states", *_preference(subject["preference"]))
-        yield from _parallel(subject["languages"], "SVCCA", "mean correlation")
+            title = f"{name}Preference of the source's states"
+            yield section(title, *_preference(subject["preference"]))
+        yield from _parallel(subject["languages"], "SVCCA", "mean correlation", name)
     if between := facts.get("between"):
         names = [_subject_name(subject) for subject in facts["subjects"]]
         yield section(

@@ -102,7 +102,8 @@ def checkpoint_svcca(
 
     Returns:
         Facts of each two places, `first` and `second`: the mean over directions of `svcca`, and of
-        `others` as in `language_svcca`.
+        `others` as in `language_svcca`; the `kept` directions of variance at most, and the
+        `sentences` of a direction at least.
     """
     bases = [
         {
@@ -123,6 +124,8 @@ def checkpoint_svcca(
                     "second": place_facts(two),
                     "svcca": _known_mean([correlation(a, b) for a, b in both]),
                     "others": _known_mean([correlation(a, np.roll(b, 1, 0)) for a, b in both]),
+                    "kept": max(basis.shape[1] for bases in both for basis in bases),
+                    "sentences": min(len(a) for a, _ in both),
                 }
             )
     return found

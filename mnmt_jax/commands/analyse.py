@@ -10,13 +10,17 @@ from typing import Any
 
 from mnmt_jax.commands.analyse_states import OF_SEVERAL, STATE_KINDS, of_states
 from mnmt_jax.commands.analysis_inputs import (
+    TEST,
     benchmark_of,
     check_directions,
     directions_of,
     forced_sentences,
     layer_numbers,
+    model_facts,
     origin,
     own_output,
+    sentences_read,
+    translator_facts,
 )
 from mnmt_jax.commands.arguments import (
     CommandParser,
@@ -59,17 +63,24 @@ _OWN_FLAGS = {
     "roles": ("states",),
     "perplexity": ("states",),
 }
+_SYNONYMS = {
+    **dict.fromkeys(("tsne", "t-sne", "t_sne"), "states"),
+    **dict.fromkeys(("cca", "pwcca"), "svcca"),
+    "cosine": "similarity",
+}
+_SENTENCES = ("task", "directions", "input")  # facts of their own
 _CORPUS_FLAGS = ("parallel", "tsv", "bitext", "languages", "splits")
 
 
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(description=__doc__)
+    parser.synonyms = _SYNONYMS
     parser.add_argument(
         "kind",
         choices=tuple(_LIMITS),
         help="attribution and ablation of language branches, their scales, attention maps, or what "
-        "states hold: docs/analysis.md",
+        "states hold (states: t-SNE): docs/analysis.md",
     )
     parser.add_argument(
         "--run",
@@ -81,7 +92,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a finished analysis of another kind, run, task or directions",
+        help="replace a finished analysis of another kind, run, task, sentences or settings",
     )
     sentences = parser.add_argument_group("sentences")
     sentences.add_argument(
@@ -178,7 +189,8 @@ def main() -> None:
         check_finished,
         write_analysis,
     )
-    from mnmt_jax.analysis.pictures import draw, page_title
+    from mnmt_jax.analysis.page_facts import page_title, warnings_of
+    from mnmt_jax.analysis.pictures import draw
 
     check_analysis_folder(flags.output)
     if not flags.overwrite:
@@ -191,6 +203,8 @@ def main() -> None:
         **dict.fromkeys(STATE_KINDS, of_states),
     }[flags.kind](flags, gin_files, bindings)
     page = write_analysis(flags.output, made, page_title(made), draw(made))
+    for warning in warnings_of(made):
+        print(f"warning: {warning}", file=sys.stderr)
     print(f"Page: {page}", file=sys.stderr)
 
 
@@ -227,6 +241,9 @@ def _check_flags(flags: argparse.Namespace) -> None:
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
     check_limit(flags.limit)
+    names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
+    chosen = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
+    flags.settings = {name: value for name, value in chosen.items() if value is not None}
 
 
 def _check_names(runs: Sequence[str]) -> None:
@@ -263,15 +280,16 @@ def _of_sentences(
     system = in_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
-    told = origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    told = origin(flags, translator.config, translator_facts(flags.run, translator))
     every = forced_sentences(flags, translator)
+    read = sentences_read(flags, {"input" if flags.input else TEST: every})
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         found = attributions(system, every, longest, layers, flags.nodes or NODES)
     else:
         found = attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
     targets = "output" if own_output(flags) else "reference"
-    return {**told, "targets": targets, **found}
+    return {**told, **read, "targets": targets, **found}
 
 
 def _scales(
@@ -285,7 +303,7 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     system = translator.system
-    told = origin(flags, translator.config, translator.identity, f"step {translator.step}")
+    told = origin(flags, translator.config, translator_facts(flags.run, translator))
     return {**told, **branch_scales(system.model, system.params)}
 
 
@@ -316,7 +334,8 @@ def _ablation(
         for switch in (ON, OFF)
     )
     ablated = Ablated(on, off, languages)
-    told = origin(flags, on.config, on.identity, on.decoding["checkpoint"])
+    model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
+    told = origin(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
     if flags.supervised_targets:
@@ -332,4 +351,9 @@ def _ablation(
         targets=targets,
         overwrite=flags.overwrite,
     )
-    return {**told, "decoding": dict(on.decoding), **found}
+    read = {
+        "read_directions": sorted("-".join(direction) for direction in directions),
+        "read_sentences": {TEST: sum(item["sentences"] for item in found["directions"])},
+        "limit": flags.limit,
+    }
+    return {**told, "decoding": dict(on.decoding), **read, **found}

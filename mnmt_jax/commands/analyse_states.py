@@ -18,6 +18,7 @@ from mnmt_jax.commands.analysis_inputs import (
     own_output,
     sentences_read,
     source_texts,
+    translator_facts,
 )
 from mnmt_jax.commands.arguments import checkpoint_step
 from mnmt_jax.commands.corpus_arguments import split_list
@@ -92,11 +93,7 @@ def _models(
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
-        return translator, {
-            "run": Path(run).resolve().name,
-            "parameters": translator.identity["parameters"],
-            "checkpoint": f"step {translator.step}",
-        }
+        return translator, translator_facts(run, translator)
 
     # Read once before, for what tells them: not all fit into memory.
     others = [load(*each)[1] for each in asked[1:]] if flags.kind in OF_SEVERAL else None
@@ -105,7 +102,7 @@ def _models(
     if twice := [one for one in told if told.count(one) > 1]:
         run, step = twice[0]
         raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
-    yield translator, origin(flags, translator.config, facts, facts["checkpoint"], others)
+    yield translator, origin(flags, translator.config, facts, others)
     del translator
     yield from itertools.starmap(load, asked[1:])
 
@@ -115,7 +112,8 @@ def _text(step: int | str | None) -> str | None:
 
 
 def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in ("run", "parameters", "checkpoint")}
+    names = ("run", "parameters_fingerprint", "parameter_count", "checkpoint")
+    return {name: facts[name] for name in names}
 
 
 def _system(translator: Translator) -> System:

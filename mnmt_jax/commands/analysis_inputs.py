@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,34 +28,60 @@ if TYPE_CHECKING:
 TEST = "test"
 
 
+def model_facts(
+    run: str | Path, checkpoint: str, identity: Mapping[str, Any], parameters: int | None
+) -> dict[str, Any]:
+    """Return the facts by which a model is known.
+
+    Args:
+        run: its directory.
+        checkpoint: which one is read.
+        identity: of the model, e.g. `Translator.identity`.
+        parameters: their number; None if unknown.
+    """
+    return {
+        "run": Path(run).resolve().name,
+        "parameters_fingerprint": identity["parameters"],
+        "parameter_count": parameters,
+        "checkpoint": checkpoint,
+    }
+
+
+def translator_facts(run: str | Path, translator: Translator) -> dict[str, Any]:
+    """Return the facts by which a translator's model is known."""
+    checkpoint = f"step {translator.step}"
+    return model_facts(run, checkpoint, translator.identity, translator.parameters)
+
+
 def origin(
     flags: argparse.Namespace,
     config: Config,
-    identity: Mapping[str, Any],
-    checkpoint: str,
+    model: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Returns the facts of what is analysed.
 
     Args:
-        flags: as parsed.
+        flags: as parsed and checked.
         config: of the run.
-        identity: of the model.
-        checkpoint: what is read of the run.
+        model: from `model_facts`.
         others: further runs and checkpoints; None for kinds that take one.
 
     Raises:
         UserError: if a finished analysis of something else would be replaced.
     """
     from mnmt_jax.analysis.analysis_files import check_finished
+    from mnmt_jax.config.method import as_facts
 
     task = Path(flags.input).name if flags.input else flags.task
+    settings = dict(flags.settings)
+    if own_output(flags):
+        settings["decoding"] = as_facts(config.decode)
     facts = {
         "analysis": flags.kind,
-        "run": Path(flags.run).resolve().name,
-        "parameters": identity["parameters"],
+        **model,
         "layout": config.model.layout,
-        "checkpoint": checkpoint,
+        "settings": {**settings, "instruction": config.data.instruction},
         **({"task": task} if task else {}),
         **({} if others is None else {"others": list(others)}),
     }
@@ -139,19 +167,27 @@ def sentences_read(
         splits: sentences of each split.
 
     Returns:
-        `read_directions`, in the order of letters; `read_sentences` of each split; `limit`.
+        `read_directions`, in the order of letters; `sentences_fingerprint` and `read_sentences` of
+        each split; `limit`.
 
     Raises:
-        UserError: if a finished analysis of other directions would be replaced.
+        UserError: if a finished analysis of other directions or sentences would be replaced.
     """
     from mnmt_jax.analysis.analysis_files import check_finished
 
     directions = {"-".join(one.direction) for every in splits.values() for one in every}
     facts: dict[str, Any] = {"read_directions": sorted(directions)}
+    facts["sentences_fingerprint"] = {split: _digest(every) for split, every in splits.items()}
     if not flags.overwrite:
         check_finished(flags.output, facts)
     counts = {split: sum(len(one.sources) for one in every) for split, every in splits.items()}
     return {**facts, "read_sentences": counts, "limit": flags.limit}
+
+
+def _digest(every: Sequence[Forced]) -> str:
+    """Return a hash of sentences, 16 hexadecimal digits."""
+    texts = [[one.direction, one.sources, one.targets] for one in every]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def benchmark_of(

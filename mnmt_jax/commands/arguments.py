@@ -7,7 +7,7 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from mnmt_jax.errors import UserError, nearest
@@ -24,7 +24,25 @@ class DefaultsHelp(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses arguments like its base, but reports a mistake as one line without the usage text."""
+    """Parses arguments like its base, but reports a mistake as one line without the usage text.
+
+    Attributes:
+        synonyms: other words for choices, in lower case, e.g. {"tsne": "states"}; an error about
+            such a word names the choice.
+    """
+
+    synonyms: Mapping[str, str] = {}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a choice like the base, and name the choice that was likely meant."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = [str(choice) for choice in action.choices or ()]
+            meant = self.synonyms.get(str(value).lower())
+            hint = f"did you mean '{meant}'?" if meant in choices else nearest(str(value), choices)
+            message = f"{error.message}; {hint.strip()}" if hint else error.message
+            raise argparse.ArgumentError(action, message) from error
 
     def error(self, message: str) -> NoReturn:
         """Raises the mistake for `mnmt_jax.errors.run_command` to print.

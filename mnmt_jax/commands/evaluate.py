@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
@@ -37,7 +38,8 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an evaluation by another model or search, or a finished one of another task",
+        help="replace an evaluation of other settings (model, search, task, sentences), or one "
+        "with more directions or scores",
     )
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)
@@ -116,11 +118,12 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    chosen = {"which": flags.directions, "overwrite": flags.overwrite}
+    chosen: dict[str, Any] = {"which": flags.directions, "overwrite": flags.overwrite}
+    chosen["further"] = further
     if share.processes > 1 and not translate_share(
         subject, benchmark, flags.output, share, **chosen
     ):
         return
-    result = evaluate(subject, benchmark, flags.output, further=further, **chosen)
+    result = evaluate(subject, benchmark, flags.output, **chosen)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)

@@ -6,6 +6,7 @@ from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, add_step
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
+    parser.synonyms = {"hf": "huggingface", "transformers": "huggingface", "ct2": "ctranslate2"}
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     parser.add_argument(
         "--format",

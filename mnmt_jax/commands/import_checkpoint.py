@@ -14,6 +14,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.synonyms = {"hf": "huggingface", "transformers": "huggingface"}
     parser.add_argument(
         "--format",
         required=True,

@@ -144,6 +144,8 @@ def is_stream(path: str) -> bool:
 def open_output(path: str | None) -> Iterator[IO[str]]:
     """Opens a file that appears under its name only when everything has been written.
 
+    A line on standard error says so if a file with text is replaced.
+
     Args:
         path: a name, compressed if it ends in `.gz`; links are followed, devices and pipes written
             directly. None writes to standard output.
@@ -162,6 +164,8 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
         with naming(path), open_text(Path(path), path) as file:
             yield file
     else:
+        if os.path.exists(path) and os.path.getsize(path):
+            print(f"--output={path}: replaces the file that is there", file=sys.stderr)
         with naming(path, os.path.realpath(path)), new_file(Path(os.path.realpath(path))) as file:
             yield file
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,12 @@ class Texts:
 
     sources: Sequence[str]
     references: Sequence[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all sentences in their order, 16 hexadecimal digits."""
+        text = json.dumps([*zip(self.sources, self.references, strict=True)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Benchmark:

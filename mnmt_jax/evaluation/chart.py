@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.markup import Html, tag
+from mnmt_jax.evaluation.markup import Html, breakable, tag
 from mnmt_jax.evaluation.result import Curve
+from mnmt_jax.evaluation.style import colour_class
 
 _WIDTH, _HEIGHT = 520, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 48
 _TICKS = 5
 _ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: its height, room for its label and its value
 
@@ -43,7 +44,8 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    x_ticks = ticks(min(0.0, *xs), max(xs))
+    whole = all(float(x).is_integer() for x in xs)
+    x_ticks = ticks(min(0.0, *xs), max(xs), least=1.0 if whole else 0.0)
     y_ticks = ticks(min(ys), max(ys))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -73,7 +75,9 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
         path += "h0" if len(places) == 1 else ""  # a dot, by the round cap
         style = "dashed" if line.dashed else ""
         parts.append(
-            tag("path", tag("title", line.label), d=path, class_=f"run-{line.run % 5} {style}")
+            tag(
+                "path", tag("title", line.label), d=path, class_=f"{colour_class(line.run)} {style}"
+            )
         )
     drawing = tag(
         "svg",
@@ -121,13 +125,20 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
     return tag("figure", caption, drawing)
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Returns round numbers, evenly spaced, that enclose the range; at least two."""
+def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Returns round numbers, evenly spaced, that enclose the range; at least two.
+
+    Args:
+        low: end of the range.
+        high: the other end; equal ends are widened.
+        least: distance between two numbers, e.g. 1 for layers.
+    """
     if high <= low:
-        high = low + max(1.0, abs(low))
+        low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
     raw = (high - low) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
+    step = max(step, least)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(index * step, 10) for index in range(first, last + 1)]
 
@@ -137,9 +148,8 @@ def _legend(lines: Sequence[Line]) -> Html:
     for line in lines:
         stroke = tag("path", d="M0 6H26", class_="dashed" if line.dashed else "")
         swatch = tag("svg", stroke, viewBox="0 0 26 12", style="width:26px", aria_hidden="true")
-        text = tag("span", f"{line.label}: {line.points[-1][1]:.3f}")
-        box = "display:inline-flex;gap:.4em;align-items:center"
-        items.append(tag("span", swatch, text, class_=f"run-{line.run % 5}", style=box))
+        text = tag("span", breakable(line.label), f": {line.points[-1][1]:.3f}")
+        items.append(tag("span", swatch, text, class_=f"item {colour_class(line.run)}"))
     return tag("div", items, class_="legend")
 
 

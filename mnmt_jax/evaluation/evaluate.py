@@ -11,8 +11,9 @@ from typing import Any
 from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.shares import Share
-from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.errors import counted
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
+from mnmt_jax.evaluation.finished import check_kept
 from mnmt_jax.evaluation.further import Further
 from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import is_report, write_report
@@ -25,10 +26,8 @@ from mnmt_jax.evaluation.translations import (
     Translate,
     TranslationStore,
     check_translations,
-    made_otherwise,
 )
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 from mnmt_jax.languages import Direction
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -51,6 +50,8 @@ class Subject:
         supervised: directions it was trained on; None if unknown.
         metrics_file: `metrics.jsonl` of its training; None if there is none.
         vocabulary: of its model; None if unknown.
+        decoding_overrides: settings of decoding that flags changed from the run's own; None if
+            unknown.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Subject:
     supervised: frozenset[Direction] | None = None
     metrics_file: Path | None = None
     vocabulary: Vocabulary | None = None
+    decoding_overrides: Mapping[str, Any] | None = None
 
 
 def load_subject(
@@ -114,6 +116,9 @@ def load_subject(
 
     chosen = f"{step}, " if isinstance(step, str) else ""
     through = {} if pivot is None else {"pivot": pivot}
+    usual = dataclasses.asdict(folder.config().decode)
+    settings = dataclasses.asdict(config.decode)
+    changed = {name: value for name, value in settings.items() if usual[name] != value}
     subject = Subject(
         name=(folder.place if folder.mirror else folder.path.resolve()).name,
         translate=translate,
@@ -129,6 +134,7 @@ def load_subject(
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
         vocabulary=translator.vocabulary,
+        decoding_overrides={**changed, **through},
     )
     return subject, translator.languages
 
@@ -167,14 +173,16 @@ def evaluate(
             translated there before, by the same parameters and search, is not translated again.
         which: "all", "supervised" or "zero_shot" directions.
         further: computes scores beyond the standard ones; None computes none.
-        overwrite: whether an evaluation by another model or search, or a finished one of another
-            task, may be replaced.
+        overwrite: replace an evaluation of other settings, or one with more results.
 
     Raises:
         UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
             of others by these names, or such an evaluation.
     """
-    directions, store = _begin(subject, benchmark, output, which, overwrite)
+    settings = further.settings if further else {}
+    directions, store = _begin(
+        subject, benchmark, output, which=which, overwrite=overwrite, optional=settings
+    )
     pivot = subject.decoding.get("pivot")
     if direct := sum(pivot in direction for direction in directions):
         _say(f"{counted(direct, 'direction')} from or into {pivot}: translated directly")
@@ -218,6 +226,7 @@ def translate_share(
     share: Share,
     *,
     which: str = "all",
+    further: Further | None = None,
     overwrite: bool = False,
 ) -> bool:
     """Translates the directions of one of several processes, as `evaluate` would.
@@ -228,6 +237,7 @@ def translate_share(
         output: the folder, which all processes see.
         share: which directions are this process's.
         which: the directions of all processes.
+        further: the optional scores that the last process will compute.
         overwrite: as in `evaluate`.
 
     Returns:
@@ -236,7 +246,10 @@ def translate_share(
     Raises:
         UserError: as `evaluate`.
     """
-    directions, store = _begin(subject, benchmark, output, which, overwrite)
+    settings = further.settings if further else {}
+    directions, store = _begin(
+        subject, benchmark, output, which=which, overwrite=overwrite, optional=settings
+    )
     texts = {direction: benchmark.texts(direction) for direction in directions}
     own = [each for number, each in enumerate(directions) if share.holds(number)]
     for number, direction in enumerate(own, start=1):
@@ -250,7 +263,13 @@ def translate_share(
 
 
 def _begin(
-    subject: Subject, benchmark: Benchmark, output: str | Path, which: str, overwrite: bool
+    subject: Subject,
+    benchmark: Benchmark,
+    output: str | Path,
+    *,
+    which: str,
+    overwrite: bool,
+    optional: Mapping[str, str],
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
     """Returns the directions, and their translations in the folder; see `evaluate`."""
     check_folder(output)
@@ -261,31 +280,11 @@ def _begin(
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
     if not overwrite:
-        _check_kept(folder, made_by, benchmark.task)
+        check_kept(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         _say(f"{folder}: translations by another model or search are replaced")
     return directions, store
-
-
-def _check_kept(folder: Path, made_by: Mapping[str, Any], task: str) -> None:
-    """Refuses to replace an evaluation that is not a run of this one.
-
-    Raises:
-        UserError: if there is one or a part of one, by another model or search, or a finished one
-            of another task.
-    """
-    scores, what = folder / "scores.json", "translations made"
-    changes = made_otherwise(folder / "translations", made_by)
-    if scores.is_file() and scores.stat().st_size:
-        what = "a finished evaluation"
-        finished = read_object(scores, remedy="replace it with --overwrite")
-        changes += ["task"] * (finished.get("task") != task)
-    if changes:
-        raise UserError(
-            f"--output={folder}: holds {what} with other settings ({listed(changes)}); "
-            "choose another folder, or replace it with --overwrite"
-        )
 
 
 def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]) -> RunResult:
@@ -311,6 +310,7 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
         ),
         config=as_facts(subject.config),
         decoding=dict(subject.decoding),
+        decoding_overrides=subject.decoding_overrides,
         notes=notes,
     )
 

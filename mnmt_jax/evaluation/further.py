@@ -66,6 +66,20 @@ class Further:
         self._bert = BertScore(wanted.bert_score, own_models=own) if wanted.bert_score else None
         self.signatures: dict[str, Any] = {}
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The optional scores that are computed, by flag, each with the model or procedure."""
+        settings = {}
+        if self._wanted.spbleu and self._tokenizer is not None:
+            settings["spbleu"] = self._tokenizer.fingerprint
+        if self._comet is not None:
+            settings["comet"] = self._comet.signature
+        if self._bert is not None:
+            settings["bert_score"] = str(self._wanted.bert_score)
+        if self._paper is not None:
+            settings["paper_compatible"] = self._paper.procedure.name
+        return settings
+
     def add(
         self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]
     ) -> DirectionResult:

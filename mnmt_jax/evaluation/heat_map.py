@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mnmt_jax.evaluation.markup import Child, Html, language_name, tag
+from mnmt_jax.evaluation.page import run_name
 from mnmt_jax.evaluation.result import Metric, RunResult
 from mnmt_jax.evaluation.table import format_score
 
@@ -70,8 +71,7 @@ def value_map(
     ]
     inner = tag("thead", tag("tr", head)), tag("tbody", body)
     table = tag("table", tag("caption", caption), *inner, class_="heat")
-    dense = "map scroll dense" if len(columns) >= _DENSE else "map scroll"
-    return tag("div", table, class_=dense)
+    return tag("div", table, class_="map scroll values")
 
 
 def scale(values: Sequence[float]) -> tuple[float, float]:
@@ -123,9 +123,7 @@ def _table(
     ]
     means.append(tag("td", format_score(averages.all.mean), class_="mean"))
     rows.append(tag("tr", tag("th", "mean", scope="row"), means))
-    caption = tag(
-        "caption", metric.title, ", ", tag("span", result.name, class_=f"name run-{number % 5}")
-    )
+    caption = tag("caption", run_name(result.name, number))
     return tag("table", caption, tag("thead", tag("tr", head)), tag("tbody", rows), class_="heat")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mnmt_jax.languages import LANGUAGES
 
 _RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
+_SEPARATORS = re.compile(r"[_/=:.,+-]+(?=[^\s_/=:.,+-])")
 _BCP_47 = {"tl": "fil", "sh": "sr-Latn"}
 
 
@@ -48,6 +50,11 @@ def join(children: Iterable[Child]) -> Html:
         else:
             parts.append(join(child))
     return Html("".join(parts))
+
+
+def breakable(text: str) -> Html:
+    """Write a name that a narrow page may break after `_`, `-`, `/`, `=`, `,` and the like."""
+    return Html(_SEPARATORS.sub(r"\g<0><wbr/>", html.escape(text)))
 
 
 def language_name(code: str) -> str:

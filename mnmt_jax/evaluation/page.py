@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mnmt_jax.evaluation.markup import Child, Html, tag
-from mnmt_jax.evaluation.style import STYLE
+from mnmt_jax.evaluation.markup import Child, Html, breakable, tag
+from mnmt_jax.evaluation.style import STYLE, colour_class
+
+_TITLE = 60  # characters of names in a title
 
 
 def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
@@ -37,9 +39,32 @@ def generator_mark(name: str) -> Html:
     return Html(f'<meta name="generator" content="{name}">')
 
 
+def run_name(name: str, number: int, *, extra: str = "") -> Html:
+    """Write the name of a run beside a square of its colour.
+
+    Args:
+        name: of the run; it may be broken at separators.
+        number: of its colour.
+        extra: further classes.
+    """
+    classes = f"{extra} name {colour_class(number)}".strip()
+    return tag("span", breakable(name), class_=classes)
+
+
+def title_of(names: Sequence[str], noun: str) -> str:
+    """Name everything that a page is about, or count it where the names are long.
+
+    Args:
+        names: of runs, say.
+        noun: for several of them in the plural, e.g. "models".
+    """
+    text = " and ".join(names) if len(names) < 3 else ", ".join(names)
+    return text if len(names) == 1 or len(text) <= _TITLE else f"{len(names)} {noun}"
+
+
 def section(title: str, *children: Child) -> Html:
     """Writes a part of a page under its heading."""
-    return tag("section", tag("h2", title), *children)
+    return tag("section", tag("h2", breakable(title)), *children)
 
 
 def fold(summary: Html, *children: Html, unfolded: bool) -> Html:

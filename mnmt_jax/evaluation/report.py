@@ -7,27 +7,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, counted
 from mnmt_jax.evaluation.chart import Line, line_chart
+from mnmt_jax.evaluation.comparison import (
+    SUPERVISED,
+    ZERO_SHOT,
+    Group,
+    comparison_notes,
+    direction_groups,
+    metric_notes,
+    with_common_directions,
+)
 from mnmt_jax.evaluation.heat_map import heat_maps
-from mnmt_jax.evaluation.markup import Html, join, language_name, tag, text_in
+from mnmt_jax.evaluation.markup import Html, breakable, join, language_name, tag, text_in
 from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.page import fold, generator_mark, html_page, section
+from mnmt_jax.evaluation.page import (
+    fold,
+    generator_mark,
+    html_page,
+    run_name,
+    section,
+    title_of,
+)
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, languages_of
 from mnmt_jax.evaluation.table import (
     average_rows,
+    decoding_label,
     format_count,
     format_score,
     group_mean,
     leading_metrics,
     model_label,
     paper_table,
-    summary_groups,
 )
 from mnmt_jax.files.partial import write_text
 
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text
+_COLUMNS = 5  # texts of a sample that stand beside each other; more are rows
 _OPEN_LANGUAGES = 9  # from here on only the leading metrics' maps are unfolded
 _GENERATOR = generator_mark("mnmt-jax")
 _METHODS = "How this was computed"
@@ -59,14 +76,14 @@ def is_report(text: str) -> bool:
 def report_page(runs: Sequence[RunResult]) -> str:
     """Returns the report as HTML."""
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
-    title = f"{' and '.join(model_label(run) for run in runs)} on {tasks}"
+    title = f"{title_of([model_label(run) for run in runs], 'models')} on {tasks}"
     sections = [
         _header(title, runs),
         _summary(runs),
         _maps(runs),
         _curves(runs),
         _samples(runs),
-        _averages(runs),
+        _averages(with_common_directions(runs)),
         _paper(runs),
         _methods(runs),
     ]
@@ -74,65 +91,81 @@ def report_page(runs: Sequence[RunResult]) -> str:
 
 
 def _header(title: str, runs: Sequence[RunResult]) -> Html:
-    first = runs[0]
     languages = ", ".join(language_name(code) for code in languages_of(runs))
     directions = len({item.direction for run in runs for item in run.directions})
-    sentences = sum(item.sentences for item in first.directions)
-    facts = f"{directions} directions between {languages}; {sentences:,} translations per model."
-    return tag("header", tag("h1", title), tag("p", facts, class_="muted"))
+    sentences = {sum(item.sentences for item in run.directions) for run in runs}
+    counts = " or ".join(f"{count:,}" for count in sorted(sentences))
+    facts = f"{counted(directions, 'direction')} between {languages}; {counts} translations"
+    facts += " per model." if len(runs) > 1 else "."
+    return tag("header", tag("h1", breakable(title)), tag("p", facts, class_="muted"))
 
 
 # Summary
 
 
 def _summary(runs: Sequence[RunResult]) -> Html:
-    metrics, groups = leading_metrics(runs), summary_groups(runs)
-    top = [tag("th", "")]
-    below = [tag("th", "model", scope="col")]
-    for field, title in groups:
-        counts = {group_mean(run, "chrf", field).directions for run in runs}
-        text = f"{title}, {'/'.join(map(str, sorted(counts)))} directions"
-        top.append(tag("th", text, colspan=len(metrics), scope="colgroup", class_="group"))
-        below += [
-            tag("th", metric.title, scope="col", class_="first" if place == 0 else "")
-            for place, metric in enumerate(metrics)
-        ]
-    top.append(tag("th", "training", colspan=3, scope="colgroup", class_="group"))
-    below += [
-        tag("th", text, scope="col", class_="first" if place == 0 else "")
-        for place, text in enumerate(("steps", "seconds", "parameters"))
-    ]
-    rows = [_summary_row(runs, number, metrics, groups) for number in range(len(runs))]
+    metrics, groups = leading_metrics(runs), direction_groups(runs)
+    head = [tag("th", "model", scope="col")]
+    head += [tag("th", metric.title, scope="col") for metric in metrics]
     table = tag(
         "table",
-        tag("thead", tag("tr", top), tag("tr", below)),
-        tag("tbody", rows),
+        tag("thead", tag("tr", head)),
+        [_group_rows(runs, group, metrics) for group in groups],
         class_="summary",
     )
-    told = "Unweighted means over directions, in percent."
-    told += " Bold is best." if len(runs) > 1 else ""
-    return section("Summary", tag("p", told, class_="muted"), tag("div", table, class_="scroll"))
+    text = "Unweighted means over directions, in percent"
+    if len(runs) > 1 and all(group.comparable for group in groups):
+        text += ", over the directions and sentences that all models have. Bold is best"
+    comparison = [tag("p", note, class_="warning") for note in comparison_notes(runs)]
+    left_out = [tag("p", note, class_="muted") for note in metric_notes(groups, metrics)]
+    return section(
+        "Summary",
+        tag("p", f"{text}.", class_="muted"),
+        [*comparison, *left_out],
+        tag("div", table, class_="scroll"),
+        tag("h3", "Training and decoding"),
+        tag("div", _facts_table(runs), class_="scroll"),
+    )
 
 
-def _summary_row(
-    runs: Sequence[RunResult],
-    number: int,
-    metrics: Sequence[Metric],
-    groups: Sequence[tuple[str, str]],
-) -> Html:
-    run = runs[number]
-    cells = [tag("th", model_label(run), scope="row", class_=f"name run-{number % 5}")]
-    for field, _ in groups:
-        for place, metric in enumerate(metrics):
-            means = [group_mean(other, metric.key, field).mean for other in runs]
-            present = [value for value in means if value is not None]
-            choose = max if metric.higher_is_better else min
-            best = len(runs) > 1 and bool(present) and means[number] == choose(present)
-            classes = " ".join((["first"] if place == 0 else []) + (["best"] if best else []))
-            cells.append(tag("td", format_score(means[number]), class_=classes))
-    cells.append(tag("td", format_count(run.step), class_="first"))
-    cells += [tag("td", format_count(fact)) for fact in (run.seconds, run.parameters)]
-    return tag("tr", cells)
+def _group_rows(runs: Sequence[RunResult], group: Group, metrics: Sequence[Metric]) -> Html:
+    """Write the means of one group of directions, one row per run, under the group's heading."""
+    counts = [_counts(group, number) for number in range(len(runs))]
+    same = len(set(counts)) == 1
+    title = f"{group.title}, {counts[0]}" if same else group.title
+    heading = tag("th", title, colspan=1 + len(metrics), scope="rowgroup", class_="group")
+    best = [group.best(metric) for metric in metrics]
+    rows = [tag("tr", heading)]
+    for number, run in enumerate(runs):
+        known = ([group.statuses[number]] if group.mixed else []) + (
+            [] if same else [counts[number]]
+        )
+        remark = tag("span", ", ".join(known), class_="muted") if known else ""
+        cells = [tag("th", run_name(model_label(run), number), remark, scope="row")]
+        for metric, highest in zip(metrics, best, strict=True):
+            mean = group.mean(number, metric.key).mean
+            is_best = mean is not None and mean == highest
+            cells.append(tag("td", format_score(mean), class_="best" if is_best else ""))
+        rows.append(tag("tr", cells))
+    return tag("tbody", rows)
+
+
+def _counts(group: Group, number: int) -> str:
+    directions = counted(group.directions(number), "direction")
+    return f"{directions}, {group.sentences(number):,} sentences"
+
+
+def _facts_table(runs: Sequence[RunResult]) -> Html:
+    """Write a table of training and decoding, one row per run."""
+    titles = ("model", "steps", "seconds", "parameters", "decoding")
+    head = tag("tr", [tag("th", text, scope="col") for text in titles])
+    rows = []
+    for number, run in enumerate(runs):
+        cells = [tag("th", run_name(model_label(run), number), scope="row")]
+        facts = [format_count(fact) for fact in (run.step, run.seconds, run.parameters)]
+        cells += [tag("td", text) for text in (*facts, decoding_label(run))]
+        rows.append(tag("tr", cells))
+    return tag("table", tag("thead", head), tag("tbody", rows), class_="summary")
 
 
 # Heat maps and averages
@@ -163,6 +196,8 @@ def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
 
 def _averages(runs: Sequence[RunResult]) -> Html:
     tables = []
+    # Groups of which directions differ from run to run are in the summary.
+    trained_alike = len({run.supervised for run in runs}) == 1
     for number, run in enumerate(runs):
         metrics = [
             metric
@@ -173,7 +208,7 @@ def _averages(runs: Sequence[RunResult]) -> Html:
         rows = []
         for cells in zip(*columns, strict=True):
             count = max(average.directions for _, average in cells)
-            if count:
+            if count and (trained_alike or cells[0][0] not in (SUPERVISED, ZERO_SHOT)):
                 rows.append(
                     tag(
                         "tr",
@@ -184,7 +219,7 @@ def _averages(runs: Sequence[RunResult]) -> Html:
                 )
         titles = ["group", "directions", *(metric.title for metric in metrics)]
         head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in titles]))
-        caption = tag("caption", tag("span", run.name, class_=f"name run-{number % 5}"))
+        caption = tag("caption", run_name(run.name, number))
         table = tag("table", caption, head, tag("tbody", rows), class_="averages")
         tables.append(tag("div", table, class_="scroll map"))
     return section("Averages by group", tag("div", tables, class_="maps"))
@@ -204,8 +239,9 @@ def _paper(runs: Sequence[RunResult]) -> list[Html]:
             tag("tr", tag("th", row[0], scope="row"), [tag("td", cell) for cell in row[1:]])
             for row in rows
         ]
-        name = tag("span", run.name, class_=f"name run-{number % 5}")
-        caption = tag("caption", name, f" by the procedure of {run.paper['procedure']}")
+        caption = tag(
+            "caption", run_name(run.name, number), f" by the procedure of {run.paper['procedure']}"
+        )
         table = tag("table", caption, head, tag("tbody", body), class_="averages")
         tables.append(tag("div", table, class_="scroll map"))
     if not tables:
@@ -278,10 +314,12 @@ def _card(
     for number, run in enumerate(runs):
         found = others[number].get((sample.direction, sample.index))
         if found is not None and found.reference == sample.reference:
-            label = tag("span", run.name, class_=f"key name run-{number % 5}")
+            label = run_name(run.name, number, extra="key")
             hypothesis = text_in(found.detected or found.target, found.hypothesis)
             cells.append(_cell(label, hypothesis, _mark(found)))
     long = max(len(sample.source_text), len(sample.reference)) > _LONG_TEXT
+    if len(cells) > _COLUMNS:
+        return tag("div", cells, class_="sample rows")
     columns = 2 if long else len(cells)
     return tag("div", cells, class_="sample", style=f"--columns:{columns}")
 
@@ -318,7 +356,7 @@ def _methods(runs: Sequence[RunResult]) -> Html:
                 ]
         for key, value in run.decoding.items():
             rows += [tag("dt", key), tag("dd", str(value))]
-        parts.append(tag("h3", tag("span", run.name, class_=f"name run-{number % 5}")))
+        parts.append(tag("h3", run_name(run.name, number)))
         parts.append(tag("dl", rows))
         if run.notes:
             parts.append(tag("ul", [tag("li", note) for note in run.notes]))

@@ -90,6 +90,7 @@ class DirectionResult:
         detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
             "" is none), most frequent first.
         notes: what was left out and why.
+        text_fingerprint: hash of the test sentences, `Texts.fingerprint`; "" if unknown.
     """
 
     source: str
@@ -110,6 +111,7 @@ class DirectionResult:
     unknown_characters: int = 0
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    text_fingerprint: str = ""
 
     @property
     def direction(self) -> Direction:
@@ -162,6 +164,8 @@ class RunResult:
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: how the translations were made (beam size and the like).
+        decoding_overrides: those settings of decoding that flags changed from the run's own; None
+            if unknown.
         paper: averages by a published procedure: its name, a label, and per metric and group
             {"mean", "directions"}; empty if it was not asked for.
         notes: what a reader must know: things left out and why.
@@ -181,6 +185,7 @@ class RunResult:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    decoding_overrides: Mapping[str, Any] | None = None
 
     @property
     def supervised(self) -> frozenset[Direction] | None:

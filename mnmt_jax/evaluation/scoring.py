@@ -76,6 +76,7 @@ def score_direction(
         unknown_characters=unknown.total(),
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
+        text_fingerprint=texts.fingerprint,
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.evaluation.averages import Average, Averages
+from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, metric_notes
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample
 
 _LEADING = METRICS[:3]
+# Of decoding, what a label leaves out: named otherwise, or without effect on translations.
+_UNNAMED = ("method", "beam_size", "checkpoint", "batch", "buckets", "max_length", "seed")
 _METHODS = "## Computed as"
 _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
 
@@ -31,22 +34,6 @@ def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
     return (*_LEADING, METRICS[3] if nearest else METRICS[4])
 
 
-def summary_groups(results: Sequence[RunResult]) -> tuple[tuple[str, str], ...]:
-    """Lists the groups of a summary as (field of `Averages`, title).
-
-    These are supervised and zero-shot directions, whichever of them were evaluated; all directions
-    where nobody knows which were trained on.
-    """
-    if any(result.supervised is None for result in results):
-        return (("all", "all"),)
-    groups = (("supervised", "supervised"), ("zero_shot", "zero-shot"))
-    return tuple(
-        (field, title)
-        for field, title in groups
-        if any(group_mean(result, "chrf", field).directions for result in results)
-    )
-
-
 def group_mean(result: RunResult, key: str, field: str) -> Average:
     """Returns the average of a metric over one of the groups of `Averages` that are one number."""
     average: Average | None = getattr(result.averages[key], field)
@@ -54,25 +41,28 @@ def group_mean(result: RunResult, key: str, field: str) -> Average:
 
 
 def comparison_table(results: Sequence[RunResult]) -> str:
-    """Writes a Markdown table with one row per run and group of directions.
+    """Write a Markdown table with one row per run and group of directions.
 
     Args:
         results: evaluations of one task.
 
     Returns:
-        Lines without a final line break; scores are means over directions, in percent.
+        Lines without a final line break; scores are means over directions, in percent, of several
+        evaluations over the directions and sentences that all have. Notes follow the table.
     """
-    metrics = leading_metrics(results)
-    header = ["model", "steps", "seconds", "directions", *(metric.title for metric in metrics)]
+    metrics, groups = leading_metrics(results), direction_groups(results)
+    header = ["model", "steps", "seconds", "decoding", "directions", "sentences"]
+    header += [metric.title for metric in metrics]
     rows = []
-    for field, title in summary_groups(results):
-        for result in results:
-            means = [group_mean(result, metric.key, field) for metric in metrics]
-            directions = f"{title} ({max(mean.directions for mean in means)})"
-            facts = [format_count(result.step), format_count(result.seconds), directions]
-            scores = [format_score(mean.mean) for mean in means]
+    for group in groups:
+        for number, result in enumerate(results):
+            directions = f"{group.statuses[number]} ({group.directions(number)})"
+            facts = [format_count(result.step), format_count(result.seconds)]
+            facts += [decoding_label(result), directions, format_count(group.sentences(number))]
+            scores = [format_score(group.mean(number, metric.key).mean) for metric in metrics]
             rows.append([model_label(result), *facts, *scores])
-    return markdown_table(header, rows)
+    notes = [*comparison_notes(results), *metric_notes(groups, metrics)]
+    return "\n\n".join([markdown_table(header, rows), *notes])
 
 
 def model_label(result: RunResult) -> str:
@@ -80,25 +70,58 @@ def model_label(result: RunResult) -> str:
     return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
 
 
+def decoding_label(result: RunResult) -> str:
+    """Describe how an evaluation decoded, e.g. `beam 5, pivot=en, weights=int8`.
+
+    The search comes first, then the settings that are not as `Decode` has them by default. Sizes
+    of batches and the checkpoint are left out.
+    """
+    decoding, usual = result.decoding, Decode()
+    if not decoding:
+        return "–"
+    method, beam = decoding.get("method", "search"), decoding.get("beam_size")
+    search = method if method == "greedy" or beam is None else f"{method} {beam}"
+    settings = [
+        f"{key}={_setting(value)}"
+        for key, value in decoding.items()
+        if key not in _UNNAMED and _setting(value) != _setting(getattr(usual, key, None))
+    ]
+    return ", ".join([search, *settings])
+
+
 def told_apart(results: Sequence[RunResult]) -> list[RunResult]:
-    """Adds to names that are alike in what decoding differs, where it is not as `Decode` has it.
+    """Add the settings of decoding to names of runs that are alike.
+
+    A setting is added where flags changed the run's own value. Results of earlier versions do not
+    record that; of theirs a setting is added where it is not the default of `Decode`.
 
     Args:
         results: e.g. evaluations of one run with and without contrast or pivot.
     """
-    usual = Decode()
     named = []
     for result in results:
-        alike = [each for each in results if model_label(each) == model_label(result)]
+        alike = [other for other in results if model_label(other) == model_label(result)]
+        others = [_settings(other) for other in alike]
         settings = [
             f"{key}={_setting(value)}"
-            for key, value in result.decoding.items()
+            for key, value in _settings(result).items()
             if key != "method"  # which follows from the others
-            and any(each.decoding.get(key) != value for each in alike)
-            and _setting(value) != _setting(getattr(usual, key, None))
+            and any(other.get(key) != value for other in others)
+            and _is_named(result, key, value)
         ]
         named.append(dataclasses.replace(result, name=", ".join([result.name, *settings])))
     return named
+
+
+def _settings(result: RunResult) -> dict[str, object]:
+    return {**result.decoding, **(result.decoding_overrides or {})}
+
+
+def _is_named(result: RunResult, key: str, value: object) -> bool:
+    """Returns whether a setting of decoding tells an evaluation from others of its run."""
+    if result.decoding_overrides is None or key == "checkpoint":
+        return _setting(value) != _setting(getattr(Decode(), key, None))
+    return key in result.decoding_overrides
 
 
 def _setting(value: object) -> str:

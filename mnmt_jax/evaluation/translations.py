@@ -73,6 +73,24 @@ def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
     return differing(json.loads(stamp.read_text(encoding="utf-8")), made_by)
 
 
+def other_sentences(folder: Path, direction: Direction, texts: Texts) -> str:
+    """Describe the sentences of a direction's file that are not those of a test set.
+
+    Args:
+        folder: of a `TranslationStore`.
+        direction: source and target.
+        texts: the test set's sentences.
+
+    Returns:
+        E.g. "sentences: 100 of de-fr, now 10"; "" if they are the same, or if there is no file or
+        only a damaged one.
+    """
+    rows = _rows(_path(folder, direction))
+    if rows is None or (kept := [pair for pair, _ in rows]) == _pairs(texts):
+        return ""
+    return f"sentences: {len(kept)} of {'-'.join(direction)}, now {len(texts.sources)}"
+
+
 class TranslationStore:
     """Translates each direction once.
 
@@ -181,21 +199,33 @@ def _line(source: str, output: Output, reference: str) -> str:
 
 def _read(path: Path, texts: Texts) -> list[Output] | None:
     """Reads a file; None if it is missing, damaged or of other sentences."""
+    rows = _rows(path)
+    if rows is None or [pair for pair, _ in rows] != _pairs(texts):
+        return None
+    return [output for _, output in rows]
+
+
+def _pairs(texts: Texts) -> list[tuple[str, str]]:
+    return list(zip(texts.sources, texts.references, strict=True))
+
+
+def _rows(path: Path) -> list[tuple[tuple[str, str], Output]] | None:
+    """Return the sentence pairs of a file with their translations; None if missing or damaged."""
     try:
         # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
         rows = [json.loads(line) for line in lines]
-        sentences = [(row["source"], row["reference"]) for row in rows]
-        outputs = [
-            Output(
-                row["hypothesis"],
-                row.get("truncated", False),
-                row.get("pivot"),
-                row.get("unknown_characters", ""),
+        return [
+            (
+                (row["source"], row["reference"]),
+                Output(
+                    row["hypothesis"],
+                    row.get("truncated", False),
+                    row.get("pivot"),
+                    row.get("unknown_characters", ""),
+                ),
             )
             for row in rows
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    wanted = list(zip(texts.sources, texts.references, strict=True))
-    return outputs if sentences == wanted else None

@@ -82,12 +82,15 @@ def test_what_is_not_run_takes_its_flags(page, root, monkeypatch):
         check_flags(one, root)
 
 
+COUNTED = ("parameters_fingerprint", "parameter_count")
+
+
 def check_states(found):
     """What the six kinds find of two equal runs, whose text is the same in all languages."""
     first, second = found["PROBE"]["subjects"]
     assert first["places"] == second["places"] and len(first["places"]) == 3
     assert [(one["gained"], one["types"] > 0) for one in found["PROBE"]["gains"]] == [(0, True)] * 3
-    own = {name: found["PROBE"][name] for name in ("parameters", "checkpoint")}
+    own = {name: found["PROBE"][name] for name in (*COUNTED, "checkpoint")}
     assert found["PROBE"]["others"] == [{"run": "RUN2", **own}]  # a copy
     assert first["places"][0]["classes"].keys() == {"all", "Latin", "eos", "tag"}
     for place in found["SIMILARITY"]["languages"]:

@@ -88,7 +88,10 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert [row["hypothesis"] for row in rows] == direct and any(direct)
     assert [row["reference"] for row in rows] == sentences("fr", SENTENCES)
 
-    again = _run(*where, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
+    fewer = (*where, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
+    refused = _run(*fewer)
+    assert refused.returncode == 2 and "directions: 3 of its 6 would be lost" in refused.stderr
+    again = _run(*fewer, "--overwrite")
     assert again.returncode == 0, again.stderr
     assert "3 of 3 directions had been translated before" in again.stderr
     back = read_result(folder / "out")

@@ -168,6 +168,14 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     assert json.loads(printed[run])["parameters"]["learnable"] == 2 * 2 * (16 * 8 + 8 * 16)
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
     assert len(translated) == 4 and translated[1] == ""
+    (compared,) = (printed[text] for text in printed if "mnmt compare" in text)
+    # The four rows of the page's table, each before and after.
+    groups = [line.split("|")[5].strip() for line in compared.splitlines()[2:10]]
+    assert groups == [
+        *("supervised (4)", "supervised (4)", "zero-shot (2)", "zero-shot (2)"),
+        *("unseen language nl (2)", "supervised (2)"),
+        *("unseen language nl (4)", "zero-shot (4)"),
+    ]
     result = read_result(root / "runs" / "mitre_lora" / "report")
     assert len(result.directions) == 5 and result.step == 2
     again, tuned = (load_params(root / "runs" / run)[0] for run in ("mitre_again", "mitre_lora"))

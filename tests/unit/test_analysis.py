@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import types
 
 import jax
 import numpy as np
@@ -19,7 +18,9 @@ from mnmt_jax.analysis.analysis_files import (
     check_finished,
     write_analysis,
 )
-from mnmt_jax.analysis.pictures import draw, page_title
+from mnmt_jax.analysis.forced import Forced
+from mnmt_jax.analysis.page_facts import page_title
+from mnmt_jax.analysis.pictures import draw
 from mnmt_jax.analysis.scales import branch_scales
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
@@ -96,6 +97,7 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
         tmp_path,
         directions=[("en", "fr"), ("de", "en")],
         targets={"de": ("fr",)},
+        overwrite=True,
     )
     assert [len(one["against"]) for one in facts["directions"]] == [0, 1]
     assert facts["rows"][2]["zero_shot"]["directions"] == 1
@@ -259,6 +261,16 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "word,kind",
+    [("tsne", "states"), ("t-SNE", "states"), ("cca", "svcca"), ("probing", "probe"), ("xyz", "")],
+)
+def test_another_word_for_a_kind_is_answered_with_the_kind(word, kind, tmp_path):
+    with pytest.raises(UserError, match=f"^argument kind: invalid choice: '{word}'") as caught:
+        command("analyse", word, "--run=r", "--output", tmp_path)
+    assert (f"did you mean '{kind}'?" in str(caught.value)) == bool(kind)
+
+
 def test_a_probe_is_not_tested_on_what_it_learned(runs, tmp_path):
     for code in ("en", "de"):
         (tmp_path / f"lines.{code}").write_text(f"one {code}\ntwo {code}\n", encoding="utf-8")
@@ -289,7 +301,7 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
 
 def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
-    monkeypatch.setattr(forced, "force", lambda *given: types.SimpleNamespace(examples=[1]))
+    monkeypatch.setattr(forced, "force", lambda *_: Forced(("en", "de"), ("one",), ("x",), ("e",)))
     maps = {"by_head": False, "heads": 1, "directions": []}
     monkeypatch.setattr(attention_maps, "attention_maps", lambda *given, **flags: maps)
     scales = "analyse", "scales", "--output", tmp_path / "x", "--run"
@@ -309,13 +321,13 @@ def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypat
     found = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
     assert (found["analysis"], found["task"]) == ("attention", "lines")
     page = (tmp_path / "x" / "analysis.html").read_text("utf-8")
-    assert "lines. Layout " in page and str(tmp_path) not in page
+    assert "lines, 1 direction, 1 sentence. Layout " in page and str(tmp_path) not in page
     command(*attention)
     command(*scales, tmp_path / "other", "--overwrite")
 
 
 def test_an_analysis_is_known_by_its_facts(tmp_path):
-    facts = {"analysis": "attention", "run": "r", "parameters": 2**32 - 1, "task": "t"}
+    facts = {"analysis": "attention", "run": "r", "parameters_fingerprint": 2**32 - 1, "task": "t"}
     facts["others"] = [{"run": "s", "step": "newest"}]
     check_finished(tmp_path, facts)
     write_analysis(tmp_path, {**facts, "layers": [1]}, "title", [])
@@ -323,9 +335,27 @@ def test_an_analysis_is_known_by_its_facts(tmp_path):
     for name in facts:
         with pytest.raises(UserError, match=rf"something else \({name}\)"):
             check_finished(tmp_path, {**facts, name: "other"})
-    del facts["parameters"]  # which earlier versions did not write
+    for settings in ({"limit": 3}, {"limit": 1000, "layers": "1"}, {}):
+        write_analysis(tmp_path, {**facts, "settings": {"limit": 1000}}, "title", [])
+        told = "layers" if "layers" in settings else "limit"
+        with pytest.raises(UserError, match=rf"something else \({told}\)"):
+            check_finished(tmp_path, {**facts, "settings": settings})
+    check_finished(tmp_path, {**facts, "settings": {"limit": 1000}})
+    check_finished(tmp_path, facts)  # known later
+    del facts["parameters_fingerprint"]
     write_analysis(tmp_path, facts, "title", [])
-    check_finished(tmp_path, {**facts, "parameters": 3})
+    check_finished(tmp_path, {**facts, "parameters_fingerprint": 3})
+
+
+def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
+    """It was called `parameters`."""
+    earlier = {"analysis": "svcca", "run": "r", "parameters": 7}
+    write_analysis(tmp_path, {**earlier, "others": [{"run": "s", "parameters": 8}]}, "t", [])
+    facts = {"analysis": "svcca", "run": "r", "parameters_fingerprint": 7}
+    facts["others"] = [{"run": "s", "parameters_fingerprint": 8}]
+    check_finished(tmp_path, facts)
+    with pytest.raises(UserError, match=r"\(parameters_fingerprint\)"):
+        check_finished(tmp_path, {**facts, "parameters_fingerprint": 9})
 
 
 def test_blank_lines_alone_are_refused(runs, tmp_path):

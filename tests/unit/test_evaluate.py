@@ -9,6 +9,7 @@ from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.evaluate import Subject, evaluate
+from mnmt_jax.evaluation.finished import check_kept
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
 from mnmt_jax.evaluation.training_log import read_training_log
@@ -219,11 +220,92 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
     with pytest.raises(UserError, match=r"holds a finished evaluation .* \(task\); choose"):
         evaluate(_subject(translate), other, tmp_path)
     assert _contents(tmp_path) == kept
-    evaluate(_subject(translate), Benchmark("phrases", corpus, limit=2), tmp_path)
-    assert read_result(tmp_path).directions[0].sentences == 2
-    (tmp_path / "scores.json").write_text("")  # what a full disk had left
-    evaluate(_subject(translate), other, tmp_path)
+    evaluate(_subject(translate), other, tmp_path, overwrite=True)
     assert read_result(tmp_path).task == "sentences"
+    (tmp_path / "scores.json").write_text("")  # what a full disk had left
+    evaluate(_subject(translate), Benchmark("phrases", corpus, limit=2), tmp_path)
+    assert read_result(tmp_path).task == "phrases"
+
+
+@pytest.mark.parametrize(
+    "limit,which,told",
+    [
+        (7, "all", "sentences: 60 of en-de, now 7"),
+        (0, "zero_shot", "directions: 6 of its 12 would be lost"),
+        (0, "supervised", "directions: 6 of its 12 would be lost"),
+    ],
+)
+def test_a_finished_evaluation_is_not_reduced(benchmark, corpus, tmp_path, limit, which, told):
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    evaluate(_subject(translate), benchmark, tmp_path)
+    kept = _contents(tmp_path)
+    translate.calls.clear()
+    fewer = Benchmark("phrases", corpus, limit=limit)
+    with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({told}\); choose"):
+        evaluate(_subject(translate), fewer, tmp_path, which=which)
+    assert _contents(tmp_path) == kept and not translate.calls
+    result = evaluate(_subject(translate), fewer, tmp_path, which=which, overwrite=True)
+    assert read_result(tmp_path).directions == result.directions
+    assert len(result.directions) == (12 if which == "all" else 6)
+
+
+def test_a_finished_evaluation_gains_directions(benchmark, tmp_path):
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    evaluate(_subject(translate), benchmark, tmp_path, which="supervised")
+    translate.calls.clear()
+    assert len(evaluate(_subject(translate), benchmark, tmp_path).directions) == 12
+    assert len(translate.calls) == 6
+
+
+def test_other_sentences_of_the_same_number_are_refused(tmp_path):
+    """Also where the evaluation has not ended; results of earlier versions have no fingerprint."""
+
+    def translate(lines, direction):
+        return [Output("x") for _ in lines]
+
+    def one_direction(text):
+        for code in ("en", "de"):
+            (tmp_path / f"test.{code}").write_text(f"{text} {code}\n", encoding="utf-8")
+        files = ParallelFiles("own", str(tmp_path / "{split}.{language}"), ("en", "de"))
+        return Benchmark("own", files)
+
+    output = tmp_path / "out"
+    evaluate(_subject(translate), one_direction("one"), output)
+    with pytest.raises(UserError, match=r"a finished evaluation .* \(sentences of en-de\)"):
+        evaluate(_subject(translate), one_direction("two"), output)
+    finished = json.loads((output / "scores.json").read_text("utf-8"))
+    (output / "scores.json").unlink()
+    told = r"holds translations made with .* \(sentences: 1 of en-de, now 1\)"
+    with pytest.raises(UserError, match=told):
+        evaluate(_subject(translate), one_direction("two"), output)
+    for item in finished["directions"]:
+        del item["text_fingerprint"]
+    (output / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
+    assert {item.text_fingerprint for item in read_result(output).directions} == {""}
+    evaluate(_subject(translate), one_direction("one"), output)
+
+
+def test_optional_scores_are_not_lost(benchmark, tmp_path):
+    translate = _MadeTranslator(benchmark, lambda direction: direction[1])
+    evaluate(_subject(translate), benchmark, tmp_path)
+    finished = json.loads((tmp_path / "scores.json").read_text("utf-8"))
+    finished["directions"][0] |= {"comet": 80.0, "spbleu": 20.0}
+    finished["signatures"]["comet"] = "model:a"
+    finished["paper"] = {"procedure": "mitre"}
+    made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
+    (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
+    directions = benchmark.directions
+    for settings, told in (
+        (
+            {},
+            "spBLEU would be lost, COMET would be lost, --paper_compatible=mitre would be lost",
+        ),
+        ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
+    ):
+        with pytest.raises(UserError, match=rf"\({told}\)"):
+            check_kept(tmp_path, made_by, benchmark, directions=directions, optional=settings)
+    same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
+    check_kept(tmp_path, made_by, benchmark, directions=directions, optional=same)
 
 
 def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):

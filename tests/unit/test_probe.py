@@ -324,13 +324,18 @@ def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
     flags = argparse.Namespace(output=str(tmp_path), overwrite=False, limit=2)
     splits = {"validation": [spoken("de", "en", "x")], "test": [spoken("de", "en", "y", "z")]}
     facts = sentences_read(flags, splits)
+    assert facts.pop("sentences_fingerprint").keys() == splits.keys()
     assert facts == {
         "read_directions": ["de-en"],
         "read_sentences": {"validation": 1, "test": 2},
         "limit": 2,
     }
+    facts = sentences_read(flags, splits)
     write_analysis(tmp_path, {"analysis": "probe", "run": "r", **facts}, "title", [])
     sentences_read(flags, {"test": splits["test"]})
+    for changed in ([spoken("de", "en", "y")], [spoken("de", "en", "y", "other")]):
+        with pytest.raises(UserError, match=r"something else \(sentences\).* --overwrite$"):
+            sentences_read(flags, {"test": changed})
     other = {"test": [*splits["test"], spoken("fr", "en", "q")]}
     with pytest.raises(UserError, match=r"something else \(read_directions\).* --overwrite$"):
         sentences_read(flags, other)
@@ -400,7 +405,8 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
 
     def load(run, step, **given):
         step = 8 if step == "best" else step
-        return argparse.Namespace(identity={"parameters": "p"}, step=step, config=None)
+        identity = {"parameters": "p"}
+        return argparse.Namespace(identity=identity, parameters=1, step=step, config=None)
 
     monkeypatch.setattr(Translator, "load", load)
     for steps in ("8,8", "best,4,8"):

@@ -25,7 +25,7 @@ from mnmt_jax.evaluation.table import (
 from tests.unit.made_results import made_result
 
 FOUR = ("en", "de", "fr", "cs")
-_VOID = {"meta"}
+_VOID = {"meta"}  # and <wbr/>, which closes itself
 # Whatever could fetch something or run code.
 _FORBIDDEN = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"}
 
@@ -122,7 +122,7 @@ def test_summary_marks_the_best_of_several_runs(runs, page):
     assert better.name == "register"
     assert format_score(group_mean(better, "bleu", "zero_shot").mean) in best
     assert format_score(group_mean(better, "off_target_nearest", "zero_shot").mean) in best
-    assert page.all("th", "name")[:2] == ["first (prefix)", "register"]
+    assert page.all("span", "name")[:2] == ["first (prefix)", "register"]
     alone = _Page(report_page(runs[:1]))
     assert alone.all("td", "best") == []
 
@@ -200,13 +200,15 @@ def test_comparison_table(runs):
     lines = comparison_table(runs).splitlines()
     assert len({len(line) for line in lines}) == 1
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert rows[0] == "model,steps,seconds,directions,BLEU,chrF++,Exact,Off-target".split(",")
+    header = "model,steps,seconds,decoding,directions,sentences,BLEU,chrF++,Exact,Off-target"
+    assert rows[0] == header.split(",")
     assert [row[0] for row in rows[2:]] == ["first (prefix)", "register"] * 2
-    assert [row[3] for row in rows[2:]] == ["supervised (6)"] * 2 + ["zero-shot (6)"] * 2
-    assert rows[2][1:3] == ["3,000", "219"]
+    assert [row[4] for row in rows[2:]] == ["supervised (6)"] * 2 + ["zero-shot (6)"] * 2
+    assert rows[2][1:4] == ["3,000", "219", "beam 5"]
+    assert {row[5] for row in rows[2:]} == {"1,200"}
     keys = ("bleu", "chrf", "exact_match", "off_target_nearest")
     for row, run in zip(rows[4:], runs, strict=True):
-        assert row[4:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
+        assert row[6:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
 
 
 def test_results_of_one_name_are_told_apart_by_what_decoding_differs(runs):

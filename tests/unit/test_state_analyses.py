@@ -284,6 +284,8 @@ def test_a_scatter_chart_has_every_point_within_its_frame():
     circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text)
     assert [(float(x), float(y)) for x, y in circles] == [(12, 144.0), (276.0, 12.0)]
     assert text.count("<polygon") == 1 and "a &lt;b&gt;" in text
-    assert len(set(re.findall(r"hsl\((\d+)", text))) == 2
+    assert re.findall(r'class="(run-\d+)"', text) == ["run-0", "run-1"] and "hsl" not in text
+    many = scatter_chart("many", [Group(str(n), [(n, n)], n, 0) for n in range(15)])
+    assert len(set(re.findall(r"hsl\((\d+)", many))) == 15
     same = scatter_chart("one", [Group("a", [(1, 1)], 0, 1)])
     assert "nan" not in same and same.count("<polygon") == 1

@@ -1,0 +1,48 @@
+"""Pages of analyses are readable in narrow and wide windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from mnmt_jax.analysis.page_facts import page_title
+from mnmt_jax.analysis.pictures import draw
+from mnmt_jax.evaluation.page import generator_mark, html_page
+from tests.browser.chromium import find_chromium, measure
+from tests.unit import made_analyses
+
+if find_chromium() is None:
+    pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
+
+WIDTHS = (420, 760, 1300)
+FACTS = {
+    "svcca": made_analyses.svcca(3, 2),
+    "similarity": made_analyses.similarity(),
+    "probe": made_analyses.probe(),
+    "attention": made_analyses.attention(),
+}
+
+
+@pytest.fixture(scope="module")
+def measurements(tmp_path_factory):
+    mark = generator_mark("test")
+    pages = {
+        name: html_page(page_title(facts), draw(facts), generator=mark)
+        for name, facts in FACTS.items()
+    }
+    return measure(pages, WIDTHS, tmp_path_factory.mktemp("pages"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", FACTS)
+def test_everything_can_be_read(measurements, page, width):
+    found = measurements[page][str(width)]
+    assert found["cells"] > 5 and found["width"] <= width
+    assert found["outside"] == found["broken"] == found["hidden"] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_text_of_one_kind_has_one_size(measurements, width):
+    for found in (measurements[page][str(width)] for page in FACTS):
+        assert {name: sizes for name, sizes in found["sizes"].items() if len(sizes) > 1} == {}
+        assert len(found["chart_fonts"]) < 2
+        assert all(10 <= size <= 17 for size in found["chart_fonts"])

@@ -1,0 +1,95 @@
+"""Reports of evaluations are readable in narrow and wide windows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mnmt_jax.evaluation.report import report_page
+from tests.browser.chromium import find_chromium, measure
+from tests.unit.colours import contrast, difference
+from tests.unit.made_results import made_result
+
+if find_chromium() is None:
+    pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
+
+WIDTHS = (420, 760, 1300)
+FOUR = ("en", "de", "fr", "cs")
+TEN = ("en", "de", "fr", "cs", "ja", "zh", "ko", "nl", "es", "it")
+KINDS = (
+    "two_stage_adaption_instructcl",
+    "register_open_mitre_initialised",
+    "prefix_cut_residual",
+    "encoder_decoder_language_layers",
+    "two_stage_adaption_only",
+    "grafted_masked_and_causal",
+    "causal_back_translated",
+    "encoder_decoder_tpdm_disentangled",
+)
+
+
+@pytest.fixture(scope="module")
+def measurements(tmp_path_factory):
+    names = [f"ted19_{kind}_12_layers_512_embed_seed_{n}" for n, kind in enumerate(KINDS)]
+    eight = [made_result(name, FOUR, seed=n, layout="prefix") for n, name in enumerate(names)]
+    pages = {
+        "eight": report_page(eight),
+        "two": report_page([made_result(name, TEN, seed=1) for name in names[:2]]),
+        "one": report_page([made_result("register", FOUR, seed=1)]),
+    }
+    return measure(pages, WIDTHS, tmp_path_factory.mktemp("pages"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", ["eight", "two", "one"])
+def test_everything_can_be_read(measurements, page, width):
+    found = measurements[page][str(width)]
+    assert found["viewport"] == width and found["cells"] > 80
+    assert found["width"] <= width
+    assert found["outside"] == []
+    assert found["broken"] == []
+    assert found["hidden"] == []
+
+
+def test_models_have_colours_that_differ(measurements):
+    for found in measurements["eight"].values():
+        colours = [_hexadecimal(colour) for colour in found["colours"]]
+        assert len(colours) == 8
+        for number, colour in enumerate(colours):
+            assert contrast(colour, _hexadecimal(found["background"])) >= 3
+            assert min([1.0, *(difference(colour, c) for c in colours[:number])]) > 0.1
+
+
+def test_titles_are_short(measurements):
+    assert measurements["eight"]["420"]["title"] == "8 models on cldr_en_x"
+    assert measurements["one"]["420"]["title"] == "register on cldr_en_x"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_charts_have_one_legible_size_of_text(measurements, width):
+    sizes = measurements["eight"][str(width)]["chart_fonts"]
+    assert sizes and min(sizes) >= 10 and max(sizes) <= 17
+
+
+def test_the_measurements_see_faults(tmp_path):
+    style = "th {position:sticky; left:0; background:#fff; overflow-wrap:anywhere}"
+    row = '<tr><th style="min-width:350px">name</th><td>12.3</td><td>45.6</td></tr>'
+    faults = {
+        "covered": f'<section class="scroll" style="width:330px;overflow:auto">'
+        f"<table>{row}</table></section>",
+        "broken": '<section><p style="width:3em;overflow-wrap:anywhere">register</p></section>',
+        "wide": '<section style="width:500px">text</section>',
+    }
+    head = f"<!DOCTYPE html><meta name=viewport content=width=device-width><style>{style}</style>"
+    pages = {name: f"{head}<body>{text}" for name, text in faults.items()}
+    found = {name: each["420"] for name, each in measure(pages, (420,), tmp_path).items()}
+    assert len(found["covered"]["hidden"]) == 2
+    assert found["broken"]["broken"] and "|" in found["broken"]["broken"][0]
+    assert found["wide"]["width"] > 420 and found["wide"]["outside"]
+    assert not found["covered"]["broken"] and not found["broken"]["hidden"]
+
+
+def _hexadecimal(colour: str) -> str:
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,164 @@
+"""Several evaluations are averaged over what all of them have, and names say how they decoded."""
+
+import dataclasses
+
+import pytest
+
+from mnmt_jax.evaluation.comparison import (
+    comparison_notes,
+    direction_groups,
+    with_common_directions,
+)
+from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.result import METRICS
+from mnmt_jax.evaluation.style import COLOURS, DARK_COLOURS, colour_class
+from mnmt_jax.evaluation.table import comparison_table, decoding_label, told_apart
+from tests.unit.colours import contrast, difference
+from tests.unit.made_results import made_result
+
+FIVE = ("en", "de", "fr", "cs", "nl")
+BLEU, OFF_TARGET = METRICS[0], METRICS[3]
+
+
+def changed(result, change):
+    return dataclasses.replace(result, directions=tuple(map(change, result.directions)))
+
+
+def rows_of(results):
+    lines = [line for line in comparison_table(results).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+@pytest.fixture
+def grown():
+    """A model before and after training on Dutch: docs/finetuning.md."""
+    after = made_result("after", FIVE, seed=2, layout="after")
+    before = made_result("grown", FIVE, seed=1, layout="grown")
+
+    def without_dutch(item):
+        return dataclasses.replace(item, supervised=item.supervised and "nl" not in item.direction)
+
+    return [changed(before, without_dutch), after]
+
+
+def test_directions_that_one_model_was_not_trained_on_are_a_group_of_their_own(grown):
+    groups = direction_groups(grown)
+    assert [(group.statuses, group.directions(0)) for group in groups] == [
+        (("supervised", "supervised"), 6),
+        (("zero-shot", "zero-shot"), 6),
+        (("unseen language nl", "supervised"), 2),
+        (("unseen language nl", "zero-shot"), 6),
+    ]
+    assert groups[2].items[0].keys() == groups[2].items[1].keys() == {("en", "nl"), ("nl", "en")}
+    for group in groups:
+        for number, result in enumerate(grown):
+            values = [result.values("bleu")[pair] for pair in group.items[0]]
+            assert group.mean(number, "bleu").mean == pytest.approx(sum(values) / len(values))
+    assert [row[4] for row in rows_of(grown)[4:6]] == ["unseen language nl (2)", "supervised (2)"]
+    assert not comparison_notes(grown)
+    page = report_page(grown)
+    assert "unseen language nl or supervised, 2 directions, 400 sentences" in page
+    assert '<th scope="row">supervised</th>' not in page  # of 6 directions, and of 8
+
+
+def test_means_are_over_the_directions_that_all_have(grown):
+    after = grown[1]
+    fewer = dataclasses.replace(grown[0], directions=grown[0].directions[3:])
+    groups = direction_groups([fewer, after])
+    common = {item.direction for item in fewer.directions}
+    assert {pair for group in groups for pair in group.items[0]} == common
+    assert all(group.items[0].keys() == group.items[1].keys() for group in groups)
+    (note,) = comparison_notes([fewer, after])
+    assert note.startswith("Left out of the means: 3 directions not evaluated on the same")
+    assert "en-de, en-fr, en-cs" in note and note in comparison_table([fewer, after])
+    assert "3 directions not evaluated" in report_page([fewer, after])
+    assert [len(run.directions) for run in with_common_directions([fewer, after])] == [17, 17]
+
+
+def test_nothing_is_best_where_sentences_differ(grown):
+    """100 and 40 sentences a direction, as of two values of --limit."""
+    one = made_result("one", FIVE, seed=1, layout="one")
+    other = made_result("other", FIVE, seed=2, layout="other")
+    assert 'class="best"' in report_page([one, other])
+    fewer = changed(other, lambda item: dataclasses.replace(item, sentences=40))
+    groups = direction_groups([one, fewer])
+    assert [group.comparable for group in groups] == [False, False]
+    assert groups[0].best(BLEU) is None
+    page = report_page([one, fewer])
+    assert 'class="best"' not in page and "Bold is best" not in page
+    assert "the means cannot be compared" in page
+    assert "8 directions, 1,600 sentences" in page and "8 directions, 320 sentences" in page
+    assert [row[5] for row in rows_of([one, fewer])[:2]] == ["1,600", "320"]
+    assert "cannot be compared" in comparison_table([one, fewer])
+
+
+def test_other_sentences_of_the_same_number_are_not_compared():
+    one, other = (made_result(name, FIVE, seed=1) for name in ("one", "other"))
+
+    def marked(text):
+        return lambda item: dataclasses.replace(item, text_fingerprint=text)
+
+    assert direction_groups([changed(one, marked("a")), changed(other, marked("a"))])[0].comparable
+    assert direction_groups([one, changed(other, marked("a"))])[0].comparable  # one is unknown
+    pair = [changed(one, marked("a")), changed(other, marked("b"))]
+    assert not direction_groups(pair)[0].comparable
+
+
+def test_a_score_that_one_evaluation_lacks_is_in_no_mean():
+    one, other = (made_result(name, FIVE, seed=n) for n, name in enumerate(("one", "other")))
+
+    def without(item):
+        return dataclasses.replace(item, bleu=None if item.direction == ("en", "de") else item.bleu)
+
+    group = direction_groups([one, changed(other, without)])[0]
+    assert [group.mean(number, "bleu").directions for number in (0, 1)] == [7, 7]
+    values = [v for pair, v in one.values("bleu").items() if pair in group.items[0]]
+    assert group.mean(0, "bleu").mean == pytest.approx((sum(values) - values[0]) / 7)
+    text = comparison_table([one, changed(other, without)])
+    assert "BLEU, supervised: mean over 7 of 8 directions" in text
+    assert group.best(OFF_TARGET) == min(group.mean(n, OFF_TARGET.key).mean for n in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "decoding,label",
+    [
+        ({"method": "greedy", "beam_size": 1, "batch": 4, "checkpoint": "step 2"}, "greedy"),
+        ({"method": "beam", "beam_size": 5, "pivot": "en"}, "beam 5, pivot=en"),
+        ({"method": "beam", "beam_size": 4, "weights": "int8"}, "beam 4, weights=int8"),
+        (
+            {"method": "beam", "beam_size": 5, "source_contrast": 0.7, "seed": 0},
+            "beam 5, source_contrast=0.7",
+        ),
+        ({"method": "sample", "beam_size": 1, "temperature": 1.0}, "sample 1, temperature=1.0"),
+        ({}, "–"),
+    ],
+)
+def test_the_table_says_how_it_decoded(decoding, label):
+    result = dataclasses.replace(made_result("run", FIVE, seed=1), decoding=decoding)
+    assert decoding_label(result) == label
+    assert [row[3] for row in rows_of([result])] == [label] * 2
+    assert f"<td>{label}</td>" in report_page([result])
+
+
+def test_names_say_what_flags_changed():
+    """A run whose own search is greedy, evaluated without flags and with a beam."""
+    run = made_result("run", FIVE, seed=1)
+    greedy, beam = {"method": "greedy", "beam_size": 1}, {"method": "beam", "beam_size": 5}
+    plain = dataclasses.replace(run, decoding=greedy, decoding_overrides={})
+    asked = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
+    assert [result.name for result in told_apart([plain, asked])] == ["run", "run, beam_size=5"]
+    contrast = {"source_contrast": 0.7}  # of the run itself, switched off by a flag
+    own = dataclasses.replace(plain, decoding=greedy | contrast)
+    off = dataclasses.replace(plain, decoding_overrides={"source_contrast": 0.0})
+    names = [result.name for result in told_apart([own, off])]
+    assert names == ["run", "run, source_contrast=0.0"]
+
+
+def test_colours_are_seen_and_differ():
+    assert len(COLOURS) == len(DARK_COLOURS) == 14
+    for colours, background in ((COLOURS, "#ffffff"), (DARK_COLOURS, "#1a1e25")):
+        assert min(contrast(colour, background) for colour in colours) >= 3
+        eight = colours[:8]
+        pairs = [(a, b) for n, a in enumerate(eight) for b in eight[:n]]
+        assert min(difference(*pair) for pair in pairs) > 0.1
+    assert colour_class(5) != colour_class(0) == colour_class(14)

@@ -1,0 +1,89 @@
+"""Pages of analyses say what was read, what is doubtful and what is left out."""
+
+import re
+
+import pytest
+
+from mnmt_jax.analysis.page_facts import facts_line, left_out, page_title, warnings_of
+from mnmt_jax.analysis.pictures import draw
+from tests.unit import made_analyses
+from tests.unit.made_analyses import NAMES, facts_of, languages, model, similarity, svcca
+
+
+def page(facts):
+    return "".join(draw(facts)).replace("<wbr/>", "")
+
+
+@pytest.mark.parametrize(
+    "facts,line",
+    [
+        (
+            similarity(),
+            "flores, 6 directions, 6,000 test sentences. Layout encoder_decoder, step 2000, "
+            "985,856 parameters.",
+        ),
+        (
+            svcca(others=False),
+            "flores, 6 directions, 6,000 test sentences. SVCCA keeps 20 dimensions of 1,000 "
+            "sentences a comparison. Layout encoder_decoder, step 2000, 985,856 parameters.",
+        ),
+        (
+            facts_of("scales", read_directions=(), read_sentences={}, task=""),
+            "Layout encoder_decoder, step 2000, 985,856 parameters.",
+        ),
+        (
+            facts_of("attention", read_directions=["de-en"], read_sentences={"input": 1}),
+            "flores, 1 direction, 1 sentence. Layout encoder_decoder, step 2000, "
+            "985,856 parameters.",
+        ),
+    ],
+)
+def test_one_line_says_what_was_read(facts, line):
+    assert facts_line(facts) == line
+    if facts["analysis"] in ("similarity", "svcca"):
+        assert f'<p class="muted">{line}</p>' in page(facts)
+
+
+def test_titles_name_all_runs_or_count_them():
+    facts = facts_of("probe", others=True)
+    assert page_title(facts) == "2 runs: probe"
+    facts["run"], facts["others"][0]["run"] = "prefix_1", "register_1"
+    assert page_title(facts) == "prefix_1 and register_1: probe"
+    facts["others"] = [{**model(), "run": "prefix_1", "checkpoint": f"step {n}"} for n in (4, 8)]
+    assert page_title(facts) == "prefix_1, 3 checkpoints: probe"
+    named = page(svcca())
+    assert all(f"{name}, step 2000, 985,856 parameters" in named for name in NAMES)
+
+
+def test_svcca_of_few_sentences_is_warned_of():
+    (warning,) = warnings_of(svcca(3, 2))
+    assert warning.startswith("SVCCA of 3 sentences with 2 dimensions kept: below 10 sentences")
+    assert f'<p class="warning">{warning}.</p>' in page(svcca(3, 2))
+    assert warnings_of(svcca(199, 20)) and not warnings_of(svcca(200, 20))
+    assert 'class="warning"' not in page(svcca(200, 20))
+    between = svcca(200, 20)
+    between["between"][0]["kept"] = 21
+    assert warnings_of(between)
+
+
+def test_what_is_left_out_is_explained():
+    assert left_out(similarity()) == []
+    (none,) = left_out(similarity(compared=[], read_directions=["de-fr", "fr-de"]))
+    assert none.startswith("Languages are not compared: no two of the directions have a target")
+    assert none in page(similarity(compared=[]))
+    (some,) = left_out(similarity(compared=languages(codes=("de", "en"))))
+    assert some.startswith("Not compared: French, which")
+
+
+def test_roles_that_meet_once_are_a_number_and_no_chart():
+    """As in an encoder-decoder: a dot on an axis says nothing."""
+    once = page(similarity(layers=1, compared=[]))
+    assert "<svg" not in once and "meet in the embedding alone" in once
+    assert re.search(r"source and target, embedding</th><td>0.8</td>", once)
+    assert "<svg" in page(similarity()) and "embedding alone" not in page(similarity())
+
+
+def test_a_sentence_stands_once():
+    text = page(made_analyses.attention())
+    for sentence in made_analyses.attention()["directions"][0]["sentences"]:
+        assert text.count(sentence["source"]) == text.count(sentence["target"]) == 1
