@@ -15,6 +15,7 @@ import numpy as np
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.path_names import check_name
 from mnmt_jax.languages import Direction, language
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Corpus(abc.ABC):
     share: Share | None = None
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
-        self.name = name
+        self.name = check_name(name, "corpus name")
         self.languages = tuple(language(code).code for code in languages)
         least, count = self.least_languages, len(self.languages)
         if count < least or len(set(self.languages)) < count:

@@ -115,7 +115,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> No
     """
     size = 0
     for number, member in enumerate(archive, start=1):
-        archive.members = []  # tarfile keeps all members otherwise
+        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all otherwise
         size += member.size
         if number > MAX_MEMBERS or size > MAX_UNPACKED_BYTES:
             raise UserError(

@@ -11,22 +11,27 @@ MAX_NAME_BYTES = 200
 """Longest name in bytes of UTF-8: file systems allow 255, and commands append endings."""
 
 
-def check_name(name: str, label: str) -> str:
+MAX_JOINED_BYTES = 240
+"""Longest name that is made of several, such as a task's of corpus and languages."""
+
+
+def check_name(name: str, label: str, *, max_bytes: int = MAX_NAME_BYTES) -> str:
     """Check a name that becomes a file or folder within one that is known.
 
     Args:
         name: such as "mine", for "CACHE/tasks/mine_en_de".
         label: what the user gave it by, such as "--name".
+        max_bytes: longest name that is allowed, in bytes of UTF-8.
 
     Returns:
         The name.
 
     Raises:
-        UserError: if it is empty, ".", "..", longer than `MAX_NAME_BYTES`, or holds a separator of
+        UserError: if it is empty, ".", "..", longer than `max_bytes`, or holds a separator of
             folders, a control character, or a character that cannot be written as UTF-8.
     """
-    if flaw := _name_flaw(name):
-        shown = ascii(name) if len(name) <= 80 else f"{ascii(name[:80])}..."
+    if flaw := _name_flaw(name, max_bytes):
+        shown = repr(name) if len(name) <= 80 else f"{name[:80]!r}..."
         raise UserError(
             f"{label}={shown}: {flaw}, but becomes part of a path; choose a name of letters, "
             "digits, '-', '_' and '.'"
@@ -34,7 +39,7 @@ def check_name(name: str, label: str) -> str:
     return name
 
 
-def _name_flaw(name: str) -> str:
+def _name_flaw(name: str, max_bytes: int) -> str:
     """Return what is wrong with a name; empty if nothing is."""
     if not name.strip():
         return "is empty"
@@ -48,7 +53,7 @@ def _name_flaw(name: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "is not Unicode text"
-    return f"is longer than {MAX_NAME_BYTES} bytes" if size > MAX_NAME_BYTES else ""
+    return f"is longer than {max_bytes} bytes" if size > max_bytes else ""
 
 
 def leads_out(name: str) -> bool:
