@@ -468,15 +468,15 @@ class Vocabulary:
 
 def train_sentencepiece(
     sentences_by_language: Mapping[str, Sequence[str]],
-    directory: str | Path,
+    directory: str | Path | None,
     *,
     options: SentencePieceOptions = _DEFAULTS,
 ) -> Vocabulary:
-    """Trains a SentencePiece model on text of several languages and saves the vocabulary.
+    """Train a SentencePiece model on text of several languages and save the vocabulary.
 
     Args:
         sentences_by_language: text of each language; the key order becomes the tag order.
-        directory: where `Vocabulary.save` writes.
+        directory: where `Vocabulary.save` writes; None writes nothing.
         options: size, type and sampling.
 
     Returns:
@@ -487,5 +487,6 @@ def train_sentencepiece(
     """
     model = train_model(sentences_by_language, options)
     vocabulary = Vocabulary(model, tuple(sentences_by_language))
-    vocabulary.save(directory)
+    if directory is not None:
+        vocabulary.save(directory)
     return vocabulary

@@ -4,7 +4,10 @@ import io
 import itertools
 import json
 import os
+import socket
+import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -421,6 +424,17 @@ def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
     pages.rename(tmp_path / "french")
     pages.symlink_to(tmp_path / "french")
     refused(tmp_path, "fr/text: a link leads out of .*tree", f"--from={tree}")
+
+
+def test_what_a_killed_fetch_left_is_removed(debian, tmp_path, monkeypatch):
+    """Downloads and trees are beside the output, and nothing is in the system's folder."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = tmp_path / f".out.partial-{socket.gethostname()}-{dead.pid}"
+    (left / "packages").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "mkdtemp", None)
+    command("fetch_corpus", "libreoffice_help", f"--from={debian}", "--output", tmp_path / "out")
+    assert not left.exists() and not list(tmp_path.glob(".out*"))
 
 
 def test_packages_are_found_by_a_relative_path(debian, tmp_path, monkeypatch):
