@@ -161,7 +161,7 @@ def _path(folder: Path, direction: Direction) -> Path:
 def _is_stamp(text: str) -> bool:
     try:
         made_by = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
 
@@ -185,7 +185,7 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
         outputs = [
             Output(row["hypothesis"], row.get("truncated", False), row.get("pivot")) for row in rows
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     wanted = list(zip(texts.sources, texts.references, strict=True))
     return outputs if sentences == wanted else None

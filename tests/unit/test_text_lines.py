@@ -6,12 +6,15 @@ import gzip
 import io
 import tracemalloc
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpus as corpus_module
 from mnmt_jax.data.corpora import ParallelFiles, TsvFile
 from mnmt_jax.data.encodings import likely_narrow_encoding, likely_wide_encoding
+from mnmt_jax.data.file_columns import Place
 from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.data.text_lines import MAX_LINE_BYTES, Cleaning, Flaw, read_lines
 from mnmt_jax.decoding.input_checks import check_text
@@ -218,3 +221,22 @@ ParallelFiles("x", pattern, ("en", "de"), cleaning=Cleaning("drop")).size("train
     done = run_limited(code, tmp_path)
     assert done.stdout.strip() == str(100 << 20), done.stderr
     assert "no sentence pair in 1,000,000 lines" in error_of(done)
+
+
+def test_columns_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "[" * 50_000 + "\n")
+    with pytest.raises(UserError, match=r"a\.jsonl:2: not JSON \("):
+        list(Place(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES))
+    rows = [{"text": f"sentence {number}"} for number in range(1000)]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path, compression="gzip")
+    content = bytearray(path.read_bytes())
+    content[100:2000] = bytes(1900)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.parquet: (unreadable after row 0|not a Parquet)"):
+        list(Place(str(path), "text").read(MAX_LINE_BYTES))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+def test_a_file_of_a_mark_alone_has_no_line(content):
+    assert list(read_lines(io.BytesIO(content))) == []
