@@ -110,6 +110,6 @@ def _plain(value: Any) -> Any:
 def _is_analysis(text: str) -> bool:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and {"format", "analysis", "run"} <= document.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,9 +108,10 @@ def forced_sentences(
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if flags.input:
-        lines = list(read_lines(flags.input, [] if flags.on_bad_line == "drop" else None))
+        read = read_lines(flags.input, {} if flags.on_bad_line == "drop" else None)
+        lines = list(itertools.islice(read, flags.limit or None))
         pair = (flags.source, flags.target)
-        found = [force(translator, pair, lines[: flags.limit or None], None, flags.beam_size)]
+        found = [force(translator, pair, lines, None, flags.beam_size)]
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()

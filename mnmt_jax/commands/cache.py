@@ -112,8 +112,6 @@ def make_parser() -> CommandParser:
 
 def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
     """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
-    import tempfile
-
     from mnmt_jax.commands.corpus_arguments import (
         corpus_and_directions,
         validation_hint,
@@ -146,8 +144,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
             check_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
         text = language_text(corpus, directions, options.sentences)
-        with tempfile.TemporaryDirectory() as directory:
-            vocabulary = train_sentencepiece(text, directory, options=options)
+        vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SharedCorpus(corpus, share)
     return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary

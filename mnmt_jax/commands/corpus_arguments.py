@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.path_names import check_name
 
 if TYPE_CHECKING:
     from mnmt_jax.data.corpora import Corpus
@@ -148,7 +149,8 @@ def corpus_and_directions(
         return _by_language(arguments, corpus, directions)
     if arguments.text:
         refuse_flags(arguments, ["directions"], "text of single languages (--text)")
-    corpus = file_corpus(arguments, arguments.name or "corpus")
+    name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
+    corpus = file_corpus(arguments, name)
     directions = _directions(arguments.directions, corpus) or corpus.directions("train")
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
@@ -256,7 +258,7 @@ def benchmark_corpus(
         UserError: if a flag is malformed or does not apply, or there is no such corpus.
     """
     if flags.parallel or flags.tsv or flags.bitext:
-        corpus = file_corpus(flags, flags.task, only=splits)
+        corpus = file_corpus(flags, check_name(flags.task, "--task"), only=splits)
         return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
 

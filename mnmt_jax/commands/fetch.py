@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 _CORPORA = ("libreoffice_help",)
 RECORD = "corpus.json"
 """Name of the file that says what a fetched corpus is made of."""
+_WORK = "packages"  # folder of downloads and unpacked trees, within the unfinished output
 
 
 def make_parser() -> CommandParser:
@@ -55,48 +55,59 @@ def main() -> None:
         check_writable(output)
     else:
         check_output(output)
-    with (
-        _pages(arguments) as (pages, packages),
-        new_folder(output, overwrite=arguments.overwrite) as folder,
-    ):
+    with new_folder(output, overwrite=arguments.overwrite) as folder:
+        pages, packages = _pages(arguments, folder / _WORK)
         print("reading the pages", file=sys.stderr)
         lines = write_help_corpus(pages, folder)
+        shutil.rmtree(folder / _WORK)
         record = _record(arguments.corpus, packages, lines, folder)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     summary = {"output": str(output), "packages": record["packages"], "lines": lines}
     print(json.dumps(summary, indent=2))
 
 
-@contextlib.contextmanager
-def _pages(arguments: argparse.Namespace) -> Iterator[tuple[dict[str, Path], list[Package]]]:
-    """Gives the folder of each language's pages, and the packages unpacked for them.
+def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], list[Package]]:
+    """Downloads and unpacks packages.
+
+    Args:
+        arguments: as parsed.
+        work: folder to make, for downloads and one unpacked tree a package.
+
+    Returns:
+        The folder of each language's pages, and the packages that were unpacked.
 
     Raises:
-        UserError: if a language's pages are not to be had.
+        UserError: if a language's pages are missing, or a package is damaged or unsafe.
     """
-    import tempfile
-
     from mnmt_jax.data import help_corpus
     from mnmt_jax.data.debian_packages import download_packages, unpack_package
 
     names = {code: help_corpus.help_package(code) for code in help_corpus.HELP_LANGUAGES}
     remedy = f"give the packages' files, {' '.join(names.values())}, with --from FOLDER"
-    with tempfile.TemporaryDirectory(prefix="mnmt_jax-") as temporary:
-        tree, folder = Path(temporary) / "tree", Path(arguments.source or temporary)
-        if not folder.is_dir():
-            what = "is a file, not a folder" if folder.is_file() else "no such folder"
-            raise UserError(f"--from={folder}: {what}; {remedy}")
-        if not arguments.source:
-            print(f"downloading {len(names)} packages", file=sys.stderr)
-            download_packages(list(names.values()), folder, remedy)
-        files = [_package_file(folder, name) for name in names.values()]
-        packages = [
-            unpack_package(file, tree, "copy or download the file again") for file in files if file
-        ]
-        found = {code: help_corpus.find_pages(code, [tree, folder]) for code in names}
-        if missing := [names[code] for code, pages in found.items() if pages is None]:
-            raise UserError(f"{folder}: no pages of {missing[0]}, packed or unpacked; {remedy}")
-        yield {code: pages for code, pages in found.items() if pages}, packages
+    work.mkdir()
+    folder = Path(arguments.source) if arguments.source else work
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.is_file() else "no such folder"
+        raise UserError(f"--from={folder}: {what}; {remedy}")
+    if not arguments.source:
+        print(f"downloading {len(names)} packages", file=sys.stderr)
+        download_packages(list(names.values()), folder, remedy)
+    packages, pages = [], {}
+    for code, name in names.items():
+        trees = [folder]
+        if file := _package_file(folder, name):
+            trees = [work / f"tree-{code}"]
+            again = "copy or download the file again"
+            packages.append(
+                unpack_package(file, trees[0], under=help_corpus.HELP_PATH, remedy=again)
+            )
+        elif not arguments.source:
+            trees = []
+        place = help_corpus.find_pages(code, trees)
+        if place is None:
+            raise UserError(f"{folder}: no pages of {name}, packed or unpacked; {remedy}")
+        pages[code] = place
+    return pages, packages
 
 
 def _package_file(folder: Path, name: str) -> Path | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.data import text_lines
+from mnmt_jax.data.encodings import EncodingCheck
 from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, flush_output, naming
 from mnmt_jax.files.partial import new_file, open_text
@@ -21,34 +22,44 @@ if TYPE_CHECKING:
     from mnmt_jax.decoding.lines import Translation
     from mnmt_jax.decoding.readings import Line
 
+BadLines = dict[str, list[int]]
+"""Numbers of bad lines, from 1, by the reason of their flaw: "bad_utf8" or "too_long"."""
+
 UNFINISHED = "made_by"
 """First word of a file of translations that are kept until they are complete."""
 
 
 def read_lines(
-    path: str | None, bad: list[int] | None = None, *, droppable: bool = True
+    path: str | None, bad: BadLines | None = None, *, droppable: bool = True
 ) -> Iterator[str]:
     """Yields the lines of a file as `text_lines.read_lines` does.
 
     Args:
-        path: a UTF-8 file, gzip or not; None reads standard input.
-        bad: takes the numbers, from 1, of lines that are not UTF-8, which are read as blank; None
-            stops at the first.
+        path: a text file, gzip or not; None reads standard input.
+        bad: takes the numbers, from 1, of lines that are not UTF-8 or too long, which are read as
+            blank; None stops at the first.
         droppable: the command has `--on_bad_line`.
 
     Raises:
-        UserError: if the file cannot be read, or a line is not UTF-8 and must be.
+        UserError: if the file cannot be read, a line is bad and must not be, or more than a few of
+            them are not UTF-8.
     """
-    name = path or "standard input"
+    name, number = path or "standard input", 0
+    undecodable = EncodingCheck()
     for number, line in enumerate(text_lines.read_lines(path or sys.stdin.buffer), start=1):
         if not isinstance(line, text_lines.Flaw):
             yield line
-        elif bad is None:
+            continue
+        place, too_long = f"{name}, line {number}", line.reason == "too_long"
+        if bad is None:
+            remedy = "split the line" if too_long else line.remedy
             drop = ", or take such lines as blank with --on_bad_line=drop" if droppable else ""
-            raise UserError(f"{name}, line {number}: {line.detail}; convert the file{drop}")
-        else:
-            bad.append(number)
-            yield ""
+            raise UserError(f"{place}: {line.detail}; {remedy}{drop}")
+        bad.setdefault(line.reason, []).append(number)
+        if not too_long:
+            undecodable.add(place, line.encoding, number)
+        yield ""
+    undecodable.check(number)
 
 
 def check_input_file(path: str | None, flag: str = "--input") -> None:

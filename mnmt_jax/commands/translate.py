@@ -22,6 +22,7 @@ from mnmt_jax.commands.arguments import (
     parse_command_line,
 )
 from mnmt_jax.commands.text_files import (
+    BadLines,
     check_input_file,
     check_output_file,
     format_record,
@@ -30,6 +31,7 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
+from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.distributed.shares import add_share_flags, share_of
 from mnmt_jax.errors import UserError, counted, listed
 
@@ -55,7 +57,8 @@ def make_parser() -> CommandParser:
         "--on_bad_line",
         choices=("error", "drop"),
         default="error",
-        help="stop at a line that is not UTF-8 (default), or take it as blank and count it",
+        help="stop at a line that is not UTF-8 or is longer than 1 MiB (default), or take it as "
+        "blank and count it",
     )
     add_beam_size(parser)
     add_pivot(parser)
@@ -87,7 +90,7 @@ def main() -> None:
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
-    bad: list[int] = []
+    bad: BadLines = {}
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
     decode = translator.decoding(flags.beam_size)
     lines = translator.numbered(texts, source=flags.source, target=flags.target, decode=decode)
@@ -137,9 +140,13 @@ class _Marked:
         self.characters.update(unknown)
 
 
-def _tell(bad: list[int], marked: _Marked, decode: Decode) -> None:
+def _tell(bad: BadLines, marked: _Marked, decode: Decode) -> None:
     """Says which lines were read, contrasted or written otherwise than they might have been."""
-    _warn(bad, "line", "not UTF-8, taken as blank", "convert the input")
+    for reason, what, remedy in (
+        ("bad_utf8", "not UTF-8", "convert the input"),
+        ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
+    ):
+        _warn(bad.get(reason, []), "line", f"{what}, taken as blank", remedy)
     if decode.source_contrast:
         _warn(
             marked.alone,

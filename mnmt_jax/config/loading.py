@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
+import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,13 @@ class Source(Protocol):
 
 
 _MARK = "# Written by mnmt-jax.\n"
+
+MAX_INCLUDES = 1000
+"""Inclusions that the gin files of one configuration may have: files that include the next twice
+double them."""
+
+MAX_INCLUDE_DEPTH = 50
+"""Inclusions within each other."""
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,10 +81,11 @@ def load_config(
         _read_file(found, run, str(run), values_alone=True)
     for title in forget:
         found.forget(title)
+    reads = itertools.count(1)
     for path in gin_files:
         if (file := _find(path)) is None:
             raise UserError(f"--gin_file={path}: no such file")
-        _read_file(found, file, path)
+        _read_file(found, file, path, reads=reads)
     for binding in bindings:
         _read_binding(found, binding)
     config = assembled(found)
@@ -133,6 +142,7 @@ def _read_file(
     *,
     values_alone: bool = False,
     within: tuple[Path, ...] = (),
+    reads: Iterator[int] | None = None,
 ) -> None:
     """Reads a file and those that it includes.
 
@@ -142,6 +152,7 @@ def _read_file(
         named: how messages name it.
         values_alone: refuse `import` and `include`.
         within: the files that led here by including.
+        reads: counts the inclusions of all files; None begins at one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -160,12 +171,18 @@ def _read_file(
                 f"{place}{told}: the configuration of a run holds values alone; remove the line"
             )
         elif includes:
-            _include(found, statement.filename, place, within)
+            _include(found, statement.filename, place, within, reads)
         else:
             _check_imported(statement, place)
 
 
-def _include(found: Bindings, filename: str, place: str, within: tuple[Path, ...]) -> None:
+def _include(
+    found: Bindings,
+    filename: str,
+    place: str,
+    within: tuple[Path, ...],
+    reads: Iterator[int] | None,
+) -> None:
     file = _find(filename)
     if file is None:
         raise UserError(f"{place}include '{filename}': no such file")
@@ -173,7 +190,13 @@ def _include(found: Bindings, filename: str, place: str, within: tuple[Path, ...
         raise UserError(
             f"{place}include '{filename}': files include each other in a circle; remove the line"
         )
-    _read_file(found, file, filename, within=within)
+    reads = reads or itertools.count(1)
+    if len(within) > MAX_INCLUDE_DEPTH or next(reads) > MAX_INCLUDES:
+        raise UserError(
+            f"{place}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
+            f"{MAX_INCLUDE_DEPTH} within each other; include each file once"
+        )
+    _read_file(found, file, filename, within=within, reads=reads)
 
 
 def _check_imported(statement: config_parser.ImportStatement, place: str) -> None:

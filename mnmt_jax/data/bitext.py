@@ -26,9 +26,16 @@ _OBSOLETE = Flaw("obsolete", "a text that is used no more", expected=True)
 _PLURAL = Flaw("plural", "forms for numbers, which do not say what they translate", expected=True)
 _LOCKED = Flaw("not_to_translate", "a text that must not be translated", expected=True)
 
+MAX_UNIT_BYTES = 4 << 20
+"""Longest unit of a file of XML, in bytes."""
+
+MAX_OTHER_BYTES = 64 << 20
+"""Bytes of XML between two units at most; a megabyte of gzip can hold a thousand."""
+
 _CODES = frozenset("bpt bx cp ec ept ex it ph sc sm em ut x".split())
 _BREAKS = ("lb", "br")  # how `type`, `ctype` and `subType` of a code that breaks a line end
 _BEGINNING = 1 << 20  # bytes in which the outermost element begins
+_BLOCK = 1 << 15  # bytes parsed at a time
 _LAST_LINE = 65535
 _XLIFF_VERSIONS = ("1", "2")  # 1.x and 2.x
 _NOT_BEGUN = ("new", "needs-translation", "initial")
@@ -82,7 +89,7 @@ def _tmx_units(path: str) -> Iterator[Unit]:
 
 
 def _xliff_units(path: str) -> Iterator[Unit]:
-    for unit in _elements(path, "xliff", ("trans-unit", "unit", "group", "file")):
+    for unit in _elements(path, "xliff", ("trans-unit", "unit")):
         if _name(unit) == "trans-unit":
             yield from _xliff_pair(unit, path, ("source-language", "target-language"))
         elif _name(unit) == "unit":
@@ -172,10 +179,11 @@ _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
-    """Yields the elements of some names when they are complete, and frees each after the next.
+    """Yields the elements of some names when they are complete; all else is freed block by block.
 
     The parser loads nothing that the file names, replaces no entity in a text, and has limits: 256
-    elements within each other, 10 million characters in a text or tag.
+    elements within each other, 10 million characters in a text or tag. An element of these names
+    has `MAX_UNIT_BYTES` at most, and between two of them are `MAX_OTHER_BYTES`.
 
     Args:
         path: of an XML file.
@@ -183,7 +191,7 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
         names: of the elements.
 
     Raises:
-        UserError: if it is no such file, is damaged, or declares entities.
+        UserError: if it is no such file, is damaged or beyond a limit, or declares entities.
     """
     from lxml import etree
 
@@ -192,25 +200,86 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
         "remove_comments": True,
         "remove_pis": True,
     }
+    parser = etree.XMLPullParser(events=("start",), **options)
     try:
         with open_bytes(path) as file:
-            parser = etree.XMLPullParser(events=("start",), **options)
             parser.feed(file.read(_BEGINNING))
             _check_start(next((each for _, each in parser.read_events()), None), path, root)
+        tags = [f"{{*}}{name}" for name in (root, *names)]
+        parser = etree.XMLPullParser(events=("start", "end"), tag=tags, **options)
         with open_bytes(path) as file:
-            tags = [f"{{*}}{name}" for name in names]
-            for _, element in etree.iterparse(file, events=("end",), tag=tags, **options):
-                yield element
-                while element.getprevious() is not None:
-                    del element.getparent()[0]
+            blocks = iter(lambda: file.read(_BLOCK), b"")
+            yield from _complete_elements(parser, blocks, path, frozenset(names))
+        parser.close()
     except etree.XMLSyntaxError as error:
-        where = f"{path}:{error.lineno}" if error.lineno else path
-        # The parser's message ends with the place once more.
-        said = re.sub(r", line \d+, column \d+$", "", error.msg.partition("\n")[0])
-        said = one_line(ValueError(said))
-        raise UserError(f"{where}: {said}; mend the file, or export it again") from None
+        raise _syntax_error(path, error.msg, error.lineno, parser) from None
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path}: unreadable ({one_line(error)}), copy the file again") from None
+
+
+def _complete_elements(
+    parser: Any, blocks: Iterator[bytes], path: str, names: frozenset[str]
+) -> Iterator[Any]:
+    """Yields the elements of some names that a parser completes, and frees what was read.
+
+    Args:
+        parser: reports starts and ends of the outermost element and those of the names.
+        blocks: of the file.
+        path: of the file.
+        names: of the elements.
+    """
+    root, open_units = None, []
+    unit_bytes = other_bytes = 0
+    for block in blocks:
+        parser.feed(block)
+        if any(entry.level_name == "FATAL" for entry in parser.feed_error_log):
+            raise _syntax_error(path, "", 0, parser)
+        other_bytes += len(block)
+        unit_bytes += len(block)
+        for event, element in parser.read_events():
+            root = element if root is None else root
+            if _name(element) not in names:
+                continue
+            if event == "start":
+                open_units.append(element)
+                unit_bytes = len(block) if len(open_units) == 1 else unit_bytes
+            else:
+                open_units.pop()
+                other_bytes = 0
+                yield element
+        if open_units and unit_bytes > MAX_UNIT_BYTES:
+            raise UserError(
+                f"{_place(path, open_units[0])}: this unit is too long, more than "
+                f"{MAX_UNIT_BYTES >> 20} MiB; export the file again"
+            )
+        if other_bytes > MAX_OTHER_BYTES:
+            raise UserError(
+                f"{path}: {MAX_OTHER_BYTES >> 20} MiB without a unit; export the file again"
+            )
+        if root is not None:
+            _free(root, names)
+
+
+def _free(root: Any, names: frozenset[str]) -> None:
+    """Frees all that is complete before the place up to which a tree was parsed.
+
+    Elements that are open, each the last in the one around it, stay, and so does a whole unit.
+    """
+    node = root
+    while len(node) and (node is root or _name(node) not in names):
+        del node[:-1]
+        node = node[-1]
+
+
+def _syntax_error(path: str, message: str, line: int, parser: Any) -> UserError:
+    """Returns the error of a file that is no XML; of some the parser's log has the message."""
+    if not line:
+        known = [entry for entry in parser.feed_error_log if entry.line]
+        message, line = (known[-1].message, known[-1].line) if known else (message, 0)
+    where = f"{path}:{line}" if line else path
+    # The parser's message ends with the place once more.
+    said = re.sub(r", line \d+, column \d+$", "", message.partition("\n")[0])
+    return UserError(f"{where}: {one_line(ValueError(said))}; mend the file, or export it again")
 
 
 def _check_start(outermost: Any, path: str, root: str) -> None:

@@ -28,6 +28,7 @@ from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.partial import check_writable, new_folder
+from mnmt_jax.files.path_names import MAX_JOINED_BYTES, check_name, leads_out
 from mnmt_jax.files.storage import one_line, storage_trouble
 from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -161,14 +162,15 @@ def write_cache(
 
     Raises:
         UserError: if the directory exists (with `overwrite`: and is no cache) or cannot be written,
-            two tasks share a name, a task has no example, or a language has no tag in the
-            vocabulary.
+            a task's name is no name of a folder, two tasks share a name, a task has no example, or
+            a language has no tag in the vocabulary.
     """
     directory = Path(directory)
     check_absent(directory, overwrite)
     with new_folder(directory, overwrite=overwrite) as partial:
         written: dict[str, CachedTask] = {}
         for task in tasks:
+            check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
             if task.name in written:
                 raise UserError(
                     f"task '{task.name}' is given twice, by the corpus and a cache or by two "
@@ -488,7 +490,7 @@ def _task_from_json(task: dict) -> CachedTask:
 
 def _check_name(name: str) -> None:
     """Raises unless a name can stand in a path without leading out of its folder."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if leads_out(name):
         raise ValueError(f"{name!r} leads out of the cache")
 
 

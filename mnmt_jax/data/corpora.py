@@ -262,8 +262,9 @@ class TsvFile(FileCorpus):
 
     def _read_header(self, path: str) -> tuple[str, ...]:
         """Reads the language codes in a file's first line."""
+        cells = _first_cells(path)
         try:
-            return tuple(language(word.strip()).code for word in _first_cells(path))
+            return tuple(language(word.strip()).code for word in cells)
         except UserError as error:
             raise UserError(
                 f"{path}:1: {error}; the header must name the languages, separated by tabs"
@@ -369,7 +370,8 @@ def _first_cells(path: str) -> list[str]:
     """Returns the cells of a file's first line; none if it cannot be read."""
     header = next(read_lines(path, 1 << 16), None)
     if not isinstance(header, str):
-        raise UserError(f"{path}:1: the header must name the languages, separated by tabs")
+        said = "" if header is None else f"{header.detail}; "
+        raise UserError(f"{path}:1: {said}the header must name the languages, separated by tabs")
     return header.split("\t")
 
 

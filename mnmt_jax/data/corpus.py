@@ -13,13 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mnmt_jax.data.cldr import SPLITS
+from mnmt_jax.data.encodings import EncodingCheck
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.data.text_lines import REPEATED, Cleaning, Flaw, check_sentence
+from mnmt_jax.data.text_lines import NUL, REPEATED, Cleaning, Flaw, check_sentence
 from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.files.path_names import check_name
 from mnmt_jax.languages import Direction, language
 
 _log = logging.getLogger(__name__)
 _DRAW_SEED = 1  # published: see `Selection.drawn`
+_UNDECODABLE = ("bad_utf8", NUL.reason)
+_MAX_BAD_RUN = 1_000_000
+"""Lines in a row that may be dropped: a few kilobytes of gzip can hold billions."""
 
 
 class NoFilesError(UserError):
@@ -88,7 +93,7 @@ class Corpus(abc.ABC):
     share: Share | None = None
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
-        self.name = name
+        self.name = check_name(name, "corpus name")
         self.languages = tuple(language(code).code for code in languages)
         least, count = self.least_languages, len(self.languages)
         if count < least or len(set(self.languages)) < count:
@@ -246,21 +251,32 @@ class FileCorpus(Corpus):
     ) -> Iterator[tuple[str, str]]:
         """Yields the pairs without a flaw that no held-out split has; counts the others."""
         known = self._held_out_pairs(split, direction)
-        for line in self._read(split, direction):
+        undecodable, number, last_good = EncodingCheck(), 0, 0
+        for number, line in enumerate(self._read(split, direction), start=1):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
-                pair = line.sentences()
+                pair, last_good = line.sentences(), number
                 if known is None or is_new(pair, known):
                     yield pair
                     continue
                 flaw = REPEATED
             if self._cleaning.on_bad_line == "error" and not flaw.expected:
                 raise UserError(
-                    f"{place}: {flaw.detail}; mend it, or leave such lines out with "
+                    f"{place}: {flaw.detail}; {flaw.remedy}, or leave such lines out with "
                     "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
                 )
+            if flaw.expected:
+                last_good = number
+            elif number - last_good > _MAX_BAD_RUN:
+                raise UserError(
+                    f"{place}: no sentence pair in {_MAX_BAD_RUN:,} lines up to here "
+                    f"({flaw.detail}); remove these lines in all languages"
+                )
+            if flaw.reason in _UNDECODABLE:
+                undecodable.add(place, flaw.encoding, number)
             report.dropped[flaw.reason] += 1
             report.first = report.first or place
+        undecodable.check(number)
 
     def _held_out_pairs(self, split: str, direction: Direction) -> set[bytes] | None:
         """Returns digests of the pairs of held-out splits; None if this split may repeat them."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.storage import one_line
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes
@@ -62,29 +63,35 @@ def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not JSON ({error.msg})") from None
+        except (ValueError, RecursionError) as error:
+            said = getattr(error, "msg", None) or one_line(error)
+            raise UserError(f"{path}:{number}: not JSON ({said})") from None
         yield _field(row, column, f"{path}:{number}")
 
 
 def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise UserError(f"{path}: Parquet files need pyarrow; pip install pyarrow") from None
     first = column.partition(".")[0]
     try:
         file = parquet.ParquetFile(path)
-    except (ArrowInvalid, OSError) as error:
+    except (ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file ({error}), copy it again") from None
     with file:
         if first not in file.schema_arrow.names:
             raise UserError(f"{path}: no column {first!r}; it has {file.schema_arrow.names}")
         number = 0
-        for batch in file.iter_batches(columns=[first]):
-            for row in batch.to_pylist():
-                number += 1
-                yield _field(row, column, f"{path}:{number}")
+        try:
+            for batch in file.iter_batches(columns=[first]):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield _field(row, column, f"{path}:{number}")
+        except (ArrowException, OSError) as error:
+            raise UserError(
+                f"{path}: unreadable after row {number} ({one_line(error)}), copy it again"
+            ) from None
 
 
 def _field(row: Any, column: str, place: str) -> str | Flaw:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from mnmt_jax.data.help_pages import Segment, segments
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.partial import open_text
+from mnmt_jax.files.path_names import check_inside
 
 HELP_FOLDERS: Mapping[str, str] = {
     "en": "en-US",
@@ -44,12 +45,17 @@ def help_package(code: str) -> str:
     return f"libreoffice-help-{HELP_FOLDERS[code].lower()}"
 
 
-def find_pages(code: str, folders: list[Path]) -> Path | None:
-    """Returns the folder of a language's pages in the first unpacked tree that has it."""
-    for folder in folders:
-        for above in (folder / HELP_PATH, folder, *sorted(folder.glob(f"*/{HELP_PATH}"))):
+def find_pages(code: str, trees: Sequence[Path]) -> Path | None:
+    """Return the folder of a language's pages in the first unpacked tree that has it.
+
+    Raises:
+        UserError: if that folder is a link that leads out of its tree.
+    """
+    for tree in trees:
+        for above in (tree / HELP_PATH, tree, *sorted(tree.glob(f"*/{HELP_PATH}"))):
             pages = above / HELP_FOLDERS[code] / "text"
             if pages.is_dir():
+                check_inside(pages, tree)
                 return pages
     return None
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.path_names import check_inside
+
+MAX_PAGE_BYTES = 4 << 20
+"""Largest help page that is read; real ones have up to 0.2 MB."""
 
 _IDS = ("par_", "hd_")
 _EMPTY = frozenset("br col hr img input link meta source wbr".split())
@@ -30,6 +37,7 @@ _NO_END = re.compile(
     r"|tzv)\.$",
     re.IGNORECASE,
 )
+_ABBREVIATION = 16  # characters that hold any of these and one before
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,15 @@ def segments(folders: Mapping[str, Path]) -> Iterator[Segment]:
 
     Args:
         folders: pages of each language, under the same names in all; English ("en") among them.
+
+    Raises:
+        UserError: if a page is a link that leads out of its language's folder, is larger than
+            `MAX_PAGE_BYTES`, or has a name that does not fit a line of text.
     """
     pages = [path.relative_to(folders["en"]) for path in folders["en"].rglob("*.html")]
     known: set[str] = set()
     for turn, page in enumerate(sorted(pages, key=lambda page: (_part(page), str(page)))):
-        texts = {code: paragraphs(folder / page) for code, folder in folders.items()}
+        texts = {code: _checked_paragraphs(folder, page) for code, folder in folders.items()}
         for name in texts["en"]:
             own = {code: found.get(name, "") for code, found in texts.items()}
             for number, row in enumerate(_aligned(own)):
@@ -88,8 +100,12 @@ def paragraphs(page: Path) -> dict[str, str]:
     """
     if not page.is_file():
         return {}
+    with page.open("rb") as file:
+        content = file.read(MAX_PAGE_BYTES + 1)
+    if len(content) > MAX_PAGE_BYTES:
+        raise UserError(f"{page}: is larger than {MAX_PAGE_BYTES >> 20} MiB; this is no help page")
     reader = _PageReader()
-    reader.feed(page.read_text(encoding="utf-8", errors="replace"))
+    reader.feed(content.decode("utf-8", errors="replace"))
     reader.close()
     joined = {
         name: unicodedata.normalize("NFC", "".join(parts)) for name, parts in reader.texts.items()
@@ -97,11 +113,19 @@ def paragraphs(page: Path) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in joined.items()}
 
 
+def _checked_paragraphs(folder: Path, page: Path) -> dict[str, str]:
+    """Returns the paragraphs of a page that may be read and named."""
+    if not str(page).isprintable():
+        raise UserError(f"{ascii(str(folder / page))}: has a control character; rename the page")
+    check_inside(folder / page, folder)
+    return paragraphs(folder / page)
+
+
 def sentences(text: str) -> list[str]:
     """Cuts a paragraph into sentences; knows a few abbreviations of the help's languages."""
     found, begin = [], 0
     for end in _END.finditer(text):
-        if not _NO_END.search(text[begin : end.start()]):
+        if not _NO_END.search(text[max(begin, end.start() - _ABBREVIATION) : end.start()]):
             found.append(text[begin : end.start()].strip())
             begin = end.end()
     return [sentence for sentence in (*found, text[begin:].strip()) if sentence]
@@ -123,6 +147,8 @@ class _PageReader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.texts: dict[str, list[str]] = {}
         self._open = [_Element("")]
+        self._open_tags: Counter[str] = Counter()
+        self._uses: Counter[str] = Counter()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "br":
@@ -135,13 +161,16 @@ class _PageReader(HTMLParser):
         hidden = "hidden" in given and not name.startswith("default")
         silent = outer.silent or hidden or tag in _QUIET or "code" in (given.get("class") or "")
         own = name.startswith(_IDS) and not silent
+        self._open_tags[tag] += 1
         self._open.append(_Element(tag, self._new(name) if own else outer.name, silent))
 
     def handle_endtag(self, tag: str) -> None:
-        for depth in range(len(self._open) - 1, 0, -1):
-            if self._open[depth].tag == tag:
-                del self._open[depth:]
-                return
+        if not self._open_tags[tag]:
+            return
+        closed = ""
+        while closed != tag:
+            closed = self._open.pop().tag
+            self._open_tags[closed] -= 1
 
     def handle_data(self, data: str) -> None:
         element = self._open[-1]
@@ -150,11 +179,9 @@ class _PageReader(HTMLParser):
 
     def _new(self, name: str) -> str:
         """Returns the name under which a paragraph is kept, and makes room for its text."""
-        unique, number = name, 1
-        while unique in self.texts:
-            number += 1
-            unique = f"{name}#{number}"
-        self.texts[unique] = []
+        self._uses[name] += 1
+        unique = name if self._uses[name] == 1 else f"{name}#{self._uses[name]}"
+        self.texts.setdefault(unique, [])
         return unique
 
 

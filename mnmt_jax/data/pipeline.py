@@ -208,10 +208,27 @@ class Pipeline:
         if not counts:
             return ""
         return (
-            f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are longer than "
-            f"a row (Data.source_length={self._data.source_length}, "
-            f"Data.target_length={self._data.target_length}) and left out, most of them in "
-            f"{max(counts, key=counts.__getitem__)}"
+            f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
+            f"{self._longer()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+        )
+
+    def check_fits(self) -> None:
+        """Check that a row can hold a training pair, from the lengths alone.
+
+        Raises:
+            UserError: if all pairs are longer than a row.
+        """
+        if sum(self.too_long().values()) == sum(self._schedule.sizes):
+            raise UserError(
+                f"all {sum(self._schedule.sizes)} training pairs are {self._longer()}; raise these "
+                "to the length of your sentences in pieces"
+            )
+
+    def _longer(self) -> str:
+        """Return what makes a pair too long."""
+        return (
+            f"longer than a row (Data.source_length={self._data.source_length}, "
+            f"Data.target_length={self._data.target_length})"
         )
 
     def fingerprint(self) -> int:

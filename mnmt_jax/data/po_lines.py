@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
+
+MAX_TEXT_LINES = 20_000
+"""Most lines of one text, or of an entry's comments; polib needs time for their square."""
 
 _KEYWORD = re.compile(r"msgstr\[\d+\s*\]\s*|(msgctxt|msgid_plural|msgid|msgstr)(\s+|$)")
 _QUOTED = re.compile(r'"[^"\\]*(\\.[^"\\]*)*"')
+_BEGINS = re.compile(r"\s*(#~\s*)?(msgctxt|msgid|msgstr)")  # a text, also an obsolete one
 _STANDARD = "utf-8"
 _MARK = "\ufeff"  # of the byte order, which polib removes too
 
@@ -25,7 +30,8 @@ def check_po_lines(path: str, encoding: str) -> str:
         The encoding that it was read with: UTF-8 if the declared one is none of texts.
 
     Raises:
-        UserError: if a line is none of these.
+        UserError: if a line is none of these, is longer than `MAX_LINE_BYTES` characters, or is one
+            of more than `MAX_TEXT_LINES` of a text.
         OSError: if the file cannot be opened.
         UnicodeError: if it is not of the encoding.
     """
@@ -35,8 +41,16 @@ def check_po_lines(path: str, encoding: str) -> str:
         encoding = _STANDARD
         file = open(path, encoding=encoding)
     with file:
-        for number, line in enumerate(file, start=1):
-            flaw = line_flaw(line.removeprefix(_MARK) if number == 1 else line)
+        run = 0  # lines since the last keyword
+        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), "")
+        for number, line in enumerate(lines, start=1):
+            run = 0 if _BEGINS.match(line) else run + bool(line.strip())
+            if len(line) > MAX_LINE_BYTES:
+                flaw = f"more than {MAX_LINE_BYTES} characters"
+            elif run > MAX_TEXT_LINES:
+                flaw = f"a text or comment of more than {MAX_TEXT_LINES} lines"
+            else:
+                flaw = line_flaw(line.removeprefix(_MARK) if number == 1 else line)
             if flaw:
                 raise UserError(f"{path}:{number}: {flaw}; mend the file, or export it again")
     return encoding

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import LANGUAGES
 
@@ -47,7 +48,7 @@ def check_list(texts: Any, name: str) -> None:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Checks that something is text that has a form in UTF-8.
+    """Checks that something is text that has a form in UTF-8, of `MAX_LINE_BYTES` at most.
 
     Raises:
         UserError: otherwise.
@@ -56,12 +57,14 @@ def check_text(text: Any, name: str) -> None:
         remedy = "decode it" if isinstance(text, bytes) else "leave it out, or give ''"
         raise UserError(f"{name} is no text but {type(text).__name__}; {remedy}")
     try:
-        text.encode("utf-8")
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise UserError(
             f"{name} has half a character (a surrogate, \\u{ord(text[error.start]):x}) at "
             f"{error.start + 1}; decode it anew from its bytes"
         ) from None
+    if size > MAX_LINE_BYTES:
+        raise UserError(f"{name} has {size} bytes, more than {MAX_LINE_BYTES}; split the line")
 
 
 def unknown_language(code: str, flag: str, languages: Sequence[str]) -> str:

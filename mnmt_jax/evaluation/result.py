@@ -245,7 +245,7 @@ def is_result(text: str) -> bool:
     """Returns whether `write_result` wrote a file, of any version."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and {"format", "directions", "signatures"} <= document.keys()
 

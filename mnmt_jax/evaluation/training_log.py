@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.evaluation.result import Curve
+from mnmt_jax.files.json_objects import is_number, read_records
 
 _POINTS = 400  # kept of a curve; more than a chart is wide
 
@@ -38,15 +38,12 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
         return TrainingLog()
     seconds = None
     points: dict[str, list[tuple[float, float]]] = {"train": [], "supervised": [], "zero_shot": []}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-            at = record["step"]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            continue
-        if record.get("seconds") is not None and (step is None or at <= step):
+    for _, record in read_records(path):
+        at = record["step"]
+        if is_number(record.get("seconds")) and (step is None or at <= step):
             seconds = float(record["seconds"])
-        validation = record.get("validation") or {}
+        validation = record.get("validation")
+        validation = validation if isinstance(validation, dict) else {}
         for name in points:
             losses = record if name == "train" else validation.get(name)
             if (value := _loss(losses)) is not None:
@@ -54,9 +51,10 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
     return TrainingLog(seconds, {name: _thinned(curve) for name, curve in points.items() if curve})
 
 
-def _loss(losses: Mapping[str, Any] | None) -> float | None:
+def _loss(losses: Any) -> float | None:
     """Returns the plain loss of a record: null where it was not finite."""
-    return None if losses is None else losses.get("nll")
+    value = losses.get("nll") if isinstance(losses, dict) else None
+    return value if is_number(value) else None
 
 
 def _thinned(points: list[tuple[float, float]]) -> Curve:

@@ -181,7 +181,7 @@ def _path(folder: Path, direction: Direction) -> Path:
 def _is_stamp(text: str) -> bool:
     try:
         made_by = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
 
@@ -227,5 +227,5 @@ def _rows(path: Path) -> list[tuple[tuple[str, str], Output]] | None:
             )
             for row in rows
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,31 @@ def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
     if missing := [key for key in needed if key not in found]:
         raise UserError(f"{path}: is damaged ('{missing[0]}' is missing); {remedy}")
     return found
+
+
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the lines of a log of JSON objects with a number `step`, and the objects.
+
+    Other lines, such as one that a killed process was writing, are skipped.
+
+    Args:
+        path: of a file of JSON lines.
+    """
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and is_number(record.get("step")):
+                yield line, record
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -202,7 +202,7 @@ class RunDirectory:
         try:
             tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
             return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             file = self.place / self.tasks_file.name
             raise UserError(
                 f"{file}: cannot be read ({error}); run the training command once more"

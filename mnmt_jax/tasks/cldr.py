@@ -26,11 +26,12 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import tempfile
+import shutil
 from pathlib import Path
 
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text, task_name, zero_shot_directions
+from mnmt_jax.files.partial import partial_path
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
 from mnmt_jax.seqio.tasks import add_corpus, add_mixture
 from mnmt_jax.seqio.vocabulary import PieceVocabulary
@@ -51,8 +52,11 @@ def load_vocabulary() -> Vocabulary:
     directory = cached_directory(Path.home() / ".cache" / "mnmt_jax")
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent) as partial:
-            _move(_train(Path(partial) / "vocabulary"), directory)
+        partial = partial_path(directory)  # removes what killed processes left
+        try:
+            _move(_train(partial), directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return Vocabulary.load(directory)
 
 

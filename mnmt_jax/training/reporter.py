@@ -14,6 +14,7 @@ import jax
 
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.json_objects import read_records
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import refusal
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -234,13 +235,9 @@ def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:
 def _truncated(path: Path, after_step: int) -> TextIO:
     kept = []
     if path.is_file() and after_step > 0:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                step = json.loads(line)["step"]
-            except (json.JSONDecodeError, KeyError, TypeError):
-                continue  # the line a killed process was writing
-            if step <= after_step:
-                kept.append(line + "\n")
+        for line, record in read_records(path):
+            if record["step"] <= after_step:
+                kept.append(line.rstrip("\r\n") + "\n")
     try:
         write_text(path, "".join(kept))
         return path.open("a", encoding="utf-8")

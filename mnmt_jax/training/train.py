@@ -218,6 +218,8 @@ class Session:
         self.mesh = make_mesh(config.mesh)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
+        if config.train.steps:
+            self._pipeline.check_fits()
         check_alike("the data", f"{self._pipeline.fingerprint()} {self._pipeline.left_out()}")
         check_alike("--initialize_from", repr(origins))
         self._tasks = validation_tasks(self._pipeline)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 
 
@@ -118,11 +118,12 @@ def check_additions(
         UserError: if a language has no tag or is added twice.
     """
     found: dict[str, Addition] = {}
+    known = set(languages)
     for language, model in additions:
-        if language not in languages:
+        if language not in known:
             raise UserError(
                 f"language '{language}' was added but has no tag; it must be one of "
-                f"{', '.join(languages)}"
+                f"{listed(languages)}"
             )
         if language in found:
             raise UserError(f"language '{language}' was added twice; add it once")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
 
 Copy = tuple[str, str]
 """A piece, and the language whose text has this copy of it."""
@@ -26,11 +26,12 @@ def check_copies(copies: Iterable[Sequence[str]], languages: Sequence[str]) -> t
         UserError: if a language is not among `languages` or has two copies of a piece.
     """
     found: dict[Copy, None] = {}
+    known = set(languages)
     for piece, language in copies:
-        if language not in languages:
+        if language not in known:
             raise UserError(
                 f"a copy of piece '{piece}' is for language '{language}', which has no tag; it "
-                f"must be one of {', '.join(languages)}"
+                f"must be one of {listed(languages)}"
             )
         if (piece, language) in found:
             raise UserError(f"piece '{piece}' has two copies for '{language}'; list each once")

@@ -38,6 +38,7 @@ from mnmt_jax.vocabulary.folder import (
     refuse_exchanged,
     write_folder,
 )
+from mnmt_jax.vocabulary.language_list import check_languages
 from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -76,10 +77,7 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         """Checks the lists."""
-        object.__setattr__(self, "languages", tuple(self.languages))
-        if len(set(self.languages)) != len(self.languages):
-            repeated = sorted({x for x in self.languages if self.languages.count(x) > 1})
-            raise UserError(f"languages {repeated} are listed twice; list each language once")
+        object.__setattr__(self, "languages", check_languages(self.languages))
         if self.pieces is not None:
             object.__setattr__(self, "pieces", tuple(self.pieces))
             if len(set(self.pieces)) != len(self.pieces):

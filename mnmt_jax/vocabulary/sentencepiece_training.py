@@ -62,7 +62,7 @@ _DEFAULTS = SentencePieceOptions()
 
 def train_sentencepiece(
     sentences_by_language: Mapping[str, Sequence[str]],
-    directory: str | Path,
+    directory: str | Path | None,
     *,
     options: SentencePieceOptions = _DEFAULTS,
 ) -> Vocabulary:
@@ -70,7 +70,7 @@ def train_sentencepiece(
 
     Args:
         sentences_by_language: text of each language; the key order becomes the tag order.
-        directory: where `Vocabulary.save` writes.
+        directory: where `Vocabulary.save` writes; None writes nothing.
         options: size, type and sampling.
 
     Returns:
@@ -82,7 +82,8 @@ def train_sentencepiece(
     model = train_model(sentences_by_language, options)
     languages = tuple(sentences_by_language)
     vocabulary = Vocabulary(model, languages, normalization=options.text_normalization)
-    vocabulary.save(directory)
+    if directory is not None:
+        vocabulary.save(directory)
     return vocabulary
 
 

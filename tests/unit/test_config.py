@@ -326,3 +326,26 @@ def test_text_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "a.gin").write_bytes(b"Train.steps = 3 # \xff\n")
     with pytest.raises(UserError, match=r"a\.gin: not UTF-8 text"):
         load_config([str(tmp_path / "a.gin")])
+
+
+def test_inclusions_that_double_are_refused(tmp_path, monkeypatch):
+    """26 files that include the next twice are read 2 ** 26 times."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(26):
+        (tmp_path / f"{number}.gin").write_text(f"include '{number + 1}.gin'\n" * 2)
+    (tmp_path / "26.gin").write_text("Train.seed = 3\n")
+    with pytest.raises(UserError, match=r"\d+\.gin:\d: include .*more than 1000 inclusions"):
+        load_config(["0.gin"])
+    with pytest.raises(UserError, match="more than 1000 inclusions"):
+        load_config(["18.gin"] * 10)
+    assert load_config(["20.gin"] * 3).train.seed == 3
+
+
+def test_inclusions_within_each_other_have_a_limit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(5000):
+        (tmp_path / f"{number}.gin").write_text(f"include '{number + 1}.gin'\n")
+    (tmp_path / "5000.gin").write_text("Train.seed = 3\n")
+    with pytest.raises(UserError, match=r"50\.gin:1: include '51.gin': .*50 within each other"):
+        load_config(["0.gin"])
+    assert load_config(["4951.gin"]).train.seed == 3

@@ -1,20 +1,26 @@
 """LibreOffice's help pages become a corpus: the packages' form, and sentences made here."""
 
+import io
 import itertools
 import json
 import os
+import socket
+import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from mnmt_jax.data import debian_packages
 from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.debian_packages import sha256_of
 from mnmt_jax.data.help_corpus import HELP_FOLDERS, HELP_LANGUAGES, HELP_PATH, help_package
-from mnmt_jax.data.help_pages import paragraphs, sentences, split_of
+from mnmt_jax.data.help_pages import MAX_PAGE_BYTES, paragraphs, sentences, split_of
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
+from tests.limited import run_limited
 from tests.run_commands import command
 
 # Numbers of pages by the split that their names lead to.
@@ -242,7 +248,7 @@ done
 DPKG_DEB = r"""#!/bin/sh
 case $1 in
 --showformat=*) file=${3##*/}; printf '%s\t%s' "${file%%_*}" 4:7.4 ;;
--x) mkdir -p "$3" && tar -xf "$2" -C "$3" ;;
+--fsys-tarfile) tar -tf "$2" > /dev/null && cat "$2" ;;
 esac
 """
 
@@ -337,3 +343,118 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path
     (fetched / "corpus.json").unlink()
     with pytest.raises(UserError, match="is there already"):
         command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
+
+
+def add_link(archive, name, target, kind=tarfile.SYMTYPE):
+    """Appends a link to a package, and a file below its name."""
+    with tarfile.open(archive, "a") as file:
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = kind, str(target)
+        file.addfile(link)
+
+
+def add_file(archive, name, content=b"text"):
+    with tarfile.open(archive, "a") as file:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        file.addfile(member, io.BytesIO(content))
+
+
+def package(debian, code):
+    return debian / f"{help_package(code)}_7.4_all.deb"
+
+
+PAGES = f"./{HELP_PATH}/en-US/text"
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "message"),
+    [
+        ("./link", "/elsewhere", "'./link' is a link that leads out of the package, to '/else"),
+        ("./a/link", "../..", "'./a/link' is a link that leads out of the package"),
+        (f"{PAGES}/p.html", "/etc/passwd", "p.html' is a link that leads out"),
+        (f"{PAGES}/p.html", "a.html", "p.html' is neither a file nor a folder"),
+        ("./usr/share", "lib", "'./usr/share' is neither a file nor a folder"),
+        ("../escaped", None, r"'../escaped' leads out of the package"),
+        ("/escaped", None, r"'/escaped' leads out of the package"),
+        (f"{PAGES}/a\nb.html", None, "has control characters"),
+    ],
+)
+def test_a_package_cannot_lead_out_of_its_tree(debian, tmp_path, name, target, message):
+    if target:
+        add_link(package(debian, "en"), name, target)
+    else:
+        add_file(package(debian, "en"), name)
+    refused(tmp_path, rf"-en-us_7.4_all.deb: .*{message}.*; do not use", f"--from={debian}")
+
+
+def test_packages_share_no_tree(debian, tmp_path):
+    """A link that the first package makes does not lead what the second one holds elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    add_link(package(debian, "en"), "./link", "usr")
+    add_file(package(debian, "de"), f"./link/share/libreoffice/help/de/text/{name_of(0)}")
+    page = f"{HELP_PATH}/fr/text/{name_of(0)}"
+    add_file(package(debian, "de"), page, b"<p id='par_id1'>Not of the French package.</p>")
+    command("fetch_corpus", "libreoffice_help", f"--from={debian}", "--output", tmp_path / "out")
+    assert plain("fr", 0) in lines(tmp_path / "out" / "train.fr")
+    assert plain("de", 0) in lines(tmp_path / "out" / "train.de")
+    assert not (tmp_path / "out" / "packages").exists()
+
+
+def test_a_package_that_grows_is_refused(debian, tmp_path, monkeypatch):
+    monkeypatch.setattr(debian_packages, "MAX_UNPACKED_BYTES", 1 << 20)
+    add_file(package(debian, "de"), "./zeros", bytes(1 << 20))
+    refused(tmp_path, r"-de_7.4_all.deb: holds more than .* 1 MiB", f"--from={debian}")
+    monkeypatch.setattr(debian_packages, "MAX_UNPACKED_BYTES", 1 << 30)
+    monkeypatch.setattr(debian_packages, "MAX_MEMBERS", 10)
+    refused(tmp_path, r"_7.4_all.deb: holds more than 10 files", f"--from={debian}")
+
+
+def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
+    secret = tmp_path / "secret.html"
+    secret.write_text("<p id='par_id1'>A local secret that nobody should read here.</p>")
+    page = tree / HELP_PATH / "fr" / "text" / name_of(0)
+    page.unlink()
+    page.symlink_to(secret)
+    refused(tmp_path, "page0.html: a link leads out of .*replace the link", f"--from={tree}")
+    page.unlink()
+    page.write_text("x" * (MAX_PAGE_BYTES + 1))
+    refused(tmp_path, "page0.html: is larger than 4 MiB", f"--from={tree}")
+    pages = tree / HELP_PATH / "fr"
+    pages.rename(tmp_path / "french")
+    pages.symlink_to(tmp_path / "french")
+    refused(tmp_path, "fr/text: a link leads out of .*tree", f"--from={tree}")
+
+
+def test_what_a_killed_fetch_left_is_removed(debian, tmp_path, monkeypatch):
+    """Downloads and trees are beside the output, and nothing is in the system's folder."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = tmp_path / f".out.partial-{socket.gethostname()}-{dead.pid}"
+    (left / "packages").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "mkdtemp", None)
+    command("fetch_corpus", "libreoffice_help", f"--from={debian}", "--output", tmp_path / "out")
+    assert not left.exists() and not list(tmp_path.glob(".out*"))
+
+
+def test_packages_are_found_by_a_relative_path(debian, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command("fetch_corpus", "libreoffice_help", "--from=archive", "--output=out")
+    assert len(lines(tmp_path / "out" / "test.en")) == len(TEST)
+
+
+def test_a_page_that_repeats_itself_is_read_in_linear_time(tmp_path):
+    """Of equal ids, ends of elements that are not open, and abbreviations there may be many."""
+    count = 100_000
+    texts = [("par_id1", "<i>x</b>")] * count + [("par_id2", "See e.g. A " * (2 * count))]
+    write_page(tmp_path, "en", 0, texts)
+    code = """
+import sys
+from pathlib import Path
+from mnmt_jax.data import help_pages
+help_pages.MAX_PAGE_BYTES = 1 << 26
+found = help_pages.paragraphs(Path(sys.argv[1]))
+print(len(found), len(help_pages.sentences(found["par_id2"])))
+"""
+    done = run_limited(code, tmp_path / HELP_PATH / "en-US" / "text" / name_of(0))
+    assert done.stdout.split() == [str(count + 2), "1"], done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 
 import pytest
 
@@ -222,3 +223,19 @@ def test_another_cache_needs_its_vocabulary_named(data, no_training):
         UserError, match="^(?!--also).*old"
     ):  # a mixture of seqio has a vocabulary of its own
         command("cache_tasks", *flags)
+
+
+def test_nothing_is_left_in_the_systems_folder_by_a_killed_training(data, tmp_path, monkeypatch):
+    """A vocabulary that is trained for a cache is written with it, not before."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    train, seen = vocabulary_module.train_model, []
+
+    def watched(*arguments, **options):
+        seen.append(sorted(temporary.rglob("*")))
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(vocabulary_module, "train_model", watched)
+    _cache(data)
+    assert seen == [[]] and (data / "cache" / "vocabulary" / "spm.model").is_file()

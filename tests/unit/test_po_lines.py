@@ -5,7 +5,8 @@ import re
 import pytest
 
 from mnmt_jax.data.bitext import read_units
-from mnmt_jax.data.po_lines import line_flaw
+from mnmt_jax.data.po_lines import MAX_TEXT_LINES, line_flaw
+from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
 from tests.unit.test_bitext import PO, write
 
@@ -69,3 +70,32 @@ def test_what_polib_writes_is_read(tmp_path, charset, end):
     path.write_bytes(str(made).replace("\n", end).encode(encoding))
     read = [unit.texts["de"] for unit in read_units(str(path))]
     assert read == [" ".join(text.split()) for text in texts]
+
+
+HEADER = 'msgid ""\nmsgstr "Language: de\\n"\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('msgid ""\n' + '"abc "\n' * (MAX_TEXT_LINES + 1), f"more than {MAX_TEXT_LINES} lines"),
+        ("# a comment\n\n" * (MAX_TEXT_LINES + 1), f"more than {MAX_TEXT_LINES} lines"),
+        ("#~ a comment\n" * (MAX_TEXT_LINES + 1), f"more than {MAX_TEXT_LINES} lines"),
+        (f'msgid "{"a" * MAX_LINE_BYTES}"\n', f"more than {MAX_LINE_BYTES} characters"),
+        ("#" * (MAX_LINE_BYTES + 1), f"more than {MAX_LINE_BYTES} characters"),
+    ],
+    ids=["text", "comments", "obsolete", "line", "long comment"],
+)
+def test_an_entry_has_a_limit(tmp_path, more, said):
+    """polib joins the lines of a text one by one: 400,000 took a minute."""
+    write(tmp_path, de_po=HEADER + more)
+    with pytest.raises(UserError, match=rf"de\.po:\d+: .*{said}; mend the file"):
+        list(read_units(str(tmp_path / "de.po")))
+
+
+def test_many_entries_and_blank_lines_are_no_long_entry(tmp_path):
+    entry = '#~ msgid "a"\n#~ msgstr "b"\n' + "\n" * 10
+    write(tmp_path, de_po=HEADER + entry * (MAX_TEXT_LINES // 4))
+    assert len(list(read_units(str(tmp_path / "de.po")))) == MAX_TEXT_LINES // 4
+    write(tmp_path, fr_po=HEADER + "\n" * (3 * MAX_TEXT_LINES) + 'msgid "a"\nmsgstr "b"\n')
+    assert len(list(read_units(str(tmp_path / "fr.po")))) == 1

@@ -283,6 +283,15 @@ def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
     assert "training pairs" not in capfd.readouterr().err + caplog.text
 
 
+def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(Session, "_compile", None)  # not reached
+    config = make_config(cache, data={"target_length": 1})
+    message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
+    with pytest.raises(UserError, match=message):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tmp_path, capfd):
     config = make_config(cache, train={"steps": 3, "log_every": 2})
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, attention="fused"))

@@ -15,6 +15,7 @@ from mnmt_jax.vocabulary.sentencepiece_training import (
     sample_sentences,
     train_sentencepiece,
 )
+from tests.limited import error_of, run_limited
 from tests.unit import made_text
 
 LINES = made_text.sentences("en", 40) + made_text.sentences("de", 40)
@@ -144,3 +145,28 @@ def test_sampling_follows_the_temperature_without_replacement():
     assert shares(5.0, 10_000) == [1000, 100, 10]
     options = SentencePieceOptions(sentences=150)
     assert sample_sentences(text, options) == sample_sentences(text, options)
+
+
+def test_a_list_of_equal_languages_is_read_in_linear_time(tmp_path):
+    for name in ("spm.model", "vocabulary.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "languages.txt").write_text("en\n" * 1_000_000)
+    code = """
+import sys
+from mnmt_jax.vocabulary.pieces import Vocabulary
+Vocabulary.load(sys.argv[1])
+"""
+    done = run_limited(code, tmp_path)
+    assert error_of(done).endswith("languages 'en' are listed twice; list each language once")
+
+
+def test_many_copies_for_many_languages_are_checked_in_linear_time():
+    code = """
+from mnmt_jax.vocabulary.additions import check_additions
+from mnmt_jax.vocabulary.copies import check_copies
+codes = [f"x{number}" for number in range(100_000)]
+print(len(check_copies([("a", code) for code in codes], codes)))
+print(len(check_additions([(code, b"") for code in codes], codes)))
+"""
+    done = run_limited(code, cpu_seconds=30)
+    assert done.stdout.split() == ["100000", "100000"], done.stderr

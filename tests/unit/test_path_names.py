@@ -1,0 +1,122 @@
+"""Names that become part of a path are checked before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from mnmt_jax.commands import evaluate
+from mnmt_jax.commands.corpus_arguments import benchmark_corpus
+from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.corpora import CldrText, ParallelFiles
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.path_names import check_inside, check_name
+from mnmt_jax.vocabulary import pieces as vocabulary_module
+from mnmt_jax.vocabulary.pieces import Vocabulary
+from tests.run_commands import command
+from tests.unit import made_text
+
+BAD = {
+    "../../evil": "separator",
+    "/evil": "separator",
+    "a/b": "separator",
+    "a\\b": "separator",
+    "..": "no name",
+    ".": "no name",
+    "": "empty",
+    " ": "empty",
+    "a\nb": "control character",
+    "a\x1b[31m": "control character",
+    "a\0b": "control character",
+    "\udc80": "not Unicode",
+    "é" * 101: "longer than 200 bytes",
+}
+each_bad_name = pytest.mark.parametrize(("name", "said"), BAD.items(), ids=map(ascii, BAD))
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "test"):
+        for code in ("en", "de"):
+            text = "\n".join(made_text.sentences(code, 10)) + "\n"
+            (folder / f"{split}.{code}").write_text(text, encoding="utf-8")
+    return folder
+
+
+@each_bad_name
+def test_names_are_refused_in_one_line(name, said):
+    with pytest.raises(UserError, match=rf"^--name=.*{said}.*; choose a name of letters") as caught:
+        check_name(name, "--name")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["mine", "a.b", "..a", "wmt14-en_de", "день", "x" * 200, "a b"])
+def test_names_that_are_allowed(name):
+    assert check_name(name, "--name") == name
+
+
+@each_bad_name
+def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, said):
+    monkeypatch.setattr(vocabulary_module, "train_sentencepiece", None)  # not reached
+    folder = tmp_path / "a" / "b" / "cache"
+    flags = f"--parallel={data}", "--languages=en,de", f"--name={name}", "--output", folder
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=f"--name=.*{said}"):
+        command("cache_tasks", *flags)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@each_bad_name
+def test_the_name_of_a_corpus_in_python(name, said):
+    for make in (
+        lambda: CldrText(("en", "de"), name=name),
+        lambda: ParallelFiles(name, "{split}.{language}", ()),
+    ):
+        with pytest.raises(UserError, match=f"corpus name=.*{said}"):
+            make()
+
+
+@each_bad_name
+def test_the_name_of_files_that_are_evaluated(data, name, said):
+    arguments = ["--run=x", "--output=y", f"--parallel={data}", "--languages=en,de"]
+    flags = evaluate.make_parser().parse_args([*arguments, f"--task={name}"])
+    with pytest.raises(UserError, match=f"--task=.*{said}"):
+        benchmark_corpus(flags)
+
+
+@pytest.mark.parametrize("name", ["../evil_en_de", "a/b_en_de", "x" * 241])
+def test_names_of_tasks_however_they_are_made(tmp_path, vocabulary, name):
+    task = TaskSource(name, "en", "de", {"train": lambda: [([3], [4])]})
+    with pytest.raises(UserError, match="task="):
+        write_cache(tmp_path / "cache", [task], vocabulary=vocabulary)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def vocabulary():
+    text = {code: made_text.sentences(code, 60) for code in ("en", "de")}
+    options = vocabulary_module.SentencePieceOptions(vocab_size=40)
+    return Vocabulary(vocabulary_module.train_model(text, options), ("en", "de"))
+
+
+@pytest.mark.parametrize("code", ["a/b", "../c", "", "a\tb"])
+def test_codes_of_languages(tmp_path, vocabulary, code):
+    """Files of translations are named by them."""
+    with pytest.raises(UserError, match="language="):
+        Vocabulary(vocabulary.model, ("en", code))
+    with pytest.raises(UserError, match="language="):
+        vocabulary.with_language(code)
+
+
+def test_links_that_leave_a_folder(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "a" / "inner").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "outer").symlink_to(tmp_path / "ab")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    check_inside(tmp_path / "a" / "inner" / "x", tmp_path / "a")
+    check_inside(tmp_path / "a" / "x", tmp_path / "link")
+    for path in ("outer", "outer/x", "../ab"):
+        with pytest.raises(UserError, match="a link leads out of"):
+            check_inside(tmp_path / "a" / path, tmp_path / "a")
