@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mnmt_jax.compiled import keep_programs
 from mnmt_jax.interrupts import no_interrupt_lost
@@ -33,6 +35,10 @@ _OUTPUT = "standard output"
 
 class UserError(ValueError):
     """Reports bad input in one line that names the file, line, field or flag and the remedy."""
+
+
+class MnmtWarning(UserWarning):
+    """Warns the user of this library; commands print it as one line."""
 
 
 def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
@@ -71,7 +77,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     """
     try:
         _keep_programs()
-        with no_interrupt_lost():
+        with warnings_as_lines(), no_interrupt_lost():
             status = main() or 0
         flush_output()
     except UserError as error:
@@ -98,6 +104,38 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print the library's warnings, logged or raised, as `warning: TEXT` lines on stderr."""
+    logger, show = logging.getLogger("mnmt_jax"), warnings.showwarning
+    handler, propagate = logging.StreamHandler(sys.stderr), logger.propagate
+    handler.setFormatter(_Lines())
+
+    def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, MnmtWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place)
+
+    logger.addHandler(handler)
+    logger.propagate = False  # handlers of other libraries would print the line once more
+    warnings.showwarning = print_line  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Formats a record as `warning: TEXT`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def _variable_of_jax(error: Exception) -> str:

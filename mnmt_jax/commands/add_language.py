@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from mnmt_jax.commands.vocabulary import (
     training_options,
 )
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import find_code, new_code
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -62,9 +62,6 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
-    language = arguments.language
-    if not re.fullmatch(r"\w+", language):
-        raise UserError(f"--language={language}: a code is letters, digits and _, such as nl")
     if arguments.noise is not None and arguments.noise < 0:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0")
     check_output(Path(arguments.output))
@@ -73,7 +70,8 @@ def main() -> None:
     run = RunDirectory.open(arguments.run)
     run.config()  # raises unless it is a run
     before = Vocabulary.load(run.vocabulary)
-    before.with_language(language)  # raises if it is there
+    language = new_code(arguments.language, before.languages, "--language")
+    arguments.language = language
     vocabulary = before.with_language(language, _model(arguments, before))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
     summary: dict[str, Any] = {
@@ -108,13 +106,14 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
         )
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
-    own = [direction for direction in directions if language in direction]
-    if not own:
+    there = find_code(language, corpus.languages)
+    own = [direction for direction in directions if there in direction]
+    if there is None or not own:
         raise UserError(
             f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
             f"{' '.join(corpus.languages)}"
         )
     check_training_text(corpus, own)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
-    text = {language: language_text(corpus, own, options.sentences)[language]}
+    text = {language: language_text(corpus, own, options.sentences)[there]}
     return train_model(text, options, space_first=before.space_first)

@@ -30,6 +30,7 @@ from mnmt_jax.commands.text_files import (
 )
 from mnmt_jax.distributed.shares import add_share_flags, share_of
 from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
@@ -88,9 +89,12 @@ def main() -> None:
     bad: list[int] = []
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
     decode = translator.decoding(flags.beam_size)
+    for name in ("source", "target"):
+        code = match_code(getattr(flags, name), translator.languages, f"--{name}")
+        setattr(flags, name, code)
     lines = translator.numbered(texts, source=flags.source, target=flags.target, decode=decode)
     if flags.pivot is not None:
-        translator.check_pivot(flags.pivot)
+        flags.pivot = translator.check_pivot(flags.pivot)
         if flags.pivot in (flags.source, flags.target):
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)

@@ -20,6 +20,7 @@ from mnmt_jax.commands.corpus_arguments import (
     split_list,
 )
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.language_codes import canonical_codes
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import Counts, Flags
@@ -132,7 +133,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
     flags = ("name", "directions", *others, *TRAINING_FLAGS)
     refuse_flags(arguments, flags, "--sentencepiece")
-    languages = split_list(arguments.languages)
+    languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)

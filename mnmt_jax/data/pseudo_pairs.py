@@ -19,6 +19,7 @@ import numpy as np
 
 from mnmt_jax.data.cache import TaskSource, TokenCache, split_records
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.vocabulary.order import mix64, text_key
 
 PREFIX = "back_translated_"
@@ -46,7 +47,7 @@ class Draws:
     @classmethod
     def of(cls, languages: Sequence[str], pool: Sequence[str], **rest: int) -> Draws:
         """Returns draws with a pool: without one it is the languages but English."""
-        others = pool or [code for code in languages if code != _ENGLISH]
+        others = pool or [code for code in languages if canonical_or_same(code) != _ENGLISH]
         return cls(tuple(languages), tuple(others), **rest)
 
     def check(self, cache: TokenCache) -> tuple[str, ...]:

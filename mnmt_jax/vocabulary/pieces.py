@@ -21,6 +21,7 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError, naming
+from mnmt_jax.language_codes import check_safe, tagged_code
 from mnmt_jax.vocabulary.additions import (
     Added,
     Addition,
@@ -78,6 +79,7 @@ class Vocabulary:
         if len(set(self.languages)) != len(self.languages):
             repeated = sorted({x for x in self.languages if self.languages.count(x) > 1})
             raise UserError(f"languages {repeated} are listed twice; list each language once")
+        check_safe(self.languages, "languages of the vocabulary")
         if self.pieces is not None:
             object.__setattr__(self, "pieces", tuple(self.pieces))
             if len(set(self.pieces)) != len(self.pieces):
@@ -304,18 +306,16 @@ class Vocabulary:
         return self.first_tag + self.language_index(language)
 
     def language_index(self, language: str) -> int:
-        """Returns a language's place in `languages`.
+        """Returns a language's place in `languages`, of a code of any form.
 
         Raises:
             UserError: if the vocabulary has no tag for the language.
         """
-        try:
-            return self._language_indices[language]
-        except KeyError:
-            raise UserError(
-                f"language '{language}' has no tag in this vocabulary; it has "
-                f"{', '.join(self.languages)}"
-            ) from None
+        return self._language_indices[tagged_code(language, self._language_indices)]
+
+    def code_of(self, language: str) -> str:
+        """Return the vocabulary's own code of a language, as `language_index`."""
+        return self.languages[self.language_index(language)]
 
     def encode(self, text: str, language: str | None = None) -> list[int]:
         """Returns the ids of a text's pieces, without eos and without a tag.
@@ -346,6 +346,8 @@ class Vocabulary:
             codes = [language] * len(lines)
         else:
             codes = language
+        if self.additions:  # whose models are known by the vocabulary's own codes
+            codes = [None if code is None else self.code_of(code) for code in codes]
         encoded = self._added.cut(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
 
