@@ -19,7 +19,7 @@ from gin import config_parser
 from mnmt_jax.config.bindings import Bindings
 from mnmt_jax.config.earlier import renewed
 from mnmt_jax.config.grammar import statements_of
-from mnmt_jax.config.method import Method
+from mnmt_jax.config.method import Method, check_edits
 from mnmt_jax.config.registry import get_method, get_section, section_titles
 from mnmt_jax.config.sections import SECTIONS, Config, Model, Train
 from mnmt_jax.errors import UserError
@@ -80,6 +80,8 @@ def load_config(
     for binding in bindings:
         _read_binding(found, binding)
     config = assembled(found)
+    if not found.place("Model", "methods").startswith(f"{run}:"):
+        check_edits(config.model.methods)
     read = (*SECTIONS.values(), *map(type, config.methods))
     found.check_read([section.__name__ for section in read])
     return config

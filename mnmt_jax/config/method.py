@@ -88,7 +88,9 @@ class Method(Checked):
             field: tuple(find_code(code, languages) or code for code in getattr(self, field))
             for field in self.code_fields
         }
-        return self._with_languages(languages, **fields)
+        method: Any = self._with_languages(languages)  # a dataclass, as every method is
+        fitted: Self = dataclasses.replace(method, **fields)
+        return fitted
 
     def known_languages(self) -> tuple[str, ...]:
         """Returns the languages of the vocabulary.
@@ -108,10 +110,9 @@ class Method(Checked):
     def _languages_key(self) -> str:
         return f"{type(self).__name__}.{self.languages_field}"
 
-    def _with_languages(self, languages: Iterable[str], **fields: tuple[str, ...]) -> Self:
+    def _with_languages(self, languages: Iterable[str]) -> Self:
         method: Any = self  # a dataclass, as every method is
-        fields[self.languages_field] = tuple(languages)
-        changed: Self = dataclasses.replace(method, **fields)
+        changed: Self = dataclasses.replace(method, **{self.languages_field: tuple(languages)})
         return changed
 
     def edit(self, plan: Plan, config: Model) -> Plan:
@@ -223,6 +224,23 @@ class Method(Checked):
         A run may be continued with other values of that. None is a method that does nothing later.
         """
         return self
+
+
+def check_edits(methods: Iterable[Method]) -> None:
+    """Check that the methods of `Model.methods` change the model.
+
+    Args:
+        methods: the list. Runs of earlier versions may have methods of training in it, too.
+
+    Raises:
+        UserError: if one is a method of training; names the field for it.
+    """
+    for method in methods:
+        if not method.edits() and not method.players():
+            raise UserError(
+                f"Model.methods=('{method.name}',) is a method of training and leaves the model as "
+                f"it is; name it in Train.methods=('{method.name}',)"
+            )
 
 
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
