@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mnmt_jax.compiled import keep_programs
@@ -51,6 +52,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"did you mean '{near[0]}'? " if near else ""
+
+
+def docs_page(name: str) -> str:
+    """Return the path of a page of the documentation, for messages.
+
+    Args:
+        name: of the file, e.g. `data.md`.
+
+    Returns:
+        A path of the installed package, or of the checkout: relative where the command runs there.
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "docs" / name
+    page = installed if installed.is_file() else package.parent / "docs" / name
+    here = Path.cwd()
+    return str(page.relative_to(here) if page.is_relative_to(here) else page)
+
+
+def warn(text: str) -> None:
+    """Print a warning of a command as one line on standard error."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def counted(number: int, word: str) -> str:
@@ -115,17 +137,18 @@ def warnings_as_lines() -> Iterator[None]:
 
     def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if issubclass(category, MnmtWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            warn(str(message))
         else:
             show(message, category, *place)
 
     logger.addHandler(handler)
     logger.propagate = False  # handlers of other libraries would print the line once more
-    warnings.showwarning = print_line  # type: ignore[assignment]
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", MnmtWarning)
+            warnings.showwarning = print_line  # type: ignore[assignment]
+            yield
     finally:
-        warnings.showwarning = show
         logger.propagate = propagate
         logger.removeHandler(handler)
 

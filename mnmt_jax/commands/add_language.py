@@ -1,8 +1,7 @@
 """Adds a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
 
 A SentencePiece model is trained on the language's text, and what the run's vocabulary lacks of its
-pieces is appended. The old languages are translated as before; the new one is to be learnt
-(docs/finetuning.md).
+pieces is appended. The old languages are translated as before; the new one is to be learnt.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mnmt_jax.commands.vocabulary import (
     add_training_options,
     training_options,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.language_codes import find_code, new_code
 
 if TYPE_CHECKING:
@@ -32,7 +31,9 @@ _CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=f"How to train it then: {docs_page('finetuning.md')}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
     add_step(parser)

@@ -16,6 +16,7 @@ from mnmt_jax.commands.arguments import (
 )
 from mnmt_jax.commands.corpus_arguments import add_own_files, benchmark_corpus, check_limit
 from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.errors import warn
 from mnmt_jax.language_codes import find_code
 
 
@@ -99,7 +100,7 @@ def main() -> None:
         pivot=flags.pivot,
     )
     if missing := [code for code in wanted if find_code(code, languages) is None]:
-        print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)
+        warn(f"not in the model, left out: {' '.join(missing)}")
     benchmark = Benchmark(
         flags.task,
         corpus,
@@ -110,7 +111,7 @@ def main() -> None:
     unknown = {pair[1] for pair in benchmark.directions if language(pair[1]).detector is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
-        print(f"no off-target ratio, the detector does not know: {codes}", file=sys.stderr)
+        warn(f"no off-target ratio, since the detector does not know: {codes}")
     further = Further(
         Wanted(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,

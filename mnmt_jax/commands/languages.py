@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.errors import docs_page
 
 if TYPE_CHECKING:
     from mnmt_jax.languages import Language
@@ -20,7 +21,7 @@ def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(
         description=__doc__ + " Any BCP 47 code can be trained on, also outside the table; "
-        "docs/data.md says which forms of a code are one language."
+        f"{docs_page('data.md')} says which forms of a code are one language."
     )
     parser.add_argument(
         "codes",

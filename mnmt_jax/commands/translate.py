@@ -29,7 +29,7 @@ from mnmt_jax.commands.text_files import (
     read_lines,
 )
 from mnmt_jax.distributed.shares import add_share_flags, share_of
-from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.errors import UserError, counted, listed, warn
 from mnmt_jax.language_codes import match_code
 
 if TYPE_CHECKING:
@@ -195,5 +195,4 @@ def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
     """Says which lines something happened to, if any."""
     if numbers:
         shown = listed([str(number) for number in numbers])
-        told = f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}"
-        print(f"warning: {told}", file=sys.stderr)
+        warn(f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}")

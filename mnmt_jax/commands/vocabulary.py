@@ -19,7 +19,7 @@ from mnmt_jax.commands.corpus_arguments import (
     refuse_flags,
     split_list,
 )
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, listed, warn
 from mnmt_jax.language_codes import canonical_codes
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)
     counts = lavs.count_pieces(base, language_lines(corpus, directions))
     if silent := [code for code in base.languages if code not in counts]:
-        print(f"no text in {listed(silent)}: no copies for them", file=sys.stderr)
+        warn(f"no text in {listed(silent)}: no copies for them")
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
     vocabulary = base.with_copies(lavs.copies_of(split))

@@ -25,7 +25,7 @@ from mnmt_jax.decoding.readings import Line, number_lines, with_others
 from mnmt_jax.decoding.score import Score
 from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import UserError, counted
+from mnmt_jax.errors import MnmtWarning, UserError, counted
 from mnmt_jax.language_codes import match_code
 
 WINDOW = 4096
@@ -89,6 +89,7 @@ class Translator(Trained):
             warnings.warn(
                 f"{counted(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
                 "load with bindings=['Decode.buckets=(...)'] that hold more",
+                MnmtWarning,
                 stacklevel=2,
             )
         return [translation.text for translation in found]
