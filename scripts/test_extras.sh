@@ -17,6 +17,9 @@ metadata.read("setup.cfg", encoding="utf-8")
 print(" ".join(metadata["options.extras_require"]))
 PYTHON
 )
+mkdir "$work/source"  # pip leaves its metadata beside what it reads
+cp -R mnmt_jax gin_configs docs setup.py setup.cfg pyproject.toml MANIFEST.in README.md LICENSE "$work/source"
+cd "$work/source"
 failed=0
 for extra in ${*:-$extras}; do
     echo "resolving mnmt-jax[$extra]"

@@ -252,7 +252,8 @@ def file_corpus(
         return _with_all_languages(corpus, listed(arguments.bitext or [pattern]))
     except NoFilesError as error:
         words = {s: likely_word(pattern, languages, s) for s in splits if "{split}" in pattern}
-        found = ",".join(f"{split}={word}" for split, word in words.items() if word)
+        other = any(word not in ("", splits[split]) for split, word in words.items())
+        found = ",".join(f"{split}={word}" for split, word in words.items() if word and other)
         raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
 
 

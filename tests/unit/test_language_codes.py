@@ -8,11 +8,14 @@ import pytest
 
 from mnmt_jax.commands import languages as languages_command
 from mnmt_jax.commands.corpus_arguments import listed_directions
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.corpora import ParallelFiles, TsvFile
 from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.decoding.input_checks import codes_of_lines
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.metrics import corpus_scores
+from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
 from mnmt_jax.language_codes import (
     canonical_code,
@@ -24,7 +27,9 @@ from mnmt_jax.language_codes import (
 )
 from mnmt_jax.languages import LANGUAGES, english_centric, language
 from mnmt_jax.vocabulary.pieces import Vocabulary
+from tests.run_commands import command
 from tests.unit import made_text
+from tests.unit.made_translator import made_translator
 
 MBART50 = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
@@ -249,6 +254,45 @@ def test_tasks_of_a_language_outside_the_table(tmp_path):
     vocabulary = Vocabulary(made_text.vocabulary().model, ("de", "hsb_Latn"))
     names = [task.name for task in cache_sources(corpus, (("de", "hsb"),), vocabulary)]
     assert names == ["mine_de_hsb"]
+
+
+def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
+    """Files `train.hsb` become tasks; BLEU is computed, and what the detector lacks is said."""
+    sides = {"hsb": [f"dom {n} mały" for n in range(60)], "de-DE": [f"Haus {n}" for n in range(60)]}
+    for split, start in (("train", 0), ("validation", 50)):
+        for code, lines in sides.items():
+            text = "".join(f"{line}\n" for line in lines[start:])
+            (tmp_path / f"{split}.{code}").write_text(text, encoding="utf-8")
+    flags = ["--parallel", tmp_path, "--languages", "HSB,de", "--vocab_size", 30]
+    command("cache_tasks", *flags, "--output", tmp_path / "cache")
+    cache = TokenCache.open(tmp_path / "cache")
+    assert cache.vocabulary.languages == ("hsb", "de")
+    assert set(cache.tasks_with("train")) == {"corpus_hsb_de", "corpus_de_hsb"}
+    found = lid_off_target(["dom mały"], "hsb")
+    assert found.ratio is None and "does not know hsb" in found.note
+    assert corpus_scores(["dom 1"], ["dom 1"], "hsb").bleu_signature.count("tok:13a") == 1
+    flags[3] = "de,de-DE"
+    with pytest.raises(UserError, match="--languages: 'de' and 'de-DE' are one language"):
+        command("cache_tasks", *flags, "--output", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_model_is_asked_for_and_contrasted_with_languages_in_any_form():
+    translator = made_translator(
+        max_length=3, language_contrast=0.1, contrast_languages=("EN", "source")
+    )
+    assert translator.languages == ("en", "de", "fr")
+    plain = made_translator(
+        max_length=3, language_contrast=0.1, contrast_languages=("en", "source")
+    )
+    lines = ["eins zwei", "drei"]
+    expected = plain.translate(lines, source="de", target="fr", pivot="en")
+    found = translator.translate(lines, source="DEU", target="fra_Latn", pivot="en-US")
+    assert found == expected
+    with pytest.raises(UserError, match="Decode.contrast_languages=.* no 'hsb'"):
+        made_translator(language_contrast=0.1, contrast_languages=("hsb",)).translate(
+            lines, source="de", target="fr"
+        )
 
 
 def run_languages(monkeypatch, capsys, *arguments):
