@@ -413,15 +413,15 @@ def listed_directions(
 def _readings(item: str, languages: Collection[str], others: str) -> list[Direction]:
     """Return the directions that an item can mean; those without a fallback if there are any."""
     exact: dict[Direction, None] = {}
-    every: dict[Direction, None] = {}
+    fallbacks: dict[Direction, None] = {}
     for pair in _parted(item, others):
         source, target = (find_code(code, languages) for code in pair)
         if source is None or target is None:
             continue
-        every[source, target] = None
+        fallbacks[source, target] = None
         if all(map(is_same_language, pair, (source, target))):
             exact[source, target] = None
-    return list(exact or every)
+    return list(exact or fallbacks)
 
 
 def check_direction_items(text: str, others: str = "") -> None:

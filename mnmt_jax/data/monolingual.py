@@ -139,8 +139,8 @@ class TextFiles(FileCorpus):
     @classmethod
     def _paths(cls, pattern: str, forms: Sequence[str]) -> tuple[str, ...]:
         """Return the files of the first form of a code that has any."""
-        every = (cls._files(pattern.replace("{language}", form)) for form in forms)
-        return next((paths for paths in every if paths), ())
+        by_form = (cls._files(pattern.replace("{language}", form)) for form in forms)
+        return next((paths for paths in by_form if paths), ())
 
     @staticmethod
     def _files(pattern: str) -> tuple[str, ...]:

@@ -22,10 +22,10 @@ def likely_word(pattern: str, languages: Sequence[str], split: str) -> str:
         split: "train", "validation" or "test".
     """
     codes = {canonical_or_same(code) for code in languages}
-    found = _matches(pattern, {"split": rf"(?:{_LIKELY[split]})[\w-]*", "language": r"[\w@-]+"})
+    matches = _matches(pattern, {"split": rf"(?:{_LIKELY[split]})[\w-]*", "language": r"[\w@-]+"})
     words = collections.Counter(
         match["split"]
-        for match in found
+        for match in matches
         if "{language}" not in pattern or canonical_or_same(match["language"]) in codes
     )
     return words.most_common(1)[0][0] if words else ""

@@ -28,13 +28,17 @@ def codes_of_lines(
     """
     if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
         raise UserError(f"{flag}={codes!r}: must be a language's code, or a list of one per line")
-    own: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for number, code in enumerate([codes] if isinstance(codes, str) else codes, start=1):
         if not isinstance(code, str):
             raise UserError(f"{flag} of line {number} is {code!r}; give a language's code")
-        if code not in own:
-            own[code] = match_code(code, languages, f"--{flag}")
-    return itertools.repeat(own[codes]) if isinstance(codes, str) else map(own.__getitem__, codes)
+        if code not in matched:
+            matched[code] = match_code(code, languages, f"--{flag}")
+    return (
+        itertools.repeat(matched[codes])
+        if isinstance(codes, str)
+        else map(matched.__getitem__, codes)
+    )
 
 
 def check_list(texts: Any, name: str) -> None:

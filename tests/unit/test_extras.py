@@ -34,8 +34,8 @@ def requirements(extra: str) -> list[Requirement]:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_requirements_parse_and_have_a_bound(extra):
-    found = requirements(extra)
-    assert found and all(one.specifier for one in found if one.name != "setuptools")
+    parsed = requirements(extra)
+    assert parsed and all(one.specifier for one in parsed if one.name != "setuptools")
 
 
 def test_no_extra_contradicts_what_is_always_installed():

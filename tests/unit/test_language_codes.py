@@ -120,8 +120,10 @@ def test_one_language_in_two_forms_is_refused_by_name():
 
 def test_a_code_is_found_in_a_list_of_other_spellings():
     nllb = ("eng_Latn", "zho_Hans", "zho_Hant", "ace_Arab", "ace_Latn", "ajp_Arab", "odd!")
-    found = {text: find_code(text, nllb) for text in "EN zh zh-TW ace ace-Arab ajp odd! de".split()}
-    assert found == {
+    matches = {
+        text: find_code(text, nllb) for text in "EN zh zh-TW ace ace-Arab ajp odd! de".split()
+    }
+    assert matches == {
         "EN": "eng_Latn",
         "zh": "zho_Hans",
         "zh-TW": "zho_Hant",
@@ -268,8 +270,8 @@ def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
     cache = TokenCache.open(tmp_path / "cache")
     assert cache.vocabulary.languages == ("hsb", "de")
     assert set(cache.tasks_with("train")) == {"corpus_hsb_de", "corpus_de_hsb"}
-    found = lid_off_target(["dom mały"], "hsb")
-    assert found.ratio is None and "does not know hsb" in found.note
+    off_target = lid_off_target(["dom mały"], "hsb")
+    assert off_target.ratio is None and "does not know hsb" in off_target.note
     assert corpus_scores(["dom 1"], ["dom 1"], "hsb").bleu_signature.count("tok:13a") == 1
     flags[3] = "de,de-DE"
     with pytest.raises(UserError, match="--languages: 'de' and 'de-DE' are one language"):
@@ -287,8 +289,8 @@ def test_a_model_is_asked_for_and_contrasted_with_languages_in_any_form():
     )
     lines = ["eins zwei", "drei"]
     expected = plain.translate(lines, source="de", target="fr", pivot="en")
-    found = translator.translate(lines, source="DEU", target="fra_Latn", pivot="en-US")
-    assert found == expected
+    translations = translator.translate(lines, source="DEU", target="fra_Latn", pivot="en-US")
+    assert translations == expected
     with pytest.raises(UserError, match="Decode.contrast_languages=.* no 'hsb'"):
         made_translator(language_contrast=0.1, contrast_languages=("hsb",)).translate(
             lines, source="de", target="fr"
