@@ -145,7 +145,10 @@ def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
     place = f"{flag}: " if flag else ""
     spelling: dict[str, str] = {}
     for text in texts:
-        code = canonical_code(text)
+        try:
+            code = canonical_code(text)
+        except UserError as error:
+            raise UserError(f"{place}{error}") from None
         if code in spelling:
             first = spelling[code]
             again = "" if first == text else f" and {text!r} are one language ({code})"

@@ -16,7 +16,6 @@ from mnmt_jax.language_codes import (
     find_code,
     is_code,
     is_same_language,
-    match_code,
 )
 
 if TYPE_CHECKING:
@@ -285,8 +284,12 @@ def benchmark_corpus(
     else:
         corpus, wanted = find_corpus(flags.task)
         refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
-    named = canonical_codes(split_list(flags.languages), "--languages")
-    languages = [match_code(code, wanted, "--languages", flags.task) for code in named]
+    named = split_list(flags.languages)
+    languages = [find_code(code, wanted) for code in named]
+    if None in languages:
+        unknown = named[languages.index(None)]
+        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(wanted)}")
+    canonical_codes(named, "--languages")
     return corpus, tuple(code for code in wanted if not languages or code in languages)
 
 
