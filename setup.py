@@ -1,4 +1,4 @@
-"""Puts the gin files into what is installed; setup.cfg has the rest."""
+"""Puts the gin files and the pages that messages name into the package; setup.cfg has the rest."""
 
 import shutil
 
@@ -10,9 +10,10 @@ shutil.rmtree("build/lib", ignore_errors=True)  # an earlier build's, packed aga
 setup(
     packages=[
         *find_packages(include=["mnmt_jax", "mnmt_jax.*"]),
+        "mnmt_jax.docs",
         "mnmt_jax.moved",
         *(f"mnmt_jax.{name}" for name in find_namespace_packages(include=[GIN, f"{GIN}.*"])),
     ],
-    package_dir={f"mnmt_jax.{GIN}": GIN},
-    package_data={"": ["*.gin"], "mnmt_jax": ["py.typed"]},
+    package_dir={f"mnmt_jax.{GIN}": GIN, "mnmt_jax.docs": "docs"},
+    package_data={"": ["*.gin"], "mnmt_jax": ["py.typed"], "mnmt_jax.docs": ["*.md"]},
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from mnmt_jax.compiled import keep_programs
 from mnmt_jax.interrupts import no_interrupt_lost
@@ -35,6 +38,10 @@ class UserError(ValueError):
     """Reports bad input in one line that names the file, line, field or flag and the remedy."""
 
 
+class MnmtWarning(UserWarning):
+    """Warns the user of this library; commands print it as one line."""
+
+
 def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
     """Joins the first few names and says how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
@@ -45,6 +52,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"did you mean '{near[0]}'? " if near else ""
+
+
+def docs_page(name: str) -> str:
+    """Return the path of a page of the documentation, for messages.
+
+    Args:
+        name: of the file, e.g. `data.md`.
+
+    Returns:
+        A path of the installed package, or of the checkout: relative where the command runs there.
+    """
+    package = Path(__file__).resolve().parent
+    installed = package / "docs" / name
+    page = installed if installed.is_file() else package.parent / "docs" / name
+    here = Path.cwd()
+    return str(page.relative_to(here) if page.is_relative_to(here) else page)
+
+
+def warn(text: str) -> None:
+    """Print a warning of a command as one line on standard error."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def counted(number: int, word: str) -> str:
@@ -71,7 +99,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     """
     try:
         _keep_programs()
-        with no_interrupt_lost():
+        with warnings_as_lines(), no_interrupt_lost():
             status = main() or 0
         flush_output()
     except UserError as error:
@@ -98,6 +126,39 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print the library's warnings, logged or raised, as `warning: TEXT` lines on stderr."""
+    logger, show = logging.getLogger("mnmt_jax"), warnings.showwarning
+    handler, propagate = logging.StreamHandler(sys.stderr), logger.propagate
+    handler.setFormatter(_Lines())
+
+    def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, MnmtWarning):
+            warn(str(message))
+        else:
+            show(message, category, *place)
+
+    logger.addHandler(handler)
+    logger.propagate = False  # handlers of other libraries would print the line once more
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", MnmtWarning)
+            warnings.showwarning = print_line  # type: ignore[assignment]
+            yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Formats a record as `warning: TEXT`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def _variable_of_jax(error: Exception) -> str:

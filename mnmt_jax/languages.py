@@ -1,11 +1,12 @@
-"""The languages this project knows, their codes and groups, and the directions of its corpora.
+"""The built-in table of languages, their groups, and the directions of corpora.
 
 A language is written once, as a row of `_TABLE`; everything else refers to it by its code.
+`language` describes languages outside the table too.
 """
 
 from __future__ import annotations
 
-import difflib
+import functools
 import itertools
 import random
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import (
+    canonical_codes,
+    display_name,
+    find_code,
+    parse_code,
+    script_name,
+)
 
 Direction = tuple[str, str]
 """A translation direction: source language, target language."""
@@ -127,6 +135,12 @@ zh  cmn_Hans Chinese            Asian             Han        zh
 zu  zul_Latn Zulu               Niger-Congo       Latin      -
 """
 
+OTHER_FAMILY = "Other"
+"""Family of languages outside the built-in table."""
+
+_MIXED_SCRIPTS = ("zh",)  # lid.176 and sacreBLEU do not tell its scripts apart
+_TOKENIZER_OF_SCRIPT = {"Hans": "zh", "Hant": "zh", "Hani": "zh"}
+_SCRIPTS = {"Hans": "Han", "Hant": "Han", "Jpan": "Japanese", "Kore": "Hangul"}
 _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 SACREBLEU_EXTRAS: Mapping[str, str] = MappingProxyType(
@@ -179,7 +193,7 @@ def _read_table(table: str) -> dict[str, Language]:
 
 
 LANGUAGES: Mapping[str, Language] = MappingProxyType(_read_table(_TABLE))
-"""Every known language by code, in alphabetical order of the codes."""
+"""The languages of the built-in table by code, in alphabetical order of the codes."""
 
 MITRE_LANGUAGES: tuple[str, ...] = tuple(
     "en de nl sv da af fr es it pt ro ru cs pl bg uk id jv ms tl ja zh ko vi".split()
@@ -271,26 +285,49 @@ OPUS100_LANGUAGES: tuple[str, ...] = tuple(
 
 
 def language(code: str) -> Language:
-    """Looks up a language by its code.
+    """Return what is known of a language.
 
     Args:
-        code: a code of `LANGUAGES`, e.g. "de".
+        code: of any form (`mnmt_jax.language_codes`), e.g. "de" or "deu_Latn". A language outside
+            `LANGUAGES` is described by CLDR; a variety of one of `LANGUAGES` shares its family.
 
     Raises:
-        UserError: if the code is unknown; names codes, Flores codes or names that come close.
+        UserError: if it is no code of a language.
     """
-    if code in LANGUAGES:
-        return LANGUAGES[code]
-    aliases: dict[str, str] = {}
-    for item in LANGUAGES.values():
-        for alias in (item.code, item.flores, item.name.lower()):
-            if alias is not None:
-                aliases.setdefault(alias, item.code)
-    near = difflib.get_close_matches(str(code).lower(), list(aliases), n=3, cutoff=0.5)
-    near += [alias for alias in aliases if alias.lower() == str(code).lower()]
-    codes = sorted({aliases[alias] for alias in near})
-    hint = f"did you mean {' or '.join(codes)}?" if codes else f"one of {' '.join(LANGUAGES)}"
-    raise UserError(f"unknown language {code!r}: {hint}")
+    return LANGUAGES[code] if code in LANGUAGES else _described(code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(text: str) -> Language:
+    """Return the language of a code that is no key of `LANGUAGES`."""
+    tag = parse_code(text)
+    if tag.code in LANGUAGES:
+        return LANGUAGES[tag.code]
+    base = LANGUAGES.get(tag.language)
+    same_script = base is not None and (not tag.script or tag.language in _MIXED_SCRIPTS)
+    written = tag.written_script
+    return Language(
+        code=tag.code,
+        flores=None,
+        name=display_name(tag),
+        family=base.family if base else OTHER_FAMILY,
+        script=base.script
+        if base and not tag.script
+        else _SCRIPTS.get(written, "") or script_name(written),
+        sacrebleu_tokenizer=base.sacrebleu_tokenizer
+        if base and same_script
+        else _TOKENIZER_OF_SCRIPT.get(written, "13a"),
+        detector=base.detector if base and same_script else None,
+    )
+
+
+def english_of(codes: Iterable[str]) -> str | None:
+    """Return the code of English among canonical codes; None if there is none or several."""
+    codes = tuple(codes)
+    try:
+        return find_code("en", codes)
+    except UserError:
+        return None
 
 
 def english_centric(languages: Iterable[str]) -> tuple[Direction, ...]:
@@ -305,16 +342,17 @@ def english_centric(languages: Iterable[str]) -> tuple[Direction, ...]:
     Raises:
         UserError: if English is missing or a code is unknown or repeated.
     """
-    codes = _checked(languages)
-    if "en" not in codes:
+    codes = canonical_codes(languages)
+    english = english_of(codes)
+    if english is None:
         raise UserError(f"languages {' '.join(codes)}: an English-centric list needs 'en'")
-    others = [code for code in codes if code != "en"]
-    return (*(("en", code) for code in others), *((code, "en") for code in others))
+    others = [code for code in codes if code != english]
+    return (*((english, code) for code in others), *((code, english) for code in others))
 
 
 def many_to_many(languages: Iterable[str]) -> tuple[Direction, ...]:
     """Lists every ordered pair of different languages, sources in the given order."""
-    return tuple(itertools.permutations(_checked(languages), 2))
+    return tuple(itertools.permutations(canonical_codes(languages), 2))
 
 
 def mitre_directions() -> tuple[Direction, ...]:
@@ -353,11 +391,3 @@ def fine_tuning_directions(count: int) -> tuple[Direction, ...]:
         )
     everything = many_to_many(MITRE_LANGUAGES)
     return tuple(random.Random(0).sample(everything, _FINE_TUNING_DIRECTIONS)[:count])
-
-
-def _checked(languages: Iterable[str]) -> tuple[str, ...]:
-    """Returns the codes as a tuple after checking that each is known and occurs once."""
-    codes = tuple(language(code).code for code in languages)
-    if repeated := sorted({code for code in codes if codes.count(code) > 1}):
-        raise UserError(f"language {' '.join(repeated)} listed twice: name each language once")
-    return codes

@@ -1,8 +1,7 @@
 """Adds a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
 
 A SentencePiece model is trained on the language's text, and what the run's vocabulary lacks of its
-pieces is appended. The old languages are translated as before; the new one is to be learnt
-(docs/finetuning.md).
+pieces is appended. The old languages are translated as before; the new one is to be learnt.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,8 @@ from mnmt_jax.commands.vocabulary import (
     add_training_options,
     training_options,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
+from mnmt_jax.language_codes import find_code, new_code
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -33,7 +32,9 @@ _CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
     parser = CommandParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=f"How to train it then: {docs_page('finetuning.md')}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
     add_step(parser)
@@ -63,9 +64,6 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
-    language = arguments.language
-    if not re.fullmatch(r"\w+", language):
-        raise UserError(f"--language={language}: a code is letters, digits and _, such as nl")
     if arguments.noise is not None and arguments.noise < 0:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0")
     check_output(Path(arguments.output))
@@ -74,7 +72,8 @@ def main() -> None:
     run = RunDirectory.open(arguments.run)
     run.config()  # raises unless it is a run
     before = Vocabulary.load(run.vocabulary)
-    before.with_language(language)  # raises if it is there
+    language = new_code(arguments.language, before.languages, "--language")
+    arguments.language = language
     vocabulary = before.with_language(language, _model(arguments, before))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
     summary: dict[str, Any] = {
@@ -111,15 +110,16 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
     refuse_flags(arguments, inherited, "a language that is added, which has the vocabulary's")
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
-    own = [direction for direction in directions if language in direction]
-    if not own:
+    there = find_code(language, corpus.languages)
+    own = [direction for direction in directions if there in direction]
+    if there is None or not own:
         raise UserError(
             f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
             f"{' '.join(corpus.languages)}"
         )
     check_training_text(corpus, own)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
-    text = {language: language_text(corpus, own, options.sentences)[language]}
+    text = {language: language_text(corpus, own, options.sentences)[there]}
     options = dataclasses.replace(
         options,
         vocab_size=options.vocab_size + len(before.byte_values),  # those of bytes are there

@@ -38,7 +38,7 @@ from mnmt_jax.commands.corpus_arguments import (
     listed_directions,
     refuse_flags,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
 
 # Kind of analysis -> sentences per direction by default (0: all), and the flags that are its own.
 _LIMITS = {"attribution": 8, "attention": 1, "ablation": 0, "scales": 0, **STATE_KINDS}
@@ -80,7 +80,7 @@ def make_parser() -> CommandParser:
         "kind",
         choices=tuple(_LIMITS),
         help="attribution and ablation of language branches, their scales, attention maps, or what "
-        "states hold (states: t-SNE): docs/analysis.md",
+        f"states hold (states: t-SNE): {docs_page('analysis.md')}",
     )
     parser.add_argument(
         "--run",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.corpus_arguments import (
     benchmark_corpus,
-    direction_items,
+    check_direction_items,
     listed_directions,
     split_list,
 )
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import find_code, match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.analysis.forced import Forced
@@ -110,7 +111,9 @@ def forced_sentences(
     if flags.input:
         read = read_lines(flags.input, {} if flags.on_bad_line == "drop" else None)
         lines = list(itertools.islice(read, flags.limit or None))
-        pair = (flags.source, flags.target)
+        codes = translator.languages
+        source = match_code(flags.source, codes, "--source")
+        pair = (source, match_code(flags.target, codes, "--target"))
         found = [force(translator, pair, lines, None, flags.beam_size)]
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
@@ -199,7 +202,7 @@ def benchmark_of(
     from mnmt_jax.evaluation.benchmark import Benchmark
 
     corpus, wanted = benchmark_corpus(flags, (split,))
-    kept = [code for code in wanted if code in languages]
+    kept = [code for code in wanted if find_code(code, languages) is not None]
     chosen = {"languages": kept, "limit": flags.limit, "candidates": languages, "split": split}
     return Benchmark(flags.task, corpus, **chosen)
 
@@ -235,7 +238,7 @@ def check_directions(text: str | None) -> None:
     from mnmt_jax.evaluation.benchmark import WHICH
 
     if text is not None and text not in WHICH:
-        direction_items(text, _other_words(WHICH))
+        check_direction_items(text, _other_words(WHICH))
 
 
 def _other_words(which: Sequence[str]) -> str:

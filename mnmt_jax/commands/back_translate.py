@@ -20,6 +20,7 @@ from mnmt_jax.commands.corpus_arguments import split_list
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
 from mnmt_jax.distributed.shares import share_of
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.commands.rounds import Rounds
@@ -124,10 +125,15 @@ def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
     from mnmt_jax.training.origins import Origin
 
     import_modules(flags.module_import)
-    draws = Draws.of(split_list(flags.languages), split_list(flags.pool), seed=flags.seed)
+    cache = TokenCache.open(flags.cache)
+    known = cache.vocabulary.languages
+    languages, pool = (
+        [find_code(code, known) or code for code in split_list(text)]
+        for text in (flags.languages, flags.pool)
+    )
     return Rounds(
-        draws=draws,
-        cache=TokenCache.open(flags.cache),
+        draws=Draws.of(languages, pool, seed=flags.seed),
+        cache=cache,
         origin=Origin(flags.run, flags.step),
         beam_size=flags.beam_size,
         configuration=(gin_files, bindings),

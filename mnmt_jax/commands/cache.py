@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules, positive
 from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, listed, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,9 +64,9 @@ def main() -> None:
     print(json.dumps(summary, indent=2))
     unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
     if not splits["validation"]:
-        print("no validation split: training will know no validation loss", file=sys.stderr)
+        warn("no validation split: training will know no validation loss")
     elif unmeasured:
-        print(f"no validation text: {listed(unmeasured)}", file=sys.stderr)
+        warn(f"no validation text: {listed(unmeasured)}")
 
 
 def make_parser() -> CommandParser:
@@ -133,7 +133,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     share, zero_shot = _share(arguments, directions), wanted_zero_shot(arguments)
     check_training_text(corpus, directions)
     if hint := validation_hint(arguments, corpus):
-        print(hint, file=sys.stderr)
+        warn(hint)
     if arguments.vocabulary:
         refuse_flags(arguments, _TRAINING_FLAGS, "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)

@@ -35,9 +35,12 @@ def main() -> None:
     from mnmt_jax.commands.corpus_arguments import split_list
     from mnmt_jax.data.cldr import CldrCorpus
     from mnmt_jax.data.export import export_cldr
+    from mnmt_jax.language_codes import canonical_codes
 
     corpus = CldrCorpus(
-        split_list(arguments.languages), arguments.seed, inventory=arguments.inventory
+        canonical_codes(split_list(arguments.languages), "--languages"),
+        arguments.seed,
+        inventory=arguments.inventory,
     )
     sizes = {split: getattr(arguments, split) for split in ("train", "validation", "test")}
     print(f"writing {arguments.output}", file=sys.stderr)

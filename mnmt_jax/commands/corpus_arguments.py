@@ -12,6 +12,12 @@ from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.data.split_words import likely_word
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.path_names import check_name
+from mnmt_jax.language_codes import (
+    canonical_codes,
+    find_code,
+    is_code,
+    is_same_language,
+)
 
 if TYPE_CHECKING:
     from mnmt_jax.data.corpora import Corpus
@@ -85,7 +91,11 @@ def add_file_arguments(
         metavar="FILE",
         help="TMX, XLIFF (.xlf, .xliff) or PO files, e.g. memory.tmx, or 'data/{split}.tmx'",
     )
-    group.add_argument("--languages", metavar="LIST", help="codes of your corpus, e.g. en,de,fr")
+    group.add_argument(
+        "--languages",
+        metavar="LIST",
+        help="codes of your corpus, e.g. en,de,fr; 'mnmt languages' lists them",
+    )
     group.add_argument(
         "--splits",
         metavar="LIST",
@@ -223,6 +233,8 @@ def file_corpus(
     from mnmt_jax.data.text_lines import Cleaning
 
     languages = split_list(arguments.languages)
+    if not arguments.bitext:  # whose tags may differ in region alone
+        canonical_codes(languages, "--languages")
     for flag in ("parallel", "text"):
         if getattr(arguments, flag, None) and not languages:
             raise UserError(f"--{flag} needs --languages, e.g. --languages en,de,fr")
@@ -241,7 +253,8 @@ def file_corpus(
         return _with_all_languages(corpus, listed(arguments.bitext or [pattern]))
     except NoFilesError as error:
         words = {s: likely_word(pattern, languages, s) for s in splits if "{split}" in pattern}
-        found = ",".join(f"{split}={word}" for split, word in words.items() if word)
+        other = any(word not in ("", splits[split]) for split, word in words.items())
+        found = ",".join(f"{split}={word}" for split, word in words.items() if word and other)
         raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
 
 
@@ -273,9 +286,12 @@ def benchmark_corpus(
     else:
         corpus, wanted = find_corpus(flags.task)
         refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
-    languages = split_list(flags.languages)
-    if unknown := [code for code in languages if code not in wanted]:
-        raise UserError(f"--languages: {unknown[0]} is not in {flags.task}: {' '.join(wanted)}")
+    named = split_list(flags.languages)
+    languages = [find_code(code, wanted) for code in named]
+    if None in languages:
+        unknown = named[languages.index(None)]
+        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(wanted)}")
+    canonical_codes(named, "--languages")
     return corpus, tuple(code for code in wanted if not languages or code in languages)
 
 
@@ -366,29 +382,55 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
 def listed_directions(
     text: str, languages: Collection[str], others: str = ""
 ) -> tuple[Direction, ...]:
-    """Returns the directions of a list such as `en-de,de-en`.
+    """Return the directions of a list such as `en-de,de-en`.
 
     Args:
         text: of `--directions`.
-        languages: codes that may stand in it.
+        languages: codes that may stand in it, in any form.
         others: what else may be written, for the error.
+
+    Returns:
+        Directions between members of `languages`.
 
     Raises:
         UserError: if an item is none, or has another language.
     """
-    directions = direction_items(text, others)
-    for source, target in directions:
-        item = f"{source}-{target}"
-        if missing := {source, target} - set(languages):
+    directions: list[Direction] = []
+    for item in split_list(text):
+        pairs = _readings(item, languages, others)
+        if len(pairs) > 1:
             raise UserError(
-                f"--directions: '{item}' has '{min(missing)}', which is not among "
+                f"--directions: '{item}' is ambiguous; write codes with '_', such as "
+                f"{' or '.join('-'.join(pair) for pair in pairs)}"
+            )
+        if not pairs:
+            parted = _parted(item, others)
+            pair = next((pair for pair in parted if all(map(is_code, pair))), parted[0])
+            missing = min(code for code in pair if find_code(code, languages) is None)
+            raise UserError(
+                f"--directions: '{item}' has '{missing}', which is not among "
                 f"{' '.join(languages)}{others}"
             )
-    return directions
+        directions += pairs
+    return tuple(dict.fromkeys(directions))
 
 
-def direction_items(text: str, others: str = "") -> tuple[Direction, ...]:
-    """Returns the directions that a list writes, whatever languages there are.
+def _readings(item: str, languages: Collection[str], others: str) -> list[Direction]:
+    """Return the directions that an item can mean; those without a fallback if there are any."""
+    exact: dict[Direction, None] = {}
+    fallbacks: dict[Direction, None] = {}
+    for pair in _parted(item, others):
+        source, target = (find_code(code, languages) for code in pair)
+        if source is None or target is None:
+            continue
+        fallbacks[source, target] = None
+        if all(map(is_same_language, pair, (source, target))):
+            exact[source, target] = None
+    return list(exact or fallbacks)
+
+
+def check_direction_items(text: str, others: str = "") -> None:
+    """Check that a list writes directions, whatever languages there are.
 
     Args:
         text: of `--directions`.
@@ -397,13 +439,16 @@ def direction_items(text: str, others: str = "") -> tuple[Direction, ...]:
     Raises:
         UserError: if an item is none.
     """
-    directions = []
     for item in split_list(text):
-        source, dash, target = item.partition("-")
-        if not (source and dash and target):
-            raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
-        directions.append((source, target))
-    return tuple(dict.fromkeys(directions))
+        _parted(item, others)
+
+
+def _parted(item: str, others: str) -> list[tuple[str, str]]:
+    """Return the pairs that a direction can be parted into: codes may have hyphens too."""
+    parts = item.split("-")
+    if len(parts) < 2 or not all(parts):
+        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
+    return [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
 
 
 def _splits(text: str) -> dict[str, str]:

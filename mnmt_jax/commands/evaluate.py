@@ -17,6 +17,8 @@ from mnmt_jax.commands.arguments import (
 )
 from mnmt_jax.commands.corpus_arguments import add_own_files, benchmark_corpus, check_limit
 from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.errors import warn
+from mnmt_jax.language_codes import find_code
 
 
 def make_parser() -> CommandParser:
@@ -86,6 +88,7 @@ def main() -> None:
     )
     from mnmt_jax.evaluation.further import Further, Wanted
     from mnmt_jax.evaluation.table import comparison_table
+    from mnmt_jax.languages import language
 
     share = share_of(flags)
     check_folder(flags.output)
@@ -98,15 +101,19 @@ def main() -> None:
         beam_size=flags.beam_size,
         pivot=flags.pivot,
     )
-    if missing := [code for code in wanted if code not in languages]:
-        print(f"not in the model, left out: {' '.join(missing)}", file=sys.stderr)
+    if missing := [code for code in wanted if find_code(code, languages) is None]:
+        warn(f"not in the model, left out: {' '.join(missing)}")
     benchmark = Benchmark(
         flags.task,
         corpus,
-        languages=[code for code in wanted if code in languages],
+        languages=[code for code in wanted if code not in missing],
         limit=flags.limit,
         candidates=languages,
     )
+    unknown = {pair[1] for pair in benchmark.directions if language(pair[1]).detector is None}
+    if unknown and benchmark.nearest is None:
+        codes = " ".join(sorted(unknown))
+        warn(f"no off-target ratio, since the detector does not know: {codes}")
     further = Further(
         Wanted(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,

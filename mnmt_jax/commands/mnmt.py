@@ -26,6 +26,7 @@ COMMANDS = {
     "back-translate": "make pseudo pairs of training data with a run, and train on them in rounds",
     "cache": "write the token cache that training reads",
     "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",
+    "languages": "list languages, or say how a code is understood",
     "corpus": "write the embedded corpus as files",
     "fetch": "fetch a corpus that packages of Debian hold",
     "describe": "print parameters, FLOPs and bytes of a configuration",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from mnmt_jax.commands.arguments import (
@@ -20,7 +19,7 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.errors import counted
+from mnmt_jax.errors import counted, warn
 
 _TEMPERATURE = "Decode.temperature"
 
@@ -84,9 +83,8 @@ def main() -> None:
             }
             print(format_record(record) if flags.format == "jsonl" else each.text, file=file)
     if limited:
-        print(
-            f"warning: {counted(limited, 'text')} at the length limit (Decode.max_length="
+        warn(
+            f"{counted(limited, 'text')} at the length limit (Decode.max_length="
             f"{model.config.decode.max_length}), perhaps without the end; raise "
-            "--gin.Decode.max_length",
-            file=sys.stderr,
+            "--gin.Decode.max_length"
         )

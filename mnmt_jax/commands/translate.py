@@ -33,7 +33,8 @@ from mnmt_jax.commands.text_files import (
 )
 from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.distributed.shares import add_share_flags, share_of
-from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.errors import UserError, counted, listed, warn
+from mnmt_jax.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
@@ -93,9 +94,12 @@ def main() -> None:
     bad: BadLines = {}
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
     decode = translator.decoding(flags.beam_size)
+    for name in ("source", "target"):
+        code = match_code(getattr(flags, name), translator.languages, f"--{name}")
+        setattr(flags, name, code)
     lines = translator.numbered(texts, source=flags.source, target=flags.target, decode=decode)
     if flags.pivot is not None:
-        translator.check_pivot(flags.pivot)
+        flags.pivot = translator.check_pivot(flags.pivot)
         if flags.pivot in (flags.source, flags.target):
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
@@ -246,5 +250,4 @@ def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
     """Says which lines something happened to, if any."""
     if numbers:
         shown = listed([str(number) for number in numbers])
-        told = f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}"
-        print(f"warning: {told}", file=sys.stderr)
+        warn(f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}")

@@ -20,7 +20,8 @@ from mnmt_jax.commands.corpus_arguments import (
     refuse_flags,
     split_list,
 )
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, listed, warn
+from mnmt_jax.language_codes import canonical_codes
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import Counts, Flags
@@ -152,7 +153,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
     flags = ("name", "directions", *others, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
-    languages = split_list(arguments.languages)
+    languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
@@ -192,7 +193,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)
     counts = lavs.count_pieces(base, language_lines(corpus, directions))
     if silent := [code for code in base.languages if code not in counts]:
-        print(f"no text in {listed(silent)}: no copies for them", file=sys.stderr)
+        warn(f"no text in {listed(silent)}: no copies for them")
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
     vocabulary = base.with_copies(lavs.copies_of(split))

@@ -20,10 +20,10 @@ from gin import config_parser
 from mnmt_jax.config.bindings import Bindings
 from mnmt_jax.config.earlier import renewed
 from mnmt_jax.config.grammar import statements_of
-from mnmt_jax.config.method import Method
+from mnmt_jax.config.method import Method, check_edits
 from mnmt_jax.config.registry import get_method, get_section, section_titles
 from mnmt_jax.config.sections import SECTIONS, Config, Model, Train
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.files.partial import write_text
 
 
@@ -89,6 +89,8 @@ def load_config(
     for binding in bindings:
         _read_binding(found, binding)
     config = assembled(found)
+    if not found.place("Model", "methods").startswith(f"{run}:"):
+        check_edits(config.model.methods)
     read = (*SECTIONS.values(), *map(type, config.methods))
     found.check_read([section.__name__ for section in read])
     return config
@@ -203,7 +205,7 @@ def _check_imported(statement: config_parser.ImportStatement, place: str) -> Non
     """Checks that a module was imported already: a gin file imports nothing itself."""
     told = f"{place}{statement.format()}"
     if statement.module.startswith("__gin__"):
-        raise UserError(f"{told}: the file is for t5x; docs/t5x.md says how to run it")
+        raise UserError(f"{told}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
     if statement.module not in sys.modules:
         raise UserError(
             f"{told}: a gin file imports nothing by itself; if you trust the module, pass "

@@ -15,6 +15,7 @@ from mnmt_jax.design.move import Move, Needed
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Config, Model
@@ -33,10 +34,12 @@ class Method(Checked):
     Attributes:
         languages_field: of its fields, the one that holds the codes of the vocabulary's languages,
             in the order of their tags, where it must know them.
+        code_fields: its fields that hold some of these codes, in any form until `fitted`.
     """
 
     name: ClassVar[str]
     languages_field: ClassVar[str] = ""
+    code_fields: ClassVar[tuple[str, ...]] = ()
     known: ClassVar[dict[str, type[Method]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:
@@ -75,12 +78,19 @@ class Method(Checked):
         """
         if not self.languages_field:
             return self
-        if (own := getattr(self, self.languages_field)) not in ((), tuple(languages)):
+        own = getattr(self, self.languages_field)
+        if own and tuple(find_code(code, languages) or code for code in own) != tuple(languages):
             raise UserError(
                 f"{self._languages_key}={own!r}, but the vocabulary (in training that of "
                 f"Data.cache) has {tuple(languages)!r}; give that of the model, or name these"
             )
-        return self._with_languages(languages)
+        fields = {
+            field: tuple(find_code(code, languages) or code for code in getattr(self, field))
+            for field in self.code_fields
+        }
+        method: Any = self._with_languages(languages)  # a dataclass, as every method is
+        fitted: Self = dataclasses.replace(method, **fields)
+        return fitted
 
     def known_languages(self) -> tuple[str, ...]:
         """Returns the languages of the vocabulary.
@@ -214,6 +224,23 @@ class Method(Checked):
         A run may be continued with other values of that. None is a method that does nothing later.
         """
         return self
+
+
+def check_edits(methods: Iterable[Method]) -> None:
+    """Check that the methods of `Model.methods` change the model.
+
+    Args:
+        methods: the list. Runs of earlier versions may have methods of training in it, too.
+
+    Raises:
+        UserError: if one is a method of training; names the field for it.
+    """
+    for method in methods:
+        if not method.edits() and not method.players():
+            raise UserError(
+                f"Model.methods=('{method.name}',) is a method of training and leaves the model as "
+                f"it is; name it in Train.methods=('{method.name}',)"
+            )
 
 
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:

@@ -18,7 +18,7 @@ from mnmt_jax.data.po_lines import check_po_lines
 from mnmt_jax.data.text_lines import Flaw, open_bytes
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import one_line
-from mnmt_jax.languages import LANGUAGES
+from mnmt_jax.language_codes import parse_code
 
 UNTRANSLATED = Flaw("untranslated", "no translation", expected=True)
 _FUZZY = Flaw("fuzzy", "a translation that somebody has to review", expected=True)
@@ -150,11 +150,13 @@ def _po_units(path: str) -> Iterator[Unit]:
     header = entries.metadata
     source = normal_tag(header.get("X-Source-Language") or "en")
     target = normal_tag(header.get("Language") or Path(path).stem)
-    if target.partition("-")[0] not in LANGUAGES:
+    try:
+        parse_code(target)
+    except UserError:
         raise UserError(
             f"{path}: which language? the header names none that is known; add 'Language: de', or "
             "call the file de.po"
-        )
+        ) from None
     for entry in entries:
         flaw = None
         if entry.obsolete:

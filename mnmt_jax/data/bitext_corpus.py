@@ -9,7 +9,8 @@ from mnmt_jax.data.bitext import UNTRANSLATED, normal_tag, read_units
 from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
 from mnmt_jax.data.text_lines import Cleaning, resolve
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.languages import Direction, language
+from mnmt_jax.language_codes import parse_code
+from mnmt_jax.languages import Direction
 
 
 class BitextFiles(FileCorpus):
@@ -21,8 +22,9 @@ class BitextFiles(FileCorpus):
     Args:
         name: name of the corpus.
         patterns: paths, with `{split}` in all or in none; a file of XML may be gzip (".gz").
-        languages: codes, or tags where a file has several of a code ("en-US"), also several tags
-            of a code, of which each file's first is read; none for all that the files have.
+        languages: codes of any form. Tags that differ in region alone are one language here: where
+            a file has several of them ("en-US"), name the one to read, or several in order, of
+            which each file's first is read. None for all languages that the files have.
         splits: the files' word for each split; one, if the patterns have no `{split}`.
         cleaning: what makes a text bad and what becomes of it.
     """
@@ -89,7 +91,7 @@ class BitextFiles(FileCorpus):
 
 
 def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the tags that are wanted for each language by its code.
+    """Return the tags that are wanted for each language by its code.
 
     Raises:
         UserError: if a language is unknown, or a tag is named twice.
@@ -106,8 +108,8 @@ def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
 def _match(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns a file's tag for each language by its code; without those that it does not have.
 
-    That is the first of the wanted tags that the file has, or else, where the code itself is wanted
-    or nothing more is said, the only tag that begins with it.
+    That is the first of the wanted tags that the file has, or else, where a wanted tag names no
+    region or nothing more is said, the only tag of the language.
 
     Args:
         path: of the file.
@@ -115,13 +117,13 @@ def _match(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) 
         wanted: tags of each language; none for its only one.
 
     Raises:
-        UserError: if several tags begin with a code and none of them is wanted.
+        UserError: if a file has several tags of a language and none of them is wanted.
     """
     found: dict[str, str] = {}
     for code, choice in wanted.items():
-        alike = [tag for tag in tags if _primary(tag) == code]
-        chosen = [tag for tag in choice if tag in alike]
-        if not chosen and (code in choice or not choice):
+        alike = [tag for tag in tags if _code_or_none(tag) == code]
+        chosen = [tag for item in choice for tag in alike if _is_same_tag(item, tag)]
+        if not chosen and not (choice and all(map(_names_region, choice))):
             if len(alike) > 1:
                 raise UserError(
                     f"{path}: has {listed(alike)} for '{code}'; say with --languages which to "
@@ -149,16 +151,31 @@ def _unread(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]])
 
 
 def _code(item: str) -> str:
-    """Returns the code of a language or tag.
+    """Return the canonical code of a language or tag, without its region.
 
     Raises:
         UserError: if it is unknown.
     """
     try:
-        return language(_primary(normal_tag(item))).code
+        return parse_code(item).without_region
     except UserError as error:
         raise UserError(f"{error}; name the languages to read with --languages") from None
 
 
-def _primary(tag: str) -> str:
-    return tag.partition("-")[0]
+def _code_or_none(tag: str) -> str | None:
+    try:
+        return _code(tag)
+    except UserError:
+        return None
+
+
+def _is_same_tag(item: str, tag: str) -> bool:
+    """Return whether a code of any form means a file's tag, whose region counts."""
+    wanted = parse_code(item)
+    return item == tag or bool(wanted.region) and wanted == parse_code(tag)
+
+
+def _names_region(item: str) -> bool:
+    """Return whether a code names a region, be it the default one."""
+    regions = [part for part in item.split("-")[1:] if len(part) == 2 or part.isdecimal()]
+    return bool(regions or parse_code(item).region)

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
 from mnmt_jax.data.file_columns import Place, find_place
+from mnmt_jax.data.split_words import language_words
 from mnmt_jax.data.text_lines import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import MITRE_LANGUAGES, Direction, language
+from mnmt_jax.language_codes import canonical_codes
+from mnmt_jax.languages import MITRE_LANGUAGES, Direction
 
 _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
 
@@ -139,9 +141,11 @@ class PatternFiles(FileCorpus):
     ) -> tuple[Place, Place] | None:
         names = [self._words.get(code, (code,)) for code in direction]
         for pattern in self._patterns.get(split, ()):
-            orders = (names, names[::-1]) if "{pair}" in pattern else (names,)
-            for first, second in orders:
-                pair = f"{first[0]}-{second[0]}"
+            pairs = [""]
+            if "{pair}" in pattern:
+                orders = (*itertools.product(*names), *itertools.product(*names[::-1]))
+                pairs = [f"{first}-{second}" for first, second in orders]
+            for pair in pairs:
                 sides = [_first_place(pattern, pair, words, known) for words in names]
                 if sides[0] is not None and sides[1] is not None:
                     return sides[0], sides[1]
@@ -186,7 +190,7 @@ class ParallelFiles(PatternFiles):
         pattern: path with `{split}`, unless there is but one, and `{language}`, e.g.
             "data/{split}.{language}"; also `{pair}` for one set of files per pair ("de-en"; either
             order is found). A file may be gzip, its name then ends in ".gz".
-        languages: codes.
+        languages: codes; `{language}` stands for any form of them, first for the form given here.
         splits: the files' word for each split, e.g. {"train": "train", "validation": "val"}.
         cleaning: what makes a line bad and what becomes of it.
     """
@@ -203,7 +207,8 @@ class ParallelFiles(PatternFiles):
         needed = {"language"} if len(splits) == 1 else {"split", "language"}
         _check_pattern(pattern, needed, {"split", "language", "pair"})
         patterns = {split: (pattern.replace("{split}", word),) for split, word in splits.items()}
-        super().__init__(name, patterns, languages, cleaning=cleaning)
+        words = language_words(itertools.chain(*patterns.values()), languages)
+        super().__init__(name, patterns, languages, words=words, cleaning=cleaning)
 
 
 class TsvFile(FileCorpus):
@@ -242,7 +247,7 @@ class TsvFile(FileCorpus):
             )
         self._header = columns is None
         self._columns = {
-            split: tuple(columns) if columns is not None else self._read_header(path)
+            split: canonical_codes(columns) if columns is not None else self._read_header(path)
             for split, path in self._paths.items()
         }
         super().__init__(name, languages or next(iter(self._columns.values())), splits, cleaning)
@@ -264,7 +269,7 @@ class TsvFile(FileCorpus):
         """Reads the language codes in a file's first line."""
         cells = _first_cells(path)
         try:
-            return tuple(language(word.strip()).code for word in cells)
+            return canonical_codes(word.strip() for word in cells)
         except UserError as error:
             raise UserError(
                 f"{path}:1: {error}; the header must name the languages, separated by tabs"

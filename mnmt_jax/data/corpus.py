@@ -18,7 +18,8 @@ from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.data.text_lines import NUL, REPEATED, Cleaning, Flaw, check_sentence
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.path_names import check_name
-from mnmt_jax.languages import Direction, language
+from mnmt_jax.language_codes import canonical_codes
+from mnmt_jax.languages import Direction
 
 _log = logging.getLogger(__name__)
 _DRAW_SEED = 1  # published: see `Selection.drawn`
@@ -83,7 +84,7 @@ class Corpus(abc.ABC):
 
     Attributes:
         name: short name; tasks are called NAME_SOURCE_TARGET.
-        languages: codes of the languages it has.
+        languages: canonical codes (`mnmt_jax.language_codes`) of the languages it has.
         reports: what the latest full pass over a (split, direction) left out.
         least_languages: that it must have.
         share: of the training pairs there are that it serves; None for all.
@@ -94,9 +95,9 @@ class Corpus(abc.ABC):
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = check_name(name, "corpus name")
-        self.languages = tuple(language(code).code for code in languages)
+        self.languages = canonical_codes(languages, f"corpus {name!r}")
         least, count = self.least_languages, len(self.languages)
-        if count < least or len(set(self.languages)) < count:
+        if count < least:
             raise UserError(
                 f"corpus {name!r}, languages {' '.join(self.languages)!r}: name "
                 f"{'two' if least == 2 else 'one'} or more, each once"

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, is_new
+from mnmt_jax.data.split_words import language_words
 from mnmt_jax.data.text_lines import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
@@ -95,10 +96,11 @@ class TextFiles(FileCorpus):
         words = dict(splits) if "{split}" in pattern else {"train": ""}
         self._patterns = {split: pattern.replace("{split}", word) for split, word in words.items()}
         super().__init__(name, languages, words, cleaning)
+        self._forms = language_words(self._patterns.values(), languages)
         self._found = {
-            (split, code): self._paths(place.replace("{language}", code))
+            (split, code): self._paths(place, forms)
             for split, place in self._patterns.items()
-            for code in self.languages
+            for code, forms in self._forms.items()
         }
         if not any(self._found.values()):
             raise NoFilesError(
@@ -119,7 +121,8 @@ class TextFiles(FileCorpus):
         if split not in self._patterns:
             return ()
         missing = (code for code in dict.fromkeys(direction) if not self._found.get((split, code)))
-        names = (self._patterns[split].replace("{language}", code) for code in missing)
+        forms = (self._forms[code][0] for code in missing)
+        names = (self._patterns[split].replace("{language}", form) for form in forms)
         return tuple(name if name.endswith(".gz") else f"{name} or .gz" for name in names)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
@@ -133,8 +136,14 @@ class TextFiles(FileCorpus):
             for number, line in enumerate(read_lines(path, self._max_bytes), start=1):
                 yield Line((line, line), (f"{path}:{number}",) * 2)
 
+    @classmethod
+    def _paths(cls, pattern: str, forms: Sequence[str]) -> tuple[str, ...]:
+        """Return the files of the first form of a code that has any."""
+        by_form = (cls._files(pattern.replace("{language}", form)) for form in forms)
+        return next((paths for paths in by_form if paths), ())
+
     @staticmethod
-    def _paths(pattern: str) -> tuple[str, ...]:
+    def _files(pattern: str) -> tuple[str, ...]:
         names = (pattern, f"{pattern}.gz")
         found = {path for name in names for path in glob.glob(name, recursive=True)}
         if not pattern.endswith(".gz"):

@@ -19,6 +19,7 @@ import numpy as np
 
 from mnmt_jax.data.cache import TaskSource, TokenCache, split_records
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.vocabulary.order import mix64, text_key
 
 PREFIX = "back_translated_"
@@ -46,7 +47,7 @@ class Draws:
     @classmethod
     def of(cls, languages: Sequence[str], pool: Sequence[str], **rest: int) -> Draws:
         """Returns draws with a pool: without one it is the languages but English."""
-        others = pool or [code for code in languages if code != _ENGLISH]
+        others = pool or [code for code in languages if canonical_or_same(code) != _ENGLISH]
         return cls(tuple(languages), tuple(others), **rest)
 
     def check(self, cache: TokenCache) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ class Draws:
                 f"{cache.directory}: '{made[0]}' was back-translated already; name the cache of "
                 "the real pairs"
             )
-        targets = {cache.tasks[name].target_lang for name in trained}
+        targets = {_target_of(cache, name) for name in trained}
         for code in self.languages:
             if code not in targets:
                 raise UserError(
@@ -87,7 +88,7 @@ class Draws:
                 raise UserError(
                     f"{drawn} has no language to translate '{code}' into; name another in --pool"
                 )
-        return tuple(name for name in trained if cache.tasks[name].target_lang in self.languages)
+        return tuple(name for name in trained if _target_of(cache, name) in self.languages)
 
     def drawn(self, task: str, target_lang: str, count: int) -> list[str]:
         """Returns the language that each of a task's targets is translated into.
@@ -100,6 +101,11 @@ class Draws:
         others = [code for code in self.pool if code != target_lang]
         hashed = mix64(self.seed, self.round, text_key(task), np.arange(count))
         return [others[number] for number in (hashed % np.uint64(len(others))).tolist()]
+
+
+def _target_of(cache: TokenCache, name: str) -> str:
+    """Return the vocabulary's code of a task's target language."""
+    return cache.vocabulary.code_of(cache.tasks[name].target_lang)
 
 
 @dataclasses.dataclass
@@ -142,7 +148,7 @@ class PseudoPairs:
     def sentences(self) -> Iterator[tuple[str, str, str]]:
         """Yields each target's text, its language, and the language it is translated into."""
         for name in self.tasks:
-            lengths, code = self.cache.lengths(name, _TRAIN), self.cache.tasks[name].target_lang
+            lengths, code = self.cache.lengths(name, _TRAIN), _target_of(self.cache, name)
             drawn = self.draws.drawn(name, code, len(lengths))
             for start in range(0, len(lengths), _BLOCK):
                 indices = np.arange(start, min(start + _BLOCK, len(lengths)))
@@ -170,10 +176,8 @@ class PseudoPairs:
         """Encodes translations and sorts them by direction."""
         spools: dict[tuple[str, str], _Spool] = {}
         for number, name in enumerate(self.tasks):
-            count, code = (
-                self.cache.split(name, _TRAIN).examples,
-                self.cache.tasks[name].target_lang,
-            )
+            count = self.cache.split(name, _TRAIN).examples
+            code = _target_of(self.cache, name)
             drawn = self.draws.drawn(name, code, count)
             for start in range(0, count, _BLOCK):
                 languages = drawn[start : start + _BLOCK]

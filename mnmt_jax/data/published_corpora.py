@@ -32,7 +32,7 @@ from mnmt_jax.data.published_files import (
     opus100,
     wmt14,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
     LANGUAGES,
@@ -235,7 +235,7 @@ _MMCR_WANTED = (
 )
 _IWSLT17_WANTED = _MMCR_WANTED.format(corpus="IWSLT 2017", pair="en-it", first="en")
 _EUROPARL_WANTED = _MMCR_WANTED.format(corpus="Europarl v7", pair="it-nl", first="it")
-_HELP_WANTED = "what 'mnmt fetch libreoffice_help' writes (docs/data.md)"
+_HELP_WANTED = f"what 'mnmt fetch libreoffice_help' writes ({docs_page('data.md')})"
 _FLORES_WANTED = (
     "dev/ and devtest/ of Flores+ or Flores-200 (dev/eng_Latn.dev, dev/dev.eng_Latn, "
     "dev/eng_Latn.parquet or dev/eng_Latn.jsonl, and so on)"

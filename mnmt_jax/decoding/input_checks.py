@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.text_lines import MAX_LINE_BYTES
-from mnmt_jax.errors import UserError
-from mnmt_jax.languages import LANGUAGES
+from mnmt_jax.errors import MnmtWarning, UserError, counted, listed
+from mnmt_jax.language_codes import match_code
+
+_OF_CALLER = 4  # frames from the warning to what called `Translator.translate` or `log_probs`
 
 
 def codes_of_lines(
     codes: str | Sequence[str], flag: str, languages: Sequence[str]
 ) -> Iterator[str]:
-    """Returns the code of each line after checking them all.
+    """Return the model's code of each line's language after checking them all.
 
     Args:
-        codes: of all lines, or one per line.
+        codes: of all lines, or one per line, in any form.
         flag: what they are given by.
         languages: of the model.
 
@@ -27,12 +29,17 @@ def codes_of_lines(
     """
     if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
         raise UserError(f"{flag}={codes!r}: must be a language's code, or a list of one per line")
+    matched: dict[str, str] = {}
     for number, code in enumerate([codes] if isinstance(codes, str) else codes, start=1):
         if not isinstance(code, str):
             raise UserError(f"{flag} of line {number} is {code!r}; give a language's code")
-        if code not in languages:
-            raise UserError(unknown_language(code, flag, languages))
-    return itertools.repeat(codes) if isinstance(codes, str) else iter(codes)
+        if code not in matched:
+            matched[code] = match_code(code, languages, f"--{flag}")
+    return (
+        itertools.repeat(matched[codes])
+        if isinstance(codes, str)
+        else map(matched.__getitem__, codes)
+    )
 
 
 def check_list(texts: Any, name: str) -> None:
@@ -67,14 +74,25 @@ def check_text(text: Any, name: str) -> None:
         raise UserError(f"{name} has {size} bytes, more than {MAX_LINE_BYTES}; split the line")
 
 
-def unknown_language(code: str, flag: str, languages: Sequence[str]) -> str:
-    """Says that the model lacks a language, and which ones were perhaps meant."""
-    aliases = {known: known for known in languages}
-    for known in languages:
-        if known in LANGUAGES:
-            facts = LANGUAGES[known]
-            aliases |= {name.lower(): known for name in (facts.name, facts.flores) if name}
-    near = difflib.get_close_matches(code.lower(), aliases, n=3, cutoff=0.6)
-    meant = list(dict.fromkeys(aliases[alias] for alias in near))
-    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
-    return f"--{flag}={code}: the model has no such language; {hint}it has {', '.join(languages)}"
+def warn_of_same_language(
+    source: str | Sequence[str], target: str | Sequence[str], languages: Sequence[str]
+) -> None:
+    """Warn of lines whose source and target are the same language.
+
+    Args:
+        source: code of all lines, or one per line, all checked by `codes_of_lines`.
+        target: code wanted, or one per line.
+        languages: of the model.
+    """
+    sources = codes_of_lines(source, "source", languages)
+    targets = codes_of_lines(target, "target", languages)
+    if isinstance(source, str) and isinstance(target, str):
+        if (code := next(sources)) == next(targets):
+            text = f"source and target are both '{code}'; name the language of the translations"
+            warnings.warn(text, MnmtWarning, stacklevel=_OF_CALLER)
+        return
+    same = [n for n, (a, b) in enumerate(zip(sources, targets, strict=False), 1) if a == b]
+    if same:
+        numbers = listed([str(number) for number in same])
+        text = f"{counted(len(same), 'line')} whose source and target are one language ({numbers})"
+        warnings.warn(text, MnmtWarning, stacklevel=_OF_CALLER)

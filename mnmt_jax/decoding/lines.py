@@ -26,6 +26,7 @@ from mnmt_jax.decoding.search import Hypotheses
 from mnmt_jax.decoding.system import System, spans_of
 from mnmt_jax.decoding.turns import Ended, Turn, rows_of_a_turn, search_in_turns
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import find_code
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
@@ -297,7 +298,7 @@ def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> 
     if decode.language_contrast:
         languages = system.vocabulary.languages
         for code in decode.contrast_languages:
-            if code not in (*languages, "source"):
+            if code != "source" and find_code(code, languages) is None:
                 raise UserError(
                     f"Decode.contrast_languages={decode.contrast_languages}: the model has no "
                     f"'{code}'; name some of source, {', '.join(languages)}"

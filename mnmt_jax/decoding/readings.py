@@ -147,8 +147,9 @@ def _inputs(
     inputs += [(other, decode.source_contrast / len(others)) for other in others]
     inputs += [(own, 0.0)] * (count - len(others))
     if decode.language_contrast:
+        names = decode.contrast_languages
         for code, weight in language_weights(
-            decode.contrast_languages,
+            [name if name == "source" else system.vocabulary.code_of(name) for name in names],
             decode.language_contrast,
             source_lang=line.source_lang,
             target_lang=line.target_lang,

@@ -19,14 +19,15 @@ from mnmt_jax.decoding.input_checks import (
     check_list,
     check_text,
     codes_of_lines,
-    unknown_language,
+    warn_of_same_language,
 )
 from mnmt_jax.decoding.lines import Translation, score_lines, translate_lines
 from mnmt_jax.decoding.readings import Line, number_lines, with_others
 from mnmt_jax.decoding.score import Score
 from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import UserError, counted
+from mnmt_jax.errors import MnmtWarning, UserError, counted
+from mnmt_jax.language_codes import match_code
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 WINDOW = 4096
@@ -58,7 +59,7 @@ class Translator(Trained):
 
         Args:
             lines: one sentence each.
-            source: language code of all lines, or one per line.
+            source: language code of all lines, or one per line, in any form ("deu_Latn" is "de").
             target: language code wanted, or one per line.
             beam_size: hypotheses searched: 1 is greedy, more are a beam; None takes the
                 configuration's method and size.
@@ -90,6 +91,7 @@ class Translator(Trained):
             warnings.warn(
                 f"{counted(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
                 "load with bindings=['Decode.buckets=(...)'] that hold more",
+                MnmtWarning,
                 stacklevel=2,
             )
         _warn_unknown(found, copied=self.decoding(beam_size, **settings).copy_unknown)
@@ -133,7 +135,7 @@ class Translator(Trained):
         decode = self.decoding(beam_size, **settings)
         numbered = self.numbered(lines, source=source, target=target, decode=decode)
         if pivot is not None:
-            self.check_pivot(pivot)
+            pivot = self.check_pivot(pivot)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
         pairs = self.in_order(numbered, decode=decode, pivot=pivot, report=bar.update)
@@ -151,16 +153,18 @@ class Translator(Trained):
         """
         return with_settings(with_beam_size(self.config.decode, beam_size), **settings)
 
-    def check_pivot(self, code: str) -> None:
-        """Checks that the model can translate through a language.
+    def check_pivot(self, code: str) -> str:
+        """Return the model's code of a language to translate through.
+
+        Args:
+            code: of any form.
 
         Raises:
             UserError: if it does not have it.
         """
         if not isinstance(code, str):
             raise UserError(f"pivot={code!r}: must be a language's code")
-        if code not in self.languages:
-            raise UserError(unknown_language(code, "pivot", self.languages))
+        return match_code(code, self.languages, "--pivot")
 
     def numbered(
         self,
@@ -185,6 +189,7 @@ class Translator(Trained):
         check_list(lines, "lines")
         sources = codes_of_lines(source, "source", self.languages)
         targets = codes_of_lines(target, "target", self.languages)
+        warn_of_same_language(source, target, self.languages)
         numbered = number_lines(lines, sources, targets)
         decode = decode or self.config.decode
         return _contrasted(numbered, decode) if decode.source_contrast else numbered
@@ -323,6 +328,7 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
     warnings.warn(
         f"{counted(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
         f"read as <unk> or bytes ({characters}); copy them with copy_unknown=True",
+        MnmtWarning,
         stacklevel=3,
     )
 

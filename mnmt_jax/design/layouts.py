@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mnmt_jax.design.layout import Layout, Stage
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, docs_page
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
 LANGUAGES = ("source_lang", "target_lang")  # arrays of a batch: of each sentence pair of a row
@@ -94,7 +94,7 @@ def check_translates(layout: Layout) -> None:
     if not translates(layout):
         raise UserError(
             f"Model.layout='{layout.name}' is a language model and does not translate; "
-            f"{_uses(layout)}, graft it (docs/graft.md), or name a run of a translator"
+            f"{_uses(layout)}, graft it ({docs_page('graft.md')}), or name a run of a translator"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mnmt_jax.languages import Direction, language
+from mnmt_jax.languages import Direction, english_of, language
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def average_groups(
     """
     sources = _unique(source for source, _ in values)
     targets = _unique(target for _, target in values)
+    english = english_of(dict.fromkeys((*sources, *targets))) or "en"
     from_families = _unique(_family(code) for code in sources)
     to_families = _unique(_family(code) for code in targets)
 
@@ -88,8 +89,8 @@ def average_groups(
         zero_shot=None
         if supervised is None
         else _mean(value for pair, value in values.items() if pair not in supervised),
-        from_english=mean(source="en"),
-        to_english=mean(target="en"),
+        from_english=mean(source=english),
+        to_english=mean(target=english),
         by_source={code: mean(source=code) for code in sources},
         by_target={code: mean(target=code) for code in targets},
         from_family={family: mean(from_family=family) for family in from_families},

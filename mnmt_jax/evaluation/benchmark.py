@@ -14,6 +14,7 @@ from mnmt_jax.data.corpora import CORPORA, CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.errors import UserError, nearest
 from mnmt_jax.evaluation.off_target import NearestRendering
+from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction
 
 SPLIT = "test"
@@ -126,7 +127,8 @@ class Benchmark:
         size = self._corpus.size(self.split, self.directions[0])
         cldr = self._corpus.cldr
         meanings = cldr.meanings(self.split, min(size, self._limit or size))
-        more = (code for code in self._candidates if code in MITRE_LANGUAGES)
+        candidates = map(canonical_or_same, self._candidates)
+        more = (code for code in candidates if code in MITRE_LANGUAGES)
         codes = dict.fromkeys((*cldr.languages, *more))
         return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
 

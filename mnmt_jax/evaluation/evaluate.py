@@ -102,7 +102,7 @@ def load_subject(
         folder.config(gin_files, bindings), decode=translator.decoding(beam_size)
     )
     if pivot is not None:
-        translator.check_pivot(pivot)
+        pivot = translator.check_pivot(pivot)
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
         source, target = direction

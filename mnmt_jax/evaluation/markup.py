@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mnmt_jax.languages import LANGUAGES
+from mnmt_jax.errors import UserError
+from mnmt_jax.languages import Language, language
 
 _RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
 _SEPARATORS = re.compile(r"[_/=:.,+-]+(?=[^\s_/=:.,+-])")
-_BCP_47 = {"tl": "fil", "sh": "sr-Latn"}
+_BCP_47 = {"tl": "fil", "sh": "sr-Latn"}  # as browsers know them
 
 
 class Html(str):
@@ -58,8 +59,9 @@ def breakable(text: str) -> Html:
 
 
 def language_name(code: str) -> str:
-    """Returns a language's English name, or the code if it is not one of ours."""
-    return LANGUAGES[code].name if code in LANGUAGES else code
+    """Return a language's English name, or the code if it is none of a language."""
+    known = _language_or_none(code)
+    return known.name if known else code
 
 
 def text_in(code: str, text: str) -> Html:
@@ -71,8 +73,21 @@ def text_in(code: str, text: str) -> Html:
     """
     if not text.strip():
         return tag("span", "(empty)", class_="text muted")
-    known = LANGUAGES.get(code)
+    known = _language_or_none(code)
     if known is None:
         return tag("span", text, class_="text", dir="auto")
     written = "rtl" if known.script in _RIGHT_TO_LEFT else "ltr"
-    return tag("span", text, class_="text", lang=_BCP_47.get(code, code), dir=written)
+    return tag(
+        "span",
+        text,
+        class_="text",
+        lang=_BCP_47.get(known.code, known.code.replace("_", "-")),
+        dir=written,
+    )
+
+
+def _language_or_none(code: str) -> Language | None:
+    try:
+        return language(code) if code else None
+    except UserError:
+        return None

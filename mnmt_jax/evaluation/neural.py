@@ -1,6 +1,7 @@
-"""Neural metrics: COMET and BERTScore, with models that are on disk (extra `neural-metrics`).
+"""Neural metrics: COMET and BERTScore, with models that are on disk.
 
-Nothing is downloaded here. What is not there is left out and said.
+BERTScore is the extra `neural-metrics`. COMET is in no extra: unbabel-comet 2 requires numpy < 2.
+Nothing is downloaded here; a missing model is reported, and the metric left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.language_codes import canonical_or_same
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 BERT_SCORE_LAYERS = {
@@ -27,7 +29,11 @@ _OWN_MODEL = {
     "tr": "dbmdz/bert-base-turkish-cased",
 }
 _BATCH = 100
-_EXTRA = "pip install 'mnmt-jax[neural-metrics]'"
+_REMEDIES = {
+    "COMET": "unbabel-comet 2 requires numpy < 2 and cannot be installed beside mnmt-jax; score "
+    "OUTPUT/translations with comet-score in an environment of its own",
+    "BERTScore": "pip install 'mnmt-jax[neural-metrics]'",
+}
 
 
 class Comet:
@@ -104,9 +110,10 @@ class BertScore:
 
     def model(self, target_language: str) -> str:
         """Names the model for a target language."""
-        own = self._own_models or target_language == "en"
+        code = canonical_or_same(target_language).partition("_")[0]
+        own = self._own_models or code == "en"
         default = "bert-base-multilingual-cased"
-        return _OWN_MODEL.get(target_language, default) if own else default
+        return _OWN_MODEL.get(code, default) if own else default
 
     def missing(self, target_language: str) -> str:
         """Says what is missing for a target language; "" if nothing is."""
@@ -146,7 +153,7 @@ def _import(package: str, metric: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise UserError(f"{metric} is not installed ({error}); {_EXTRA}") from error
+        raise UserError(f"{metric} is not installed ({error}); {_REMEDIES[metric]}") from error
 
 
 def _version(package: Any) -> str:

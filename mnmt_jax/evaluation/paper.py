@@ -23,6 +23,7 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.paper_groups import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_note
+from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
     MITRE_LANGUAGES,
@@ -140,7 +141,7 @@ def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
     if name != "auto":
         raise UserError(f"--paper_compatible={name} must be one of {', '.join(PROCEDURES)}")
     for procedure in PROCEDURES.values():
-        if set(procedure.languages) == set(languages):
+        if set(procedure.languages) == set(map(canonical_or_same, languages)):
             return procedure
     raise UserError(
         f"--paper_compatible: no paper has a model of these {len(languages)} languages; name the "

@@ -82,7 +82,7 @@ def _package() -> tuple[Any, Any]:
         from ctranslate2.converters import Converter
     except ImportError as error:
         raise UserError(
-            'CTranslate2 is not installed; pip install "mnmt_jax[ctranslate2]"'
+            'CTranslate2 is not installed; pip install "mnmt-jax[ctranslate2]"'
         ) from error
     return Converter, specs
 

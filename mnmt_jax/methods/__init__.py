@@ -14,6 +14,7 @@ SECTIONS = {
     "instructcl": "InstruCL",
     "language_layers": "LanguageLayers",
     "lcs": "LCS",
+    "masking": "Masking",
     "mrasp2": "MRASP2",
     "tables": "Tables",
     "tpdm": "TPDM",

@@ -58,6 +58,7 @@ class BackTranslation(Method, name="back_translation"):
     vocabulary: tuple[str, ...] = ()
 
     languages_field = "vocabulary"
+    code_fields = ("languages", "pool")
 
     def check(self, config: Config, plan: Plan) -> None:
         """Checks that rows hold a pair each, and that there are languages to draw.

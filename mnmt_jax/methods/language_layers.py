@@ -69,6 +69,7 @@ class LanguageLayers(Method, name="language_layers"):
     frozen_scales: bool = True
 
     languages_field = "languages"
+    code_fields = ("without", "frozen")
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the branches.

@@ -23,6 +23,7 @@ from mnmt_jax.data.mixtures import task_name
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.off_target import lid_off_target
+from mnmt_jax.language_codes import canonical_code
 from mnmt_jax.languages import Direction
 from mnmt_jax.seqio.vocabulary import LanguageVocabulary, PieceVocabulary
 
@@ -89,7 +90,7 @@ def add_corpus(
         UserError: if the corpus has no split of a direction.
     """
     present = {pair for split in corpus.splits() for pair in corpus.directions(split)}
-    wanted = tuple(directions)
+    wanted = _canonical(directions)
     if missing := [pair for pair in wanted if pair not in present]:
         raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(missing[0])}")
     return add_named_corpus(corpus.name, lambda: corpus, directions=wanted, vocabulary=vocabulary)
@@ -116,11 +117,16 @@ def add_named_corpus(
         The tasks' names, `{corpus}_{source}_{target}`.
     """
     names = []
-    for direction in directions:
+    for direction in _canonical(directions):
         names.append(task_name(name, direction))
         source = _CorpusSource(load, direction)
         add_task(names[-1], source, direction=direction, vocabulary=vocabulary)
     return names
+
+
+def _canonical(directions: Iterable[Direction]) -> tuple[Direction, ...]:
+    """Return directions with canonical codes."""
+    return tuple((canonical_code(source), canonical_code(target)) for source, target in directions)
 
 
 class _CorpusSource(seqio.FunctionDataSource):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.path_names import check_name
+from mnmt_jax.language_codes import check_safe
 
 
 def check_languages(languages: Iterable[str]) -> tuple[str, ...]:
@@ -23,6 +24,7 @@ def check_languages(languages: Iterable[str]) -> tuple[str, ...]:
     """
     codes = tuple(languages)
     counts = Counter(codes)
+    check_safe(list(counts), "languages of the vocabulary")
     for code in counts:
         check_name(code, "language")
     if repeated := sorted(repr(code) for code, count in counts.items() if count > 1):

@@ -40,7 +40,7 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> C
         text: lines by language.
 
     Returns:
-        Counts in the order of the vocabulary's languages, which decides the order of copies.
+        Counts by the vocabulary's codes in its order, which decides the order of copies.
 
     Raises:
         UserError: if the vocabulary has some, or no tag for a language.
@@ -58,7 +58,9 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> C
         found: collections.Counter[int] = collections.Counter()
         for block in _blocks(text[language]):
             found.update(itertools.chain.from_iterable(vocabulary.encode_lines(block)))
-        counts[language] = {names[i - first]: n for i, n in found.items() if i >= first}
+        counts[vocabulary.code_of(language)] = {
+            names[i - first]: n for i, n in found.items() if i >= first
+        }
     return counts
 
 

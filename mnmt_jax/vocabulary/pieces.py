@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError, naming
+from mnmt_jax.language_codes import tagged_code
 from mnmt_jax.vocabulary.additions import (
     Added,
     Addition,
@@ -302,18 +303,16 @@ class Vocabulary:
         return self.first_tag + self.language_index(language)
 
     def language_index(self, language: str) -> int:
-        """Returns a language's place in `languages`.
+        """Returns a language's place in `languages`, of a code of any form.
 
         Raises:
             UserError: if the vocabulary has no tag for the language.
         """
-        try:
-            return self._language_indices[language]
-        except KeyError:
-            raise UserError(
-                f"language '{language}' has no tag in this vocabulary; it has "
-                f"{', '.join(self.languages)}"
-            ) from None
+        return self._language_indices[tagged_code(language, self._language_indices)]
+
+    def code_of(self, language: str) -> str:
+        """Return the vocabulary's own code of a language, as `language_index`."""
+        return self.languages[self.language_index(language)]
 
     def encode(self, text: str, language: str | None = None) -> list[int]:
         """Returns the ids of a text's pieces, without eos and without a tag.
@@ -344,6 +343,8 @@ class Vocabulary:
             codes = [language] * len(lines)
         else:
             codes = language
+        if self.additions:  # whose models are known by the vocabulary's own codes
+            codes = [None if code is None else self.code_of(code) for code in codes]
         lines = normalize_lines(lines, self.normalization)
         encoded = self._added.cut(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
@@ -355,6 +356,8 @@ class Vocabulary:
             text: as `mnmt_jax.vocabulary.normalization` makes it.
             language: as in `encode`.
         """
+        if self.additions and language is not None:
+            language = self.code_of(language)
         processor = self._added.processors.get(language or "", self._processor)
         ids = self._ids(processor.encode(text), language)
         return list(zip(ids, processor.encode(text, out_type=str), strict=True))

@@ -278,7 +278,7 @@ def test_missing_files_are_named(tmp_path):
     flags += ["--name", "mine", *FEW_PIECES, "--output"]
     done = run("cache_tasks.py", *flags, tmp_path / "c")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "no validation text: mine_en_fr"
+    assert done.stderr.splitlines()[-1] == "warning: no validation text: mine_en_fr"
     (folder / "train.fr").rename(folder / "test.fr")
     (folder / "train.en").with_name("test.en").write_text("one\n")
     done = run("cache_tasks.py", *flags, tmp_path / "d")

@@ -19,7 +19,15 @@ from tests import made_pages
 from tests.documents import ROOT, commands, shortening
 from tests.run_commands import SCRIPTS
 
-PACKAGED = ("mnmt_jax", "gin_configs", "setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
+PACKAGED = (
+    "mnmt_jax",
+    "docs",
+    "gin_configs",
+    "setup.py",
+    "setup.cfg",
+    "pyproject.toml",
+    "MANIFEST.in",
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +88,7 @@ def test_the_wheel_holds_the_package_alone(wheel):
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".gin", ".py", ".typed")
     }
+    kept |= {f"mnmt_jax/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert {name for name in names if not name.startswith(f"mnmt_jax-{__version__}")} == kept
     (metadata,) = (name for name in names if name.endswith("/METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
@@ -97,6 +106,12 @@ def test_help_lists_the_commands(installed, tmp_path):
     printed = run(installed, tmp_path, "mnmt", "--help")
     assert all(f"  {name} " in printed for name in COMMANDS)
     assert "usage: mnmt train" in run(installed, tmp_path, "mnmt", "train", "--help")
+
+
+def test_pages_that_messages_name_are_installed(installed, tmp_path):
+    code = "from mnmt_jax.errors import docs_page; print(docs_page('graft.md'))"
+    page = Path(run(installed, tmp_path, "python", "-c", code).strip())
+    assert page.is_file() and page.is_relative_to(installed.parent)
 
 
 def test_bash_completes_commands_flags_and_files(installed, tmp_path):

@@ -452,7 +452,8 @@ def test_a_split_that_runs_out_of_meanings_says_so(monkeypatch):
     [
         (lambda: CldrCorpus(["en", "xx"]), "unknown language 'xx'"),
         (lambda: CldrCorpus(["en", "li"]), "'li': CLDR has no data"),
-        (lambda: CldrCorpus(["en", "en"]), "each of them once"),
+        (lambda: CldrCorpus(["en", "en"]), "name each language once"),
+        (lambda: CldrCorpus(["en", "en-US"]), "'en' and 'en-US' are one language"),
         (lambda: CldrCorpus([]), "at least one"),
         (lambda: CldrCorpus(["en", "wa"]), "leave out the language"),
         (lambda: CldrCorpus(["en"], inventory="huge"), "one of small large"),

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FOREIGN = ("tensorflow", "seqio", "t5x")
 TRANSLATING = (
-    "attention compiled config data decoding design distributed errors files interrupts languages "
-    "model runs version vocabulary"
+    "attention compiled config data decoding design distributed errors files interrupts "
+    "language_codes languages model runs version vocabulary"
 )
 HEAVY = (*FOREIGN, "jax", "flax", "orbax", "grain", "sacrebleu", "sentencepiece")
 

@@ -124,13 +124,17 @@ def test_detector_labels():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"), [("germn", "de"), ("DE", "de"), ("deu_Latn", "de"), ("xx", "unknown")]
+    ("wrong", "hint"), [("germn", "de"), ("German", "de"), ("xx", "unknown"), ("jp", "ja")]
 )
 def test_unknown_language_is_refused_with_a_hint(wrong, hint):
     with pytest.raises(UserError, match=hint) as error:
         registry.language(wrong)
     assert repr(wrong) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_other_forms_of_a_code_are_the_same_language():
+    assert registry.language("DE") is registry.language("deu_Latn") is registry.language("de")
 
 
 def test_english_centric_and_many_to_many():

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import json
+import re
+from pathlib import Path
 
 import gin
+import jax
 import pytest
 
+import mnmt_jax.methods
 from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.config.earlier import renewed_facts
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.method import Method, as_facts
 from mnmt_jax.config.registry import get_method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.cost.compile_ahead import Ahead
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods import SECTIONS
@@ -22,6 +29,7 @@ from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
 from mnmt_jax.t5x.parsed import parsed_config, register_methods
+from mnmt_jax.training.train import train_step
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
 INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]
@@ -45,6 +53,101 @@ def test_every_file_holds_the_method_of_its_name():
         assert (method.name, method.__name__) == (name, section)
         assert method.__module__ == f"mnmt_jax.methods.{name}"
         assert dataclasses.is_dataclass(method) and method() == method()
+
+
+def test_the_registry_is_what_the_folder_holds():
+    """Classes `class X(Method, name="file")` of the files, without importing them."""
+    classes = {}
+    for path in sorted(Path(mnmt_jax.methods.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [k.value.value for k in getattr(node, "keywords", []) if k.arg == "name"]
+            if isinstance(node, ast.ClassDef) and names:
+                assert names == [path.stem]
+                classes[path.stem] = node.name
+    assert classes == SECTIONS and len(classes) > 12
+
+
+DOCUMENTED = dict(
+    re.findall(
+        r"^\| \[`(\w+)`\].*?`((?:Model|Train)\.methods = \('\w+',\))`",
+        (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+)
+SMALL = [
+    *("Model.embed=16", "Model.heads=2", "Model.mlp=8", "Model.vocab_size=0", "Data.rows=2"),
+    *("Data.source_length=8", "Data.target_length=8", "Train.steps=1", "Optimizer.warmup_steps=1"),
+]
+ENCODER_DECODER = ["Model.layout='encoder_decoder'", "Model.stage_layers=(2, 2)"]
+NEEDED = {
+    "adaption": ["Model.layout='two_stage'", "Model.stage_layers=(1, 1)", "Adaption.mlp=8"],
+    "instructcl": ["Model.layout='two_stage'", "Model.stage_layers=(1, 1)", "InstruCL.layer=1"],
+    "back_translation": [
+        *("Model.layout='register'", "Model.stage_layers=(1,)", "Data.max_segments=1"),
+        "BackTranslation.vocabulary=('en', 'de', 'fr')",
+    ],
+    "language_layers": [
+        *ENCODER_DECODER,
+        *("LanguageLayers.languages=('en', 'de')", "LanguageLayers.without=('en',)"),
+    ],
+    "lcs": [*ENCODER_DECODER, "LCS.first=2", "LCS.languages=('en', 'de')"],
+    "mrasp2": [*ENCODER_DECODER, "MRASP2.layer=2"],
+    "cut_residual": ENCODER_DECODER,
+    "tpdm": [*ENCODER_DECODER, "TPDM.layer=2"],
+    "graformer": [
+        "Model.layout='grafted'",
+        "Model.stage_layers=(2, 1, 1)",
+        "Graformer.encoder_layers=1",
+    ],
+    "tables": ENCODER_DECODER,
+    "tuning_layers": ENCODER_DECODER,
+    "masking": ["Model.layout='masked_lm'", "Model.stage_layers=(1,)"],
+    "graft": [*ENCODER_DECODER, "Graft.parts=(('x', 'layer_1', 'layer_1'),)"],
+}
+
+
+def test_the_documented_methods_are_the_registered_ones():
+    assert DOCUMENTED.keys() == SECTIONS.keys() == NEEDED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_a_documented_method_is_chosen_and_traced_in_an_update(name):
+    """The binding as the page writes it; nothing is compiled."""
+    config = load_config([], [*SMALL, *NEEDED[name], DOCUMENTED[name]])
+    assert [method.name for method in config.methods] == [name]
+    ahead = Ahead(config, 40, jax.devices()[:1])
+    step = functools.partial(train_step, ahead.learner)
+    state, metrics = jax.eval_shape(step, ahead._state, ahead._batch())
+    assert state.step.shape == () and metrics["loss"].shape == ()
+
+
+@pytest.mark.parametrize("name", sorted(SECTIONS))
+def test_a_method_in_the_wrong_field_is_named_with_the_right_one(name):
+    wrong, right = ("Train", "Model") if "Model" in DOCUMENTED[name] else ("Model", "Train")
+    binding = f"{wrong}.methods=('{name}',)"
+    with pytest.raises(
+        UserError,
+        match=rf"{binding}.* name it in {right}\.methods".replace("(", "\\(").replace(")", "\\)"),
+    ):
+        load_config([], [binding])
+
+
+def test_a_run_of_before_may_name_a_method_of_training_in_the_models_field(tmp_path):
+    (tmp_path / "config.gin").write_text("Model.methods = ('mrasp2',)\n", encoding="utf-8")
+    assert load_config([], run=tmp_path / "config.gin").methods[0].name == "mrasp2"
+
+
+def test_fields_with_codes_take_any_form():
+    bindings = ["LanguageLayers.languages=('EN', 'deu_Latn')", "LanguageLayers.without=('en-US',)"]
+    config = load_config([], ["Model.methods=('language_layers',)", *bindings])
+    (fitted,) = config.fitted(("en", "de")).methods
+    assert (fitted.languages, fitted.without) == (("en", "de"), ("en",))
+    with pytest.raises(UserError, match="LanguageLayers.languages="):
+        config.fitted(("en", "fr"))
+    bindings = ["BackTranslation.languages=('DE',)", "BackTranslation.pool=('zh-TW', 'de')"]
+    config = load_config([], ["Train.methods=('back_translation',)", *bindings])
+    (fitted,) = config.fitted(("en", "de", "zho_Hant")).methods
+    assert (fitted.languages, fitted.pool) == (("de",), ("zho_Hant", "de"))
 
 
 def test_a_saved_configuration_with_methods_reads_back(tmp_path):

@@ -314,8 +314,9 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
     ("flags", "message"),
     [
         (["--language=de", "--keep_pieces"], "language 'de' is in the vocabulary already"),
+        (["--language=deu_Latn", "--keep_pieces"], "language 'de' is in the vocabulary already"),
         (["--language=nl"], "no text in 'nl': give --parallel, .* or --keep_pieces"),
-        (["--language=n l", "--keep_pieces"], "--language=n l: a code is letters"),
+        (["--language=n l", "--keep_pieces"], "--language=n l: unknown language"),
         (["--language=nl", "--keep_pieces", "--vocab_size=9"], "--vocab_size does not apply"),
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
         (["--language=nl", "--mixture=cldr_quickstart"], "no training text in it; it has en de"),

@@ -53,7 +53,9 @@ def test_validation_files_by_another_word_are_hinted_at_before(data, no_training
         _cache(data)
     error = capsys.readouterr().err
     flag = f"train=train,validation={word},test=test"
-    assert error.startswith(f"no validation text is read; for your files '{word}': --splits {flag}")
+    assert error.startswith(
+        f"warning: no validation text is read; for your files '{word}': --splits {flag}"
+    )
     with pytest.raises(ZeroDivisionError):
         _cache(data, "", f"--splits={flag}")
     assert "no validation text" not in capsys.readouterr().err

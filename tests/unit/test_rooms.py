@@ -63,6 +63,7 @@ def test_the_top_is_a_table_of_contents():
         "compiled",
         "errors",
         "interrupts",
+        "language_codes",
         "languages",
         "version",
     }

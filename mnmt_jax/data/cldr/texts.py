@@ -11,7 +11,8 @@ from mnmt_jax.data.cldr.inventory import Inventory, load_inventory, renderer
 from mnmt_jax.data.cldr.renderer import Meaning
 from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, lacking, split_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import MITRE_LANGUAGES, Direction, language
+from mnmt_jax.language_codes import canonical_codes
+from mnmt_jax.languages import MITRE_LANGUAGES, Direction
 
 # Distinct held-out meanings get rare long before this many draws in a row repeat.
 _PATIENCE = 20_000
@@ -38,11 +39,9 @@ class CldrCorpus:
     def __init__(
         self, languages: Iterable[str], seed: int = 0, *, inventory: str = "small"
     ) -> None:
-        self.languages: tuple[str, ...] = tuple(language(code).code for code in languages)
-        if not self.languages or len(set(self.languages)) < len(self.languages):
-            raise UserError(
-                f"languages {' '.join(self.languages)!r}: name at least one, each of them once"
-            )
+        self.languages: tuple[str, ...] = canonical_codes(languages)
+        if not self.languages:
+            raise UserError("languages '': name at least one")
         self.seed = int(seed)
         self.inventory: Inventory = load_inventory(inventory, self.languages)
         if missing := lacking(self.inventory):

@@ -1,0 +1,409 @@
+"""Language codes: BCP 47 tags and the codes of published models, in one canonical form.
+
+The canonical form is the shortest tag with underscores: `de` for `DE`, `de-DE`, `deu`, `ger`,
+`deu_Latn`; `zh` for `zh_Hans`, `zho_Hans`, `cmn_Hans`, `zh_CN`; `zh_Hant` for `zho_Hant`, `zh-TW`;
+`hsb` for `hsb_Latn`. A hyphen would part the two sides of a direction (`en-zh_Hant`).
+
+- A script is kept where it is not the default script of the language (CLDR's likely subtags).
+- A region is kept where it is not the default region: `en_US` is `en`, `en_GB` is not. Portuguese
+  has no default region, since corpora use `pt` for Europe's and for Brazil's: `pt_BR` and `pt_PT`
+  are languages beside `pt`.
+- Of a macrolanguage and its predominant member there is one code: `arb` is `ar`, `arz` is not.
+
+`match_code` finds a code in the list of a vocabulary, whose own spelling stays as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mnmt_jax.errors import UserError, listed
+
+# Codes that are no BCP 47 tag or that another language has there. `pb`: OpenSubtitles and OPUS;
+# `ar-ar`: mBART-50; `ns`: M2M-100; `latin` and `cyrillic`: glibc, as in `sr@latin`.
+_PUBLISHED = {"pb": "pt-br", "ar-ar": "ar", "ns": "nso"}
+_MODIFIERS = {"latin": "latn", "cyrillic": "cyrl", "devanagari": "deva"}
+# langcodes replaces these by another language, script or region; corpora tell them apart.
+_KEPT = {"sh": "sh", "hbs": "sh", "tw": "tw", "twi": "tw", "prs": "prs"}
+_PREFERRED = {"fil": "tl", "pbt": "ps"}
+_EQUAL_SCRIPTS = {"Hang": "Kore"}
+_NO_REGION = ("XX", "ZZ")  # mBART-50's `pt_XX`
+_NO_DEFAULT_REGION = ("pt",)
+_NO_LANGUAGE = ("und", "mul", "zxx", "mis")
+_MAX_LENGTH = 35  # characters; RFC 5646 section 4.4.1
+_NAME_LENGTH = 4  # shortest text that is compared with names of languages
+
+
+@dataclass(frozen=True)
+class LanguageTag:
+    """A parsed language code without defaults.
+
+    Attributes:
+        language: ISO 639-1 code, or ISO 639-3 where there is none.
+        script: ISO 15924 code; "" for the default script of the language.
+        region: ISO 3166-1 or UN M.49 code; "" for none and for the default region.
+        variants: variants, extensions and private-use subtags, in order.
+    """
+
+    language: str
+    script: str = ""
+    region: str = ""
+    variants: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The canonical code, e.g. `zh_Hant` or `pt_BR`."""
+        parts = (self.language, self.script, self.region, *self.variants)
+        return "_".join(part for part in parts if part)
+
+    @property
+    def without_region(self) -> str:
+        """The canonical code of the language in any region."""
+        parts = (self.language, self.script, *self.variants)
+        return "_".join(part for part in parts if part)
+
+    @property
+    def written_script(self) -> str:
+        """ISO 15924 code of the script, the default script where none is named."""
+        return self.script or _likely(self.language)[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_code(text: str) -> LanguageTag:
+    """Parse a language code of any form.
+
+    Args:
+        text: BCP 47 tag with hyphens or underscores in any case, ISO 639 code of two or three
+            letters, or a code of Flores, NLLB, mBART or M2M-100.
+
+    Raises:
+        UserError: if it is no code of a language; names the language that was likely meant.
+    """
+    written = text.strip().replace("_", "-").replace("@", "-").lower()
+    written = _PUBLISHED.get(written, written)
+    subtags = [_MODIFIERS.get(subtag, subtag) for subtag in written.split("-")]
+    kept = _KEPT.get(subtags[0])
+    tag = _parsed("-".join([kept or subtags[0], *subtags[1:]]), normalize=kept is None)
+    if tag is None or len(written) > _MAX_LENGTH:
+        raise UserError(f"unknown language {text!r}: {_hint(text)}")
+    language = kept or _PREFERRED.get(tag.language, tag.language)
+    default = _likely(language)[0]
+    script, region = tag.script or "", tag.territory or ""
+    region = "" if region in _NO_REGION else region
+    # zh_TW is written in Hant, sr_ME in Latn.
+    script = _EQUAL_SCRIPTS.get(script, script) or _likely(language, region=region)[0]
+    script = (
+        "" if script == default and (_has_default_script(language) or not tag.script) else script
+    )
+    if region == _likely(language, script)[1]:
+        region = ""
+    others = (*(tag.extlangs or ()), *(tag.variants or ()), *(tag.extensions or ()))
+    private = () if tag.private is None else (tag.private,)
+    variants = tuple(part for item in (*others, *private) for part in item.split("-"))
+    return LanguageTag(language, script, region, variants)
+
+
+def canonical_code(text: str) -> str:
+    """Return the canonical form of a language code, e.g. `de` for `deu_Latn`.
+
+    Raises:
+        UserError: as `parse_code`.
+    """
+    return parse_code(text).code
+
+
+def canonical_or_same(text: str) -> str:
+    """Return the canonical form of a language code; the text itself if it is no code."""
+    tag = _parsed_or_none(text)
+    return text if tag is None else tag.code
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text is a language code."""
+    return _parsed_or_none(text) is not None
+
+
+def is_same_language(first: str, second: str) -> bool:
+    """Return whether two codes are the same language, without fallback to another region."""
+    return canonical_or_same(first) == canonical_or_same(second)
+
+
+def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
+    """Return the canonical form of language codes that name each language once.
+
+    Args:
+        texts: codes of any form.
+        flag: what they were given by, for the error, e.g. `--languages`.
+
+    Raises:
+        UserError: as `parse_code`, or if two of them are the same language.
+    """
+    place = f"{flag}: " if flag else ""
+    spelling: dict[str, str] = {}
+    for text in texts:
+        try:
+            code = canonical_code(text)
+        except UserError as error:
+            raise UserError(f"{place}{error}") from None
+        if code in spelling:
+            first = spelling[code]
+            again = "" if first == text else f" and {text!r} are one language ({code})"
+            raise UserError(
+                f"{place}{first!r}{again or ' is listed twice'}: name each language once"
+            )
+        spelling[code] = text
+    return tuple(spelling)
+
+
+def find_code(text: str, codes: Collection[str]) -> str | None:
+    """Find the code in a list that is the same language as a code of any form.
+
+    A code without region is that of the only regional code, and a regional code falls back to the
+    code without region: `pt_BR` is `pt` where there is no `pt_BR`.
+
+    Args:
+        text: code of any form.
+        codes: of a vocabulary or corpus, in their own spelling.
+
+    Returns:
+        A member of `codes`; None if the language is not among them, or `text` is no code.
+
+    Raises:
+        UserError: if several of `codes` differ in region and `text` names none of them.
+    """
+    if text in codes:
+        return text
+    tag = _parsed_or_none(text)
+    if tag is None:
+        return None
+    tags = {code: _parsed_or_none(code) for code in codes}
+    same = [code for code, other in tags.items() if other == tag]
+    if not same:
+        bare = tag.without_region
+        alike = [(code, other) for code, other in tags.items() if other is not None]
+        same = [code for code, other in alike if other.code == bare]
+        same = same or [code for code, other in alike if other.without_region == bare]
+        if not same and not tag.script and not _has_default_script(tag.language):
+            same = [code for code, other in alike if other.language == tag.language]
+    if len(same) > 1:
+        raise UserError(f"language {text!r} is ambiguous: name {' or '.join(same)}")
+    return same[0] if same else None
+
+
+def match_code(text: str, codes: Collection[str], what: str, owner: str = "the model") -> str:
+    """Return what `find_code` finds.
+
+    Args:
+        text: code of any form.
+        codes: as in `find_code`.
+        what: what gave the code, for the error, e.g. `--source`.
+        owner: what has the codes, for the error.
+
+    Raises:
+        UserError: if the language is not among the codes, or ambiguous there; names related codes.
+    """
+    try:
+        code = find_code(text, codes)
+    except UserError as error:
+        raise UserError(f"{what}={text}: {error}") from None
+    if code is not None:
+        return code
+    related = related_codes(text, codes)
+    hint = f"did you mean {' or '.join(related)}? " if related else ""
+    raise UserError(f"{what}={text}: {owner} has no such language; {hint}it has {', '.join(codes)}")
+
+
+def tagged_code(text: str, codes: Collection[str]) -> str:
+    """Return the code in a vocabulary's list that `find_code` finds.
+
+    Args:
+        text: code of any form.
+        codes: that have a tag.
+
+    Raises:
+        UserError: if the language has no tag, or is ambiguous.
+    """
+    code = find_code(text, codes)
+    if code is None:
+        raise UserError(
+            f"language '{text}' has no tag in this vocabulary; it has {', '.join(codes)}"
+        )
+    return code
+
+
+def related_codes(text: str, codes: Iterable[str]) -> list[str]:
+    """Return codes of the same language in other scripts, or of its macrolanguage."""
+    tag = _parsed_or_none(text)
+    if tag is None:
+        named = _by_name(text)
+        return [code for code in codes if canonical_or_same(code) in named]
+    family = _macrolanguage(tag.language)
+    return [
+        code
+        for code in codes
+        if (other := _parsed_or_none(code)) and _macrolanguage(other.language) == family
+    ]
+
+
+def new_code(text: str, codes: Collection[str], what: str) -> str:
+    """Return the canonical code of a language that a vocabulary lacks.
+
+    Args:
+        text: code of any form.
+        codes: of the vocabulary.
+        what: what gave the code, for the error, e.g. `--language`.
+
+    Raises:
+        UserError: if it is no code, or the vocabulary has the language.
+    """
+    try:
+        code = canonical_code(text)
+    except UserError as error:
+        raise UserError(f"{what}={text}: {error}") from None
+    if known := [other for other in codes if canonical_or_same(other) == code]:
+        raise UserError(f"{what}={text}: language '{known[0]}' is in the vocabulary already")
+    return code
+
+
+def display_name(tag: LanguageTag) -> str:
+    """Return the English name of a language by CLDR, or by IANA's registry of subtags."""
+    from babel import Locale
+
+    english = Locale("en")
+    name = english.languages.get(tag.language) or _registered_name(tag.language)
+    details = [english.scripts.get(tag.script, tag.script)] if tag.script else []
+    details += [english.territories.get(tag.region, tag.region)] if tag.region else []
+    details += tag.variants
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def script_name(script: str) -> str:
+    """Return the English name of an ISO 15924 script code."""
+    from babel import Locale
+
+    return str(Locale("en").scripts.get(script, script))
+
+
+def _parsed(text: str, *, normalize: bool) -> Any:
+    """Return langcodes' reading of a tag; None if it is none of a language."""
+    import langcodes
+
+    try:
+        tag = langcodes.Language.get(text, normalize=normalize)
+        if normalize:
+            text = langcodes.standardize_tag(tag, macro=True)
+            tag = langcodes.Language.get(text)
+    except (LookupError, ValueError):  # LanguageTagError is a ValueError
+        return None
+    unnamed = not tag.language or tag.language in _NO_LANGUAGE or tag.language.startswith("x-")
+    if unnamed or not tag.is_valid():
+        return None
+    return tag
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed_or_none(text: str) -> LanguageTag | None:
+    try:
+        return parse_code(text)
+    except UserError:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _likely(language: str, script: str = "", region: str = "") -> tuple[str, str]:
+    """Return the script of a language in a region, and its default region in a script."""
+    import langcodes
+
+    make = langcodes.Language.make
+    written = make(language=language, script=script or None, territory=region or None).maximize()
+    likely = make(language=language, script=script or None).maximize()
+    known = _has_default_script(language) and language not in _NO_DEFAULT_REGION
+    default = (likely.territory or "") if known else ""
+    return written.script or "", "" if default in _NO_REGION else default
+
+
+def _has_default_script(language: str) -> bool:
+    """Return whether CLDR knows the script that a language is written in."""
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+
+    return language in LIKELY_SUBTAGS
+
+
+def _macrolanguage(language: str) -> str:
+    from langcodes.data_dicts import MACROLANGUAGES
+
+    return str(MACROLANGUAGES.get(language, language))
+
+
+def _registered_name(language: str) -> str:
+    """Return the first description of a language in IANA's registry; the code if there is none."""
+    from langcodes.registry_parser import parse_registry
+
+    for entry in parse_registry():
+        if entry.get("Type") == "language" and entry.get("Subtag") == language:
+            return str(entry["Description"][0])
+    return language
+
+
+def _hint(text: str) -> str:
+    """Return what an invalid code likely stands for."""
+    import langcodes
+
+    names = _by_name(text)
+    if names:
+        return f"did you mean {' or '.join(names)}?"
+    country = text.strip().upper()
+    is_country = len(country) == 2 and country not in _NO_REGION
+    if is_country and langcodes.tag_is_valid(f"und-{country}"):
+        spoken = langcodes.Language.make(territory=country).maximize().language
+        known = canonical_code(spoken or "")
+        return f"{text} is the code of a country, whose language is {known}"
+    return (
+        "a code is a BCP 47 tag such as de, pt_BR or zh_Hant; 'mnmt languages' lists the codes of "
+        "the built-in table"
+    )
+
+
+def _by_name(text: str) -> list[str]:
+    """Return the canonical codes of the languages whose English names are closest to a text."""
+    from babel import Locale
+
+    name = text.strip().lower()
+    if len(name) < _NAME_LENGTH:
+        return []
+    names: dict[str, str] = {}
+    for code, english in Locale("en").languages.items():
+        if (tag := _parsed_or_none(code)) is not None:
+            names.setdefault(english.lower(), tag.code)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.8)
+    close = close[:1] if close and close[0] == name else close
+    return list(dict.fromkeys(names[match] for match in close))
+
+
+def check_safe(codes: Sequence[str], place: str) -> None:
+    """Check that codes of a foreign list can be names of files.
+
+    Args:
+        codes: as a vocabulary or another toolkit lists them.
+        place: of the list, for the error.
+
+    Raises:
+        UserError: if one has a slash, a blank or a control character, or begins with a dot.
+    """
+    wrong = [
+        code
+        for code in codes
+        if not code
+        or code.startswith(".")
+        or not code.isprintable()
+        or any(character in "/\\: " for character in code)
+    ]
+    if wrong:
+        raise UserError(
+            f"{place}: {listed([repr(code) for code in wrong])} cannot be a language's code, which "
+            "has letters, digits, '-' and '_'"
+        )
