@@ -29,6 +29,7 @@ STORAGE = (
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
+_NO_TEMPORARY = "No usable temporary directory"
 
 
 class UserError(ValueError):
@@ -89,15 +90,24 @@ def run_command(main: Callable[[], int | None]) -> None:
     except BrokenPipeError:
         status = 141
     except OSError as error:
-        # Files that are written have a name, by `naming`: what has none is standard output.
-        if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+        line = _refused_path(error)
+        if not line:
             raise
         status = 2
-        place = error.filename or _OUTPUT
-        remedy = "make room, or choose" if error.errno in _FULL else "choose"
-        print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+def _refused_path(error: OSError) -> str:
+    """Return one line about a path that the system refuses; empty for any other error."""
+    if _NO_TEMPORARY in str(error):
+        return f"{error.strerror}; make room there, or set TMPDIR to another folder"
+    # Files that are written have a name, by `naming`: what has none is standard output.
+    if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+        return ""
+    remedy = "make room, or choose" if error.errno in _FULL else "choose"
+    return f"{error.filename or _OUTPUT}: {error.strerror}; {remedy} another path"
 
 
 def _variable_of_jax(error: Exception) -> str:

@@ -78,7 +78,8 @@ class Unfinished:
                 )
             self._begin()
         except BaseException:
-            self._file.close()
+            with contextlib.suppress(OSError):  # the same refusal again, without a name
+                self._file.close()
             raise
 
     def _check_others(self) -> None:

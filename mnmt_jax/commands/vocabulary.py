@@ -125,6 +125,25 @@ def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None)
     )
 
 
+def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
+    """Write the vocabulary to --output, in place of an earlier one or as a new folder.
+
+    Raises:
+        UserError: if it cannot be written, or another process has written there meanwhile.
+    """
+    from mnmt_jax.files.partial import locked, new_folder
+    from mnmt_jax.vocabulary.folder import FACTS_FILE
+
+    folder = Path(arguments.output)
+    if (folder / FACTS_FILE).is_file():
+        with locked(folder):
+            _check_output(arguments, vocabulary)
+            vocabulary.save(folder)
+        return
+    with new_folder(folder) as partial:
+        vocabulary.save(partial)
+
+
 def _adopt(arguments: argparse.Namespace) -> Made:
     """Wraps a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -137,7 +156,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
         raise UserError("--sentencepiece needs --languages, the order of the tags: en,de,fr")
     vocabulary = Vocabulary.from_sentencepiece(arguments.sentencepiece, languages)
     _check_output(arguments, vocabulary)
-    vocabulary.save(arguments.output)
+    _save(arguments, vocabulary)
     return vocabulary, {}
 
 
@@ -145,7 +164,8 @@ def _train(arguments: argparse.Namespace) -> Made:
     """Trains a model on a corpus."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
-    from mnmt_jax.vocabulary.pieces import train_sentencepiece
+    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.sentencepiece_training import train_model
 
     _check_output(arguments)
     chosen = training_options(arguments)
@@ -153,7 +173,9 @@ def _train(arguments: argparse.Namespace) -> Made:
     print(f"reading {corpus.name}", file=sys.stderr)
     text = language_text(corpus, directions, chosen.sentences)
     print(f"training {chosen.vocab_size} pieces", file=sys.stderr)
-    return train_sentencepiece(text, arguments.output, options=chosen), {}
+    vocabulary = Vocabulary(train_model(text, chosen), tuple(text))
+    _save(arguments, vocabulary)
+    return vocabulary, {}
 
 
 def _split(arguments: argparse.Namespace) -> Made:
@@ -174,7 +196,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
     vocabulary = base.with_copies(lavs.copies_of(split))
-    vocabulary.save(arguments.output)
+    _save(arguments, vocabulary)
     distinct = [len(set().union(*pieces.values())) for pieces in (flagged, split)]
     facts = {
         "rule": arguments.lavs,
