@@ -66,9 +66,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk
-    or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and 141 when
-    nobody reads on. Any other exception is a bug of ours and keeps its traceback.
+    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk,
+    refused memory or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and
+    141 when nobody reads on. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
         _keep_programs()
@@ -78,8 +78,8 @@ def run_command(main: Callable[[], int | None]) -> None:
     except UserError as error:
         status = 2
         print(f"error: {error}", file=sys.stderr)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        told = _variable_of_jax(error)
+    except (AssertionError, MemoryError, RuntimeError, ValueError) as error:
+        told = _out_of_memory(error) or _variable_of_jax(error)
         if not told:
             raise
         status = 2
@@ -97,6 +97,24 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {line}", file=sys.stderr)
     _drop_output()
     sys.exit(status)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the machine or a device has refused memory."""
+    text = str(error)
+    is_device = isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in text
+    return isinstance(error, MemoryError) or (is_device and "memory" in text.lower())
+
+
+def _out_of_memory(error: Exception) -> str:
+    """Return one line for refused memory; empty for any other error."""
+    if not is_out_of_memory(error):
+        return ""
+    text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
+    return (
+        f"out of memory ({text or 'the machine has no more'}); lower Data.rows or Decode.batch, or "
+        "take a smaller model ('mnmt describe' prints sizes)"
+    )
 
 
 def _refused_path(error: OSError) -> str:
