@@ -27,6 +27,7 @@ import numpy as np
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.partial import check_writable, new_folder
 from mnmt_jax.files.storage import one_line, storage_trouble
 from mnmt_jax.languages import Direction
@@ -244,10 +245,10 @@ class TokenCache:
         if not path.is_file():
             raise UserError(f"{path}: no such file; Data.cache must name what 'mnmt cache' wrote")
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = parse_json(path.read_bytes(), finite=False)
             found = facts.get("format")
             tasks = [_task_from_json(task) for task in facts["tasks"]] if found == FORMAT else []
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
         if found != FORMAT:
             raise UserError(f"{path}: format {found}, this version reads {FORMAT}; make it again")

@@ -6,13 +6,14 @@ into nested fields, as in "translation.de".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import parse_json
+from mnmt_jax.files.storage import one_line
 
 _JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes
 _JSON_EXTRA = 1 << 14
@@ -59,9 +60,9 @@ def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]
             yield line
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not JSON ({error.msg})") from None
+            row = parse_json(line, finite=False)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not JSON ({one_line(error)})") from None
         yield _field(row, column, f"{path}:{number}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.evaluation.result import Curve
+from mnmt_jax.files.json_objects import parse_json
 
 _POINTS = 400  # kept of a curve; more than a chart is wide
 
@@ -40,9 +40,9 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
     points: dict[str, list[tuple[float, float]]] = {"train": [], "supervised": [], "zero_shot": []}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = json.loads(line)
+            record = parse_json(line, finite=False)
             at = record["step"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             continue
         if record.get("seconds") is not None and (step is None or at <= step):
             seconds = float(record["seconds"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
-from mnmt_jax.files.json_objects import differing
+from mnmt_jax.files.json_objects import differing, parse_json
 from mnmt_jax.files.partial import check_replaced, locked, write_text
 from mnmt_jax.languages import Direction
 
@@ -68,7 +68,7 @@ def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
     stamp = folder / _STAMP
     if not stamp.is_file() or not stamp.stat().st_size or not any(folder.glob("*.jsonl")):
         return []
-    return differing(json.loads(stamp.read_text(encoding="utf-8")), made_by)
+    return differing(parse_json(stamp.read_bytes(), finite=False), made_by)
 
 
 class TranslationStore:
@@ -160,7 +160,7 @@ def _path(folder: Path, direction: Direction) -> Path:
 
 def _is_stamp(text: str) -> bool:
     try:
-        made_by = json.loads(text)
+        made_by = parse_json(text, finite=False)
     except ValueError:
         return False
     return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
@@ -180,7 +180,7 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
     try:
         # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [json.loads(line) for line in lines]
+        rows = [parse_json(line, finite=False) for line in lines]
         sentences = [(row["source"], row["reference"]) for row in rows]
         outputs = [
             Output(row["hypothesis"], row.get("truncated", False), row.get("pivot")) for row in rows

@@ -9,8 +9,12 @@ from typing import Any
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.typed_fields import shown
 from mnmt_jax.interchange.names import Dialect, Tensors
 from mnmt_jax.interchange.token_table import TokenTable
+
+# Types of settings that compare by value.
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,36 @@ class Foreign:
     fit: Callable[[tuple[str, ...]], Model] | None = None
 
 
+def check_positions(toolkit: str, model: Model, *others: tuple[Any, ...]) -> None:
+    """Refuse a model whose positions another toolkit does not compute.
+
+    Args:
+        toolkit: its name and that of its model.
+        model: of the run.
+        others: values of `Model.positions` that it has besides the sinusoidal ones of base 10000.
+
+    Raises:
+        UserError: with the reason and the binding to train with.
+    """
+    published = Model().positions
+    if model.positions in (published, *others):
+        return
+    kind, base = published
+    raise UserError(
+        f"{toolkit} adds sines and cosines of base {base:g} to the embeddings; this run was "
+        f"trained with Model.positions={model.positions!r}, which its files cannot describe. Train "
+        "with "
+        f"--gin.Model.positions=\"('{kind}', {base})\" to export, or export with --format t5x"
+        f"{_and_ctranslate2(model)}"
+    )
+
+
+def _and_ctranslate2(model: Model) -> str:
+    """Return the other format that takes any base, if it has the layout."""
+    fits = model.layout == "encoder_decoder" and model.positions[:1] == ("sinusoidal",)
+    return " or ctranslate2, which take any base" if fits else ""
+
+
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:
     """Refuses a model that only one of two toolkits has.
 
@@ -49,9 +83,9 @@ def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> Non
         UserError: listing all settings that differ.
     """
     differing = [
-        f"{name}={found!r} (only {needed!r} is supported)"
+        f"{name}={shown(found)} (only {needed!r} is supported)"
         for name, found, needed in settings
-        if found != needed
+        if type(found) not in _PLAIN or found != needed
     ]
     if differing:
         raise UserError(f"{path}: no model of both sides has {'; '.join(differing)}")

@@ -14,6 +14,7 @@ import jax
 
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import refusal
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -236,8 +237,8 @@ def _truncated(path: Path, after_step: int) -> TextIO:
     if path.is_file() and after_step > 0:
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                step = json.loads(line)["step"]
-            except (json.JSONDecodeError, KeyError, TypeError):
+                step = parse_json(line, finite=False)["step"]
+            except (ValueError, KeyError, TypeError):
                 continue  # the line a killed process was writing
             if step <= after_step:
                 kept.append(line + "\n")
