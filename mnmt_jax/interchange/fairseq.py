@@ -22,7 +22,12 @@ from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, errors_of
-from mnmt_jax.interchange.foreign import Foreign, check_positions, check_supported
+from mnmt_jax.interchange.foreign import (
+    Foreign,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
 from mnmt_jax.interchange.golden import two_stage_layout
 from mnmt_jax.interchange.language_branches import branch_settings, branches_of, with_languages
 from mnmt_jax.interchange.language_models import (
@@ -276,7 +281,7 @@ def _export_arguments(config: Config) -> dict[str, Any]:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
-    check_positions("fairseq", model, ())
+    refuse_mismatches("fairseq", model, positions_mismatch(model, ()))
     found = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()

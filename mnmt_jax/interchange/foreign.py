@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
@@ -42,34 +42,59 @@ class Foreign:
     fit: Callable[[tuple[str, ...]], Model] | None = None
 
 
-def check_positions(toolkit: str, model: Model, *others: tuple[Any, ...]) -> None:
-    """Refuse a model whose positions another toolkit does not compute.
+class Mismatch(NamedTuple):
+    """A setting of a run that another toolkit's model does not have.
+
+    Attributes:
+        reason: what differs, as a clause.
+        binding: flag of `train` that makes them equal.
+    """
+
+    reason: str
+    binding: str
+
+
+def positions_mismatch(model: Model, *others: tuple[Any, ...]) -> list[Mismatch]:
+    """Return whether a model's positions are not those of fairseq and its descendants.
+
+    Args:
+        model: of the run.
+        others: values of `Model.positions` that the toolkit has besides the published ones.
+    """
+    published = Model().positions
+    if model.positions in (published, *others):
+        return []
+    kind, base = published
+    reason = (
+        f"it adds sines and cosines of base {base:g} to the embeddings, this run was trained with "
+        f"Model.positions={model.positions!r}"
+    )
+    return [Mismatch(reason, f"--gin.Model.positions=\"('{kind}', {base})\"")]
+
+
+def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]) -> None:
+    """Refuse an export with all reasons, and all bindings to train with, in one line.
 
     Args:
         toolkit: its name and that of its model.
         model: of the run.
-        others: values of `Model.positions` that it has besides the sinusoidal ones of base 10000.
+        mismatches: none is no refusal.
 
     Raises:
-        UserError: with the reason and the binding to train with.
+        UserError: if there are any.
     """
-    published = Model().positions
-    if model.positions in (published, *others):
-        return
-    kind, base = published
-    raise UserError(
-        f"{toolkit} adds sines and cosines of base {base:g} to the embeddings; this run was "
-        f"trained with Model.positions={model.positions!r}, which its files cannot describe. Train "
-        "with "
-        f"--gin.Model.positions=\"('{kind}', {base})\" to export, or export with --format t5x"
-        f"{_and_ctranslate2(model)}"
-    )
+    if mismatches:
+        reasons, bindings = zip(*mismatches, strict=True)
+        raise UserError(
+            f"{toolkit} has no such model: {'; '.join(reasons)}. Train with {' '.join(bindings)} "
+            f"to export, or export with --format t5x{_and_ctranslate2(model)}"
+        )
 
 
 def _and_ctranslate2(model: Model) -> str:
-    """Return the other format that takes any base, if it has the layout."""
+    """Return the other format that has the layout with any base."""
     fits = model.layout == "encoder_decoder" and model.positions[:1] == ("sinusoidal",)
-    return " or ctranslate2, which take any base" if fits else ""
+    return " or ctranslate2" if fits else ""
 
 
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:

@@ -15,7 +15,13 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
-from mnmt_jax.interchange.foreign import Foreign, check_positions, check_supported
+from mnmt_jax.interchange.foreign import (
+    Foreign,
+    Mismatch,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
 from mnmt_jax.interchange.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
 from mnmt_jax.interchange.safetensors import (
     SHARD_BYTES,
@@ -272,13 +278,16 @@ def _kind_for(config: Config) -> Kind:
             ("Model.methods", tuple(method.name for method in model.methods), ()),
         ],
     )
-    check_positions(f"Hugging Face's {kind.name}", model)
+    mismatches = positions_mismatch(model)
     triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
     if instruction != kind.instruction and triggers != {"eos"}:
-        raise UserError(
-            f"Data.instruction='{instruction}' with '{model.layout}' has no counterpart in Hugging "
-            f"Face's {kind.name}, which takes '{kind.instruction}'"
+        reason = (
+            f"Data.instruction='{instruction}' has no counterpart there, which takes "
+            f"'{kind.instruction}'"
         )
+        binding = f"--gin.Data.instruction=\"'{kind.instruction}'\""
+        mismatches.append(Mismatch(reason, binding))
+    refuse_mismatches(f"Hugging Face's {kind.name}", model, mismatches)
     return kind
 
 

@@ -383,16 +383,17 @@ def test_positions_that_others_do_not_have_are_refused():
         entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
     for positions in (("learned", 8), ("sinusoidal", 100.0)):
         config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
-        with pytest.raises(UserError, match=r"^fairseq adds .* with Model.positions=\('"):
+        with pytest.raises(
+            UserError, match=r"^fairseq has no such model: .* with Model.positions=\('"
+        ):
             fairseq._export_arguments(config)
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "register"])
-def test_the_binding_that_an_export_asks_for_makes_it_possible(tmp_path, layout):
-    """The sizes and the positions of the quickstart, for which short phrases take base 100."""
-    instruction = "5" if layout == "encoder_decoder" else "register"
+def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout):
+    """The quickstart's models: base 100, and registers' place of tags for all of them."""
     files = [f"gin_configs/models/{layout}_tiny.gin", "gin_configs/runs/cldr_quickstart.gin"]
-    bindings = [f"Data.instruction='{instruction}'", "Model.embed=16", "Model.mlp=24"]
+    bindings = ["Model.embed=16", "Model.mlp=24", "Data.instruction='register'"]
     vocabulary = made_text.vocabulary()
 
     def export(config) -> None:
@@ -402,13 +403,14 @@ def test_the_binding_that_an_export_asks_for_makes_it_possible(tmp_path, layout)
     config = load_config(files, bindings)
     assert config.model.positions == ("sinusoidal", 100.0)
     told = (
-        r"(m2m_100|mitre) adds sines and cosines of base 10000 .* Train with --gin\.(.*) to export"
+        r"(m2m_100|mitre) has no such model: it adds sines and cosines of base 10000 .*Train with"
     )
     with pytest.raises(UserError, match=told) as caught:
         export(config)
     assert ("ctranslate2" in str(caught.value)) == (layout == "encoder_decoder")
-    binding = re.search('--gin.(Model.positions)="(.*?)"', str(caught.value))
-    export(load_config(files, [*bindings, f"{binding[1]}={binding[2]}"]))
+    asked = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
+    assert len(asked) == (2 if layout == "encoder_decoder" else 1)
+    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in asked)]))
     assert (tmp_path / "model.safetensors").is_file()
 
 
