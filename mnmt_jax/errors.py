@@ -32,6 +32,7 @@ STORAGE = (
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
+_NO_TEMPORARY = "No usable temporary directory"
 
 
 class UserError(ValueError):
@@ -93,9 +94,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk
-    or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and 141 when
-    nobody reads on. Any other exception is a bug of ours and keeps its traceback.
+    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk,
+    refused memory or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and
+    141 when nobody reads on. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
         _keep_programs()
@@ -105,8 +106,8 @@ def run_command(main: Callable[[], int | None]) -> None:
     except UserError as error:
         status = 2
         print(f"error: {error}", file=sys.stderr)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        told = _variable_of_jax(error)
+    except (AssertionError, MemoryError, RuntimeError, ValueError) as error:
+        told = _out_of_memory(error) or _variable_of_jax(error)
         if not told:
             raise
         status = 2
@@ -117,13 +118,11 @@ def run_command(main: Callable[[], int | None]) -> None:
     except BrokenPipeError:
         status = 141
     except OSError as error:
-        # Files that are written have a name, by `naming`: what has none is standard output.
-        if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+        line = _refused_path(error)
+        if not line:
             raise
         status = 2
-        place = error.filename or _OUTPUT
-        remedy = "make room, or choose" if error.errno in _FULL else "choose"
-        print(f"error: {place}: {error.strerror}; {remedy} another path", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
     _drop_output()
     sys.exit(status)
 
@@ -159,6 +158,35 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
         return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the machine or a device has refused memory."""
+    text = str(error)
+    is_device = isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in text
+    return isinstance(error, MemoryError) or (is_device and "memory" in text.lower())
+
+
+def _out_of_memory(error: Exception) -> str:
+    """Return one line for refused memory; empty for any other error."""
+    if not is_out_of_memory(error):
+        return ""
+    text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
+    return (
+        f"out of memory ({text or 'the machine has no more'}); lower Data.rows or Decode.batch, or "
+        "take a smaller model ('mnmt describe' prints sizes)"
+    )
+
+
+def _refused_path(error: OSError) -> str:
+    """Return one line about a path that the system refuses; empty for any other error."""
+    if _NO_TEMPORARY in str(error):
+        return f"{error.strerror}; make room there, or set TMPDIR to another folder"
+    # Files that are written have a name, by `naming`: what has none is standard output.
+    if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+        return ""
+    remedy = "make room, or choose" if error.errno in _FULL else "choose"
+    return f"{error.filename or _OUTPUT}: {error.strerror}; {remedy} another path"
 
 
 def _variable_of_jax(error: Exception) -> str:

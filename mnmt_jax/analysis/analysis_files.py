@@ -12,7 +12,7 @@ import numpy as np
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.evaluation.markup import Child
 from mnmt_jax.evaluation.page import generator_mark, html_page
-from mnmt_jax.files.json_objects import differing, read_object
+from mnmt_jax.files.json_objects import differing, parse_json, read_object
 from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 
 FORMAT = 1
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 def _is_analysis(text: str) -> bool:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text, finite=False)
+    except ValueError:
         return False
     return isinstance(document, dict) and {"format", "analysis", "run"} <= document.keys()

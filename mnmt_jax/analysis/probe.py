@@ -23,7 +23,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.analysis.probe_features import Features
-from mnmt_jax.files.partial import partial_path
+from mnmt_jax.files.partial import new_path
 
 LEARNED_FROM = 0.9  # share of the sentences
 _TESTED_AT_ONCE = 8192  # tokens
@@ -138,10 +138,8 @@ def probed(
     if tested is not None:
         others = predict(params, tested.states(number)) == tested.positions
     folder.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    with partial.open("wb") as file:
+    with new_path(path) as partial, partial.open("wb") as file:
         np.savez(file, held_out=right, tested=others)
-    partial.replace(path)
     return right, others
 
 

@@ -64,8 +64,8 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
-    if arguments.noise is not None and arguments.noise < 0:
-        raise UserError(f"--noise={arguments.noise:g} must be at least 0")
+    if arguments.noise is not None and not 0 <= arguments.noise <= 100:
+        raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
     check_output(Path(arguments.output))
     given = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
     rows = NewRows(**{name: value for name, value in given.items() if value is not None})

@@ -1,6 +1,9 @@
 """Averages the parameters of checkpoints of a run; `--step=average` takes them then."""
 
+import sys
+
 from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, positive
+from mnmt_jax.errors import counted
 
 
 def make_parser() -> CommandParser:
@@ -26,5 +29,13 @@ def main() -> None:
     steps = flags.steps or (
         best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
     )
+    asked, kind = (flags.best, "best") if flags.best else (flags.last, "last")
+    if not flags.steps and len(steps) < asked:
+        which = " with a validation loss" if flags.best else ""
+        print(
+            f"--{kind}={asked}: the run has {counted(len(steps), 'checkpoint')}{which}; averaging "
+            "these (Train.keep_last and Train.keep_best say how many a training keeps)",
+            file=sys.stderr,
+        )
     average_checkpoints(run, steps)
     print(" ".join(str(step) for step in sorted(steps)))

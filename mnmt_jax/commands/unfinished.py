@@ -25,7 +25,7 @@ from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.readings import Line
 from mnmt_jax.distributed.shares import WHOLE, Share
 from mnmt_jax.errors import UserError, counted, listed, naming
-from mnmt_jax.files.json_objects import differing
+from mnmt_jax.files.json_objects import differing, parse_json
 from mnmt_jax.files.partial import lock
 
 _LINES = "lines"  # of the whole input: the word that ends the file of one of several processes
@@ -78,7 +78,8 @@ class Unfinished:
                 )
             self._begin()
         except BaseException:
-            self._file.close()
+            with contextlib.suppress(OSError):  # the same refusal again, without a name
+                self._file.close()
             raise
 
     def _check_others(self) -> None:
@@ -267,13 +268,14 @@ class Unfinished:
 
 def _records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
     """Yields the records of lines in a complete file."""
-    return (record for record in map(json.loads, file) if _LINES not in record)
+    records = (parse_json(line, finite=False) for line in file)
+    return (record for record in records if _LINES not in record)
 
 
 def _read(text: bytes) -> dict[str, Any]:
     """Returns a record; an empty one if it was cut."""
     try:
-        record = json.loads(text) if text.endswith(b"\n") else {}
+        record = parse_json(text, finite=False) if text.endswith(b"\n") else {}
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}

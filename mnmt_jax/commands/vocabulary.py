@@ -145,6 +145,25 @@ def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None)
     )
 
 
+def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
+    """Write the vocabulary to --output, in place of an earlier one or as a new folder.
+
+    Raises:
+        UserError: if it cannot be written, or another process has written there meanwhile.
+    """
+    from mnmt_jax.files.partial import locked, new_folder
+    from mnmt_jax.vocabulary.folder import FACTS_FILE
+
+    folder = Path(arguments.output)
+    if (folder / FACTS_FILE).is_file():
+        with locked(folder):
+            _check_output(arguments, vocabulary)
+            vocabulary.save(folder)
+        return
+    with new_folder(folder) as partial:
+        vocabulary.save(partial)
+
+
 def _adopt(arguments: argparse.Namespace) -> Made:
     """Wraps a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -160,7 +179,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     if arguments.text_normalization:
         vocabulary = dataclasses.replace(vocabulary, normalization=arguments.text_normalization)
     _check_output(arguments, vocabulary)
-    vocabulary.save(arguments.output)
+    _save(arguments, vocabulary)
     return vocabulary, {}
 
 
@@ -176,7 +195,9 @@ def _train(arguments: argparse.Namespace) -> Made:
     print(f"reading {corpus.name}", file=sys.stderr)
     text = language_text(corpus, directions, chosen.sentences)
     print(f"training {chosen.vocab_size} pieces", file=sys.stderr)
-    return train_sentencepiece(text, arguments.output, options=chosen), {}
+    vocabulary = train_sentencepiece(text, None, options=chosen)
+    _save(arguments, vocabulary)
+    return vocabulary, {}
 
 
 def _split(arguments: argparse.Namespace) -> Made:
@@ -197,7 +218,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
     vocabulary = base.with_copies(lavs.copies_of(split))
-    vocabulary.save(arguments.output)
+    _save(arguments, vocabulary)
     distinct = [len(set().union(*pieces.values())) for pieces in (flagged, split)]
     facts = {
         "rule": arguments.lavs,

@@ -30,15 +30,21 @@ class Range:
     def __contains__(self, value: float) -> bool:
         too_small = value <= self.low if self.above else value < self.low
         too_large = value >= self.high if self.below else value > self.high
-        return math.isfinite(value) and not too_small and not too_large
+        is_number = isinstance(value, int) or math.isfinite(value)
+        return is_number and not too_small and not too_large
 
     def __str__(self) -> str:
         parts = []
         if self.low > -math.inf:
-            parts.append(f"{'above' if self.above else 'at least'} {self.low:g}")
+            parts.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
         if self.high < math.inf:
-            parts.append(f"{'below' if self.below else 'at most'} {self.high:g}")
+            parts.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
         return " and ".join(parts) or "finite"
+
+
+def _plain(limit: float) -> str:
+    """Return a limit in the shortest form: integers with all digits."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,15 +77,21 @@ class Named:
 
 
 # What a field may hold is its type: every number of the configuration has one of these.
-Count = Annotated[int, Range(low=1)]
-Amount = Annotated[int, Range(low=0)]
+# The limits are those of int32 and, with room for powers and sums, of float32.
+_MOST = 2**31 - 1
+_LARGE = 1e9
+Count = Annotated[int, Range(low=1, high=_MOST)]
+Amount = Annotated[int, Range(low=0, high=_MOST)]
+Layers = Annotated[int, Range(low=1, high=1024)]
+Width = Annotated[int, Range(low=1, high=2**20)]
+Length = Annotated[int, Range(low=1, high=2**16)]
 Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
-Number = Annotated[float, Range()]
-Weight = Annotated[float, Range(low=0)]
-Positive = Annotated[float, Range(low=0, above=True)]
+Weight = Annotated[float, Range(low=0, high=_LARGE)]
+Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
 Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout, a label's share
 Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
 
+_LARGEST_INTEGER = 2**64
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}
 
 
@@ -155,4 +167,6 @@ def _typed(field: str, value: Any, kind: type) -> Any:
     accepted = (int, float) if kind is float else kind
     if isinstance(value, bool) or not isinstance(value, accepted):
         raise UserError(f"{field}={value!r} must be {_KINDS[kind]}")
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        raise UserError(f"{field}: a number of {value.bit_length()} bits is out of every range")
     return kind(value)

@@ -17,13 +17,14 @@ from mnmt_jax.config.fields import (
     Amount,
     Checked,
     Count,
-    Number,
+    Layers,
+    Length,
     Positions,
-    Positive,
     Range,
     Rate,
     Seed,
     Weight,
+    Width,
 )
 from mnmt_jax.config.method import Method, check_once
 from mnmt_jax.errors import UserError
@@ -49,12 +50,12 @@ class Data(Checked):
 
     cache: str = ""
     tasks: tuple[str, ...] = ()
-    temperature: Positive = 5.0
+    temperature: Annotated[float, Range(low=0.1, high=1e9)] = 5.0
     instruction: str = "1"
-    rows: Count = 64
-    source_length: Count = 128
-    target_length: Count = 128
-    max_segments: Count = 8
+    rows: Width = 64
+    source_length: Length = 128
+    target_length: Length = 128
+    max_segments: Length = 8
     chunk_examples: Count = 16384
     validation_examples: Amount = 200
 
@@ -91,20 +92,20 @@ class Model(Checked):
     """
 
     layout: str = "register"
-    stage_layers: tuple[Count, ...] = (12,)
-    embed: Annotated[int, Range(low=2)] = 1024
-    mlp: Count = 4096
+    stage_layers: tuple[Layers, ...] = (12,)
+    embed: Annotated[int, Range(low=2, high=2**17)] = 1024
+    mlp: Width = 4096
     activation: Literal["relu", "gelu"] = "relu"
-    heads: Count = 16
-    vocab_size: Amount = 0
+    heads: Annotated[int, Range(low=1, high=2**12)] = 16
+    vocab_size: Annotated[int, Range(low=0, high=2**24)] = 0
     norm: Literal["pre", "post"] = "pre"
-    register_factor: Positive = 1.0
+    register_factor: Annotated[float, Range(low=0.01, high=1e6)] = 1.0
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     positions: Positions = ("sinusoidal", 10000.0)
     embedding_scale: bool = True
     methods: tuple[Method, ...] = ()
-    lora_rank: Amount = 0
+    lora_rank: Annotated[int, Range(low=0, high=2**16)] = 0
     lora: tuple[str, ...] = ("query", "value")
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["split", "dense", "fused"] = "split"
@@ -161,7 +162,7 @@ class Optimizer(Checked):
     weight_decay: Weight = 0.0
     clip_norm: Weight = 0.0
     label_smoothing: Rate = 0.1
-    accumulate: Count = 1
+    accumulate: Length = 1
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -222,6 +223,9 @@ class Train(Checked):
             )
 
 
+_LEAST_TEMPERATURE = 1e-3  # logits divided by it stay finite in float32
+
+
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Decode(Checked):
@@ -229,7 +233,8 @@ class Decode(Checked):
 
     Attributes:
         beam_size: hypotheses per sentence: 1 is greedy search, more are a beam, or so many samples.
-        length_penalty: score = sum of log-probabilities / length ** length_penalty.
+        length_penalty: score = sum of log-probabilities / length ** length_penalty; from -5 to 5,
+            where scores of every length stay finite and different from zero.
         max_length: generated tokens at most, without eos.
         max_length_per_source: if > 0 the limit is min(max_length, this x source tokens + 10).
         batch: sentences translated together.
@@ -251,12 +256,12 @@ class Decode(Checked):
             are `stored`, or rounded to `bfloat16` or `int8`.
     """
 
-    beam_size: Count = 5
-    length_penalty: Number = 1.0
-    max_length: Count = 200
-    max_length_per_source: Weight = 0.0
-    batch: Count = 32
-    buckets: tuple[Count, ...] = (16, 32, 64, 128, 256)
+    beam_size: Annotated[int, Range(low=1, high=4096)] = 5
+    length_penalty: Annotated[float, Range(low=-5, high=5)] = 1.0
+    max_length: Length = 200
+    max_length_per_source: Annotated[float, Range(low=0, high=1000)] = 0.0
+    batch: Length = 32
+    buckets: tuple[Length, ...] = (16, 32, 64, 128, 256)
     temperature: Weight = 0.0
     top_k: Amount = 0
     top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
@@ -271,6 +276,11 @@ class Decode(Checked):
     def __post_init__(self) -> None:
         """Checks every field, that there is a bucket, and that contrasts leave something."""
         super().__post_init__()
+        if 0 < self.temperature < _LEAST_TEMPERATURE:
+            raise UserError(
+                f"Decode.temperature={self.temperature:g} must be 0, which searches, or at least "
+                f"{_LEAST_TEMPERATURE:g}"
+            )
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
         if self.language_contrast and not self.contrast_languages:
@@ -302,8 +312,8 @@ class Mesh(Checked):
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 
-    fsdp: Annotated[int, Range(low=-1)] = 1
-    tensor: Count = 1
+    fsdp: Annotated[int, Range(low=-1, high=2**20)] = 1
+    tensor: Width = 1
 
 
 @dataclasses.dataclass(frozen=True)

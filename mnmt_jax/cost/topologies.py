@@ -19,6 +19,8 @@ _LIBTPU = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_STDERR_LOG_LEVEL": "3",
+    # libtpu locks the machine's chips for one process. Compilation for a topology uses none.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 # The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
 # Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
@@ -151,5 +153,23 @@ def _devices(topology: str, /, **options: Any) -> list[jax.Device]:
     try:
         return topologies.get_topology_desc(**options).devices
     except Exception as error:  # jax raises several kinds
-        text = " ".join(str(error).split())
-        raise UserError(f"--topology={topology}: {text}") from error
+        raise UserError(f"--topology={topology}: {_explained(error)}") from error
+
+
+def _explained(error: Exception) -> str:
+    """Return the cause of a compiler's refusal of a topology, and the remedy.
+
+    libtpu's own text for a second process tells to delete a lock file that a live process holds.
+    """
+    text = " ".join(str(error).split())
+    if "lockfile" in text:
+        return (
+            "another process on this machine has loaded libtpu; wait for its end, or set "
+            "ALLOW_MULTIPLE_LIBTPU_LOAD=1, which is safe here as no chip is used. Do not delete "
+            "the lock file while that process runs"
+        )
+    reason = re.sub(r"^[A-Z_]+: ", "", text)
+    return (
+        f"the compiler knows no such topology ({reason}); choose another, e.g. v5e:4x4, v5p:4x4x8 "
+        "or h100:8"
+    )

@@ -27,6 +27,7 @@ import numpy as np
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.partial import check_writable, new_folder
 from mnmt_jax.files.path_names import MAX_JOINED_BYTES, check_name, leads_out
 from mnmt_jax.files.storage import one_line, storage_trouble
@@ -246,10 +247,10 @@ class TokenCache:
         if not path.is_file():
             raise UserError(f"{path}: no such file; Data.cache must name what 'mnmt cache' wrote")
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = parse_json(path.read_bytes(), finite=False)
             found = facts.get("format")
             tasks = [_task_from_json(task) for task in facts["tasks"]] if found == FORMAT else []
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
         if found != FORMAT:
             raise UserError(f"{path}: format {found}, this version reads {FORMAT}; make it again")
@@ -456,9 +457,8 @@ def _encode_block(
     block: Sequence[tuple[str, str]],
     languages: tuple[str | None, str | None],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    sources = vocabulary.encode_lines([source for source, _ in block], languages[0])
-    targets = vocabulary.encode_lines([target for _, target in block], languages[1])
-    yield from zip(sources, targets, strict=True)
+    sides = zip(zip(*block, strict=True), languages, strict=True)
+    yield from zip(*(vocabulary.encode_lines(lines, code) for lines, code in sides), strict=True)
 
 
 def _shard_path(directory: Path, task: str, split: str, shard: int) -> Path:

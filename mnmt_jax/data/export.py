@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.partial import new_file
+from mnmt_jax.files.partial import locked, new_file
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv whose first line names the languages."""
@@ -49,14 +49,15 @@ def export_cldr(
         for split, size in sizes.items()
         if _checked_size(split, size)
     }
-    for name in (name for split_names in names.values() for name in split_names):
-        path = os.path.join(directory, name)
-        if os.path.exists(path) and not overwrite:
-            raise UserError(f"{path}: exists, choose another --output or say --overwrite")
     os.makedirs(directory, exist_ok=True)
-    for split, split_names in names.items():
-        paths = [os.path.join(directory, name) for name in split_names]
-        _write_split(corpus, split, sizes[split], paths)
+    with locked(Path(directory)):  # a second process waits, and is then refused
+        for name in (name for split_names in names.values() for name in split_names):
+            path = os.path.join(directory, name)
+            if os.path.exists(path) and not overwrite:
+                raise UserError(f"{path}: exists, choose another --output or say --overwrite")
+        for split, split_names in names.items():
+            paths = [os.path.join(directory, name) for name in split_names]
+            _write_split(corpus, split, sizes[split], paths)
     return {name: sizes[split] for split, split_names in names.items() for name in split_names}
 
 

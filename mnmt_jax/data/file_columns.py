@@ -6,7 +6,6 @@ into nested fields, as in "translation.de".
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage import one_line
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -62,10 +62,10 @@ def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]
             yield line
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            said = getattr(error, "msg", None) or one_line(error)
-            raise UserError(f"{path}:{number}: not JSON ({said})") from None
+            row = parse_json(line, finite=False)
+        except ValueError as error:
+            problem = getattr(error, "msg", None) or one_line(error)
+            raise UserError(f"{path}:{number}: not JSON ({problem})") from None
         yield _field(row, column, f"{path}:{number}")
 
 

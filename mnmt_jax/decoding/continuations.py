@@ -22,6 +22,7 @@ from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, hypotheses_of
 from mnmt_jax.decoding.readings import Line, example_of
 from mnmt_jax.decoding.search import Request, sentence_rngs
+from mnmt_jax.decoding.search_limits import check_memory, guarded
 from mnmt_jax.decoding.system import System, spans_of
 from mnmt_jax.decoding.turns import Ended, Turn, search_in_turns
 from mnmt_jax.errors import UserError
@@ -82,6 +83,7 @@ def draw_continuations(
     longest = max(widths, default=0) + decode.max_length
     check_decode(system, decode, {system.model.layout.generated: longest})
     rows = system.rows(decode.batch, len(draws))
+    check_memory(system, decode, rows=rows, steps=decode.max_length + 1)
     found: dict[int, Continuation] = {}
     for width in sorted(set(widths)):
         members = [i for i in range(len(draws)) if widths[i] == width]
@@ -89,7 +91,8 @@ def draw_continuations(
             Turn(chunk, *_laid_out(system, [asked[i] for i in chunk], decode, width, rows))
             for chunk in _groups(lengths, members, rows)
         )
-        for ended in search_in_turns(system, make_search(decode), turns, rows):
+        searched = search_in_turns(system, make_search(decode), turns, rows)
+        for ended in guarded(searched, decode):
             found[ended.number] = _continuation(system, ended, asked[ended.number], decode)
     return [found[i] for i in range(len(draws))]
 

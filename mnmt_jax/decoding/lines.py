@@ -23,6 +23,7 @@ from mnmt_jax.decoding.generate import first_steps, length_limit, make_search
 from mnmt_jax.decoding.readings import Line, Reading, example_of, lay_out, read_lines
 from mnmt_jax.decoding.score import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses
+from mnmt_jax.decoding.search_limits import check_beam, check_memory, guarded, memory_errors
 from mnmt_jax.decoding.system import System, spans_of
 from mnmt_jax.decoding.turns import Ended, Turn, rows_of_a_turn, search_in_turns
 from mnmt_jax.errors import UserError
@@ -105,13 +106,15 @@ def translate_lines(
     """
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     check_decode(system, decode, {system.model.layout.generated: longest})
+    check_beam(decode, system.vocabulary.size)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
     counted = range(len(lines)) if known and wanted else wanted
     readings = read_lines(system, {i: lines[i] for i in counted}, decode)
     yield from ((i, _unread(readings[i])) for i in wanted if not readings[i].inputs)
     readings = {i: reading for i, reading in readings.items() if reading.inputs}
     plan = _Plan(system, lines, readings, decode)
-    for i, hypotheses in plan.search(wanted, None if known else len(lines)):
+    searched = plan.search(wanted, None if known else len(lines))
+    for i, hypotheses in guarded(searched, decode):
         if not hypotheses:
             raise UserError(
                 f"line {lines[i].number + 1}: the model's output is not a number; "
@@ -183,6 +186,8 @@ class _Plan:
     ) -> Iterator[Ended]:
         """Searches lines in batches of one shape, which follows from a number of lines."""
         rows = self.system.rows(self.decode.batch, count)
+        if members:
+            check_memory(self.system, self.decode, rows=rows, steps=steps)
         size = rows_of_a_turn(self.system, rows, count)
         # What takes longest begins first, so that the last rows to end are few.
         ordered = sorted(members, key=lambda i: (-len(self.readings[i].inputs[0].source), i))
@@ -228,7 +233,8 @@ def score_lines(
         for chunk in chunks(members, rows):
             pairs = [example_of(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
-            with system.placed(spans_of(system.converter(bucket).batch(segments, rows))) as batch:
+            spans = spans_of(system.converter(bucket).batch(segments, rows))
+            with memory_errors(decode), system.placed(spans) as batch:
                 found = score_batch(
                     system.params,
                     batch,

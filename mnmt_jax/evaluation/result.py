@@ -12,7 +12,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
-from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import one_line
 from mnmt_jax.languages import Direction
@@ -244,8 +244,8 @@ def write_result(result: RunResult, path: str | Path) -> None:
 def is_result(text: str) -> bool:
     """Returns whether `write_result` wrote a file, of any version."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text, finite=False)
+    except ValueError:
         return False
     return isinstance(document, dict) and {"format", "directions", "signatures"} <= document.keys()
 

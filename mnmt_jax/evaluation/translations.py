@@ -14,7 +14,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
-from mnmt_jax.files.json_objects import differing
+from mnmt_jax.files.json_objects import differing, parse_json
 from mnmt_jax.files.partial import check_replaced, locked, write_text
 from mnmt_jax.languages import Direction
 
@@ -70,7 +70,7 @@ def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
     stamp = folder / _STAMP
     if not stamp.is_file() or not stamp.stat().st_size or not any(folder.glob("*.jsonl")):
         return []
-    return differing(json.loads(stamp.read_text(encoding="utf-8")), made_by)
+    return differing(parse_json(stamp.read_bytes(), finite=False), made_by)
 
 
 def other_sentences(folder: Path, direction: Direction, texts: Texts) -> str:
@@ -180,8 +180,8 @@ def _path(folder: Path, direction: Direction) -> Path:
 
 def _is_stamp(text: str) -> bool:
     try:
-        made_by = json.loads(text)
-    except (ValueError, RecursionError):
+        made_by = parse_json(text, finite=False)
+    except ValueError:
         return False
     return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
 
@@ -214,7 +214,7 @@ def _rows(path: Path) -> list[tuple[tuple[str, str], Output]] | None:
     try:
         # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [json.loads(line) for line in lines]
+        rows = [parse_json(line, finite=False) for line in lines]
         return [
             (
                 (row["source"], row["reference"]),

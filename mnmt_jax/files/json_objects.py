@@ -1,8 +1,9 @@
-"""Reads the small JSON files of a run, which somebody may have damaged or edited."""
+"""JSON files that may be damaged, edited or hostile: parsing with one kind of error."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,56 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import one_line
+
+
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """Parse JSON text of any origin.
+
+    Args:
+        text: of one value.
+        finite: refuse NaN, Infinity and numbers that are too large for a float.
+
+    Raises:
+        ValueError: for any fault, nesting that is too deep and lone surrogates included.
+    """
+    try:
+        if not finite:
+            return json.loads(text)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        if (b"\\u" if isinstance(text, bytes) else "\\u") in text:  # type: ignore[operator]
+            json.dumps(value, ensure_ascii=False).encode("utf-8")  # fails on lone surrogates
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def read_json(path: Path, *, remedy: str) -> Any:
+    """Read a JSON file of another toolkit.
+
+    Args:
+        path: of the file.
+        remedy: what to do if it is damaged.
+
+    Raises:
+        UserError: if it is missing or not valid JSON.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {remedy}")
+    try:
+        return parse_json(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({one_line(error)}); {remedy}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is too large for a number")
+    return value
 
 
 def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
@@ -24,8 +75,8 @@ def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
         UserError: if it is no JSON object or lacks a key.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(path.read_bytes(), finite=False)
+    except ValueError as error:
         raise UserError(f"{path}: is damaged ({one_line(error)}); {remedy}") from error
     if not isinstance(found, dict):
         raise UserError(f"{path}: is damaged (no JSON object); {remedy}")
@@ -45,8 +96,8 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
+                record = parse_json(line, finite=False)
+            except ValueError:
                 continue
             if isinstance(record, dict) and is_number(record.get("step")):
                 yield line, record

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import gzip
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 from mnmt_jax.errors import UserError, naming
-from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.storage import refusal, system_trouble
+from mnmt_jax.files.bucket import is_bucket, refuse_bucket
+from mnmt_jax.files.storage import refusal, storage_trouble, system_trouble
 
 
 def partial_path(final: Path) -> Path:
@@ -29,7 +30,7 @@ def partial_path(final: Path) -> Path:
     """
     start = f".{final.name}.partial-{socket.gethostname()}-"
     for left in final.parent.glob(f"{glob.escape(start)}*"):
-        number = left.name.removeprefix(start)
+        number = left.name.removeprefix(start).removesuffix(".replaced")
         if number.isdigit() and not _is_alive(int(number)):
             _remove(left)
     return final.with_name(f"{start}{os.getpid()}")
@@ -112,23 +113,36 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[IO[str]]:
-    """Opens a text file that gets its name when the block ends, unless an error leaves it.
+def new_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary name that becomes `path` when the block ends without an error.
 
     Args:
-        path: its name, gzip if that ends in `.gz`; what is there is replaced.
+        path: of the file; an existing file is replaced.
 
     Raises:
-        OSError: if it cannot be written; names `path`, not what was written under.
+        OSError: if it cannot be written; names `path`, not the temporary file.
     """
     partial = partial_path(path)
     try:
         with naming(str(path), str(partial)):
-            with open_text(partial, path.name) as file:
-                yield file
+            yield partial
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[str]]:
+    """Open a text file that appears under its name when the block ends without an error.
+
+    Args:
+        path: its name, gzip if that ends in `.gz`; an existing file is replaced.
+
+    Raises:
+        OSError: as `new_path`.
+    """
+    with new_path(path) as partial, open_text(partial, path.name) as file:
+        yield file
 
 
 def open_text(path: Path, name: str) -> IO[str]:
@@ -144,34 +158,124 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(directory: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Gives a folder to write into; it becomes `directory` unless an error leaves the block.
+def new_folder(
+    directory: Path, *, overwrite: bool = False, flag: str = "--output"
+) -> Iterator[Path]:
+    """Make a folder that appears under its name when the block ends without an error.
+
+    One process writes a folder at a time. The lock is on the temporary folder, so it ends with
+    the process.
 
     Args:
         directory: to make; must not exist or be empty (`check_output`).
-        overwrite: whether it may be neither; it is replaced.
+        overwrite: replace an existing folder.
+        flag: that names another place; empty if there is none.
+
+    Yields:
+        The temporary folder to write into.
 
     Raises:
-        UserError: if the system refuses what is written.
+        UserError: if the system refuses a write, another process writes this folder, or has
+            finished it in the meantime.
     """
     partial = partial_path(directory)
+    lock_fd = -1
     try:
-        partial.mkdir(parents=True)
-        yield partial
-        if directory.is_dir():
-            shutil.rmtree(directory) if overwrite else directory.rmdir()
-        partial.rename(directory)
-    except (OSError, RuntimeError) as error:
-        # Libraries in C++ say in a RuntimeError what the system said to them.
-        ours = getattr(error, "filename", None) is None or str(partial) in str(error)
-        trouble = system_trouble(error) if ours else ""
-        if not trouble:
-            raise
-        raise UserError(
-            f"{directory}: cannot be written ({trouble}); make room, or choose another --output"
-        ) from error
+        with write_errors(directory, partial, flag=flag):
+            lock_fd = _make_locked(partial, directory, flag)
+            yield partial
+            with locked(directory.parent):
+                _move_into_place(partial, directory, overwrite=overwrite, flag=flag)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if lock_fd >= 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            os.close(lock_fd)
+
+
+@contextlib.contextmanager
+def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterator[None]:
+    """Translate refused writes, such as on a full disk, to one line.
+
+    Libraries in C++ report them as `RuntimeError` or `ValueError` with the system's words.
+
+    Args:
+        output: name for the message.
+        *written: temporary names of it; errors about other files pass unchanged.
+        flag: that names another place; empty if there is none.
+
+    Raises:
+        UserError: if the system refuses a write.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the clients of buckets raise many kinds
+        in_bucket = is_bucket(output)
+        reason = (storage_trouble if in_bucket else system_trouble)(error)
+        if not reason or not (in_bucket or _is_about(error, written)):
+            raise
+        choice = f", or choose another {flag}" if flag else ""
+        raise UserError(f"{output}: cannot be written ({reason}); make room{choice}") from error
+
+
+def _is_about(error: Exception, written: Iterable[Path]) -> bool:
+    """Return whether an error names one of these paths, or is the system's and names none."""
+    if any(path.name in str(error) for path in written):
+        return True
+    is_system = isinstance(error, OSError | RuntimeError)
+    return is_system and getattr(error, "filename", None) is None
+
+
+def _make_locked(partial: Path, directory: Path, flag: str) -> int:
+    """Make and lock the temporary folder, unless another process holds one for `directory`."""
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with locked(partial.parent):
+        pattern = f".{glob.escape(directory.name)}.partial-*"
+        for other in partial.parent.glob(pattern):
+            if other.is_dir() and _is_locked(other):
+                raise _is_written(directory, flag)
+        partial.mkdir()
+        descriptor = os.open(partial, os.O_RDONLY)
+        lock(descriptor)
+    return descriptor
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_written(output: Path, flag: str) -> UserError:
+    choice = f", or choose another {flag}" if flag else ""
+    return UserError(f"{output}: is being written by another process; wait for its end{choice}")
+
+
+def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: str) -> None:
+    """Rename a complete folder to its name.
+
+    Raises:
+        UserError: if a folder of that name has appeared and must not be replaced.
+    """
+    replaced = partial.with_name(f"{partial.name}.replaced")
+    if overwrite and directory.is_dir():
+        directory.rename(replaced)
+    try:
+        if directory.is_dir():
+            directory.rmdir()
+        partial.rename(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        remedy = f"choose another {flag} or remove it" if flag else "remove it"
+        raise UserError(f"{directory}: is there already, from another process; {remedy}") from error
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _is_alive(process: int) -> bool:

@@ -24,10 +24,13 @@ from flax import traverse_util
 from mnmt_jax.config.earlier import renewed_facts
 from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.partial import check_output, new_folder
+from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
 from mnmt_jax.interchange.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.model.shapes import parameter_shapes
@@ -38,6 +41,8 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _STEM = "adapter"
+_REMEDY = "save the adapter again"
+_LARGEST_FINGERPRINT = 2**64 - 1
 _FACTS = {"lora_rank", "lora", "model", "instruction", "tasks", "base", "fingerprint"}
 _STRUCTURE = (
     "layout",
@@ -181,13 +186,23 @@ def _read_facts(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; --adapter must name what 'mnmt adapters' saved")
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        missing = _FACTS - set(facts) | {"fingerprint", "origin"} - set(facts["base"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); save the adapter again") from error
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(sorted(missing))}; save the adapter again")
-    return facts
+        fields = TypedFields(path.name, parse_json(path.read_bytes()))
+        base = fields.object("base")
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read ({one_line(error)}); {_REMEDY}") from error
+    absent = _FACTS - fields.values.keys() | {"fingerprint", "origin"} - base.values.keys()
+    if absent:
+        raise UserError(f"{path}: lacks {', '.join(sorted(absent))}; {_REMEDY}")
+    with errors_of(path):
+        for part in (base, fields):
+            part.integer("fingerprint", high=_LARGEST_FINGERPRINT)
+        fields.object("model")
+        get_instruction(fields.text("instruction"))
+        tasks = fields.object("tasks", {})
+        directions = {name: tasks.texts(name) for name in tasks.values}
+        if strange := [name for name, pair in directions.items() if len(pair) != 2]:
+            raise UserError(f"tasks: {shown(strange[0])} must be two languages; {_REMEDY}")
+    return dict(fields.values)
 
 
 def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]) -> None:
@@ -195,7 +210,7 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
         raise UserError(f"{run.place}: has LoRA already; name the run it started from")
     here = json.loads(json.dumps(_structure(config.model)))
     differing = [
-        f"Model.{name} is {here[name]!r}, the adapter's {value!r}"
+        f"Model.{name} is {here.get(name)!r}, the adapter's {shown(value)}"
         for name, value in renewed_facts(facts["model"], here).items()
         if here.get(name) != value
     ]

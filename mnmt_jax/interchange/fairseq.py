@@ -21,7 +21,13 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.foreign import Foreign, check_supported
+from mnmt_jax.files.typed_fields import TypedFields, errors_of
+from mnmt_jax.interchange.foreign import (
+    Foreign,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
 from mnmt_jax.interchange.golden import two_stage_layout
 from mnmt_jax.interchange.language_branches import branch_settings, branches_of, with_languages
 from mnmt_jax.interchange.language_models import (
@@ -98,23 +104,23 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     data = read_torch(path)
     if not isinstance(data, Mapping) or not isinstance(data.get("model"), Mapping):
         raise UserError(f"{path}: no fairseq checkpoint: it has no 'model'")
-    arguments = _arguments(path, data)
+    fields = _arguments(path, data)
     tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
-    found = language_model_settings(path, arguments, tensors)
-    model = found or _model(path, arguments)
-    branches = branches_of(arguments, tensors, model.stage_layers[0])
+    with errors_of(path):
+        found = language_model_settings(path, fields, tensors)
+        model = found or _model(path, fields)
+        branches = branches_of(fields, tensors, model.stage_layers[0])
     fit = None
     if branches:
         model = dataclasses.replace(model, methods=branches)
-        fit = functools.partial(with_languages, model, counted=int(arguments["language_num"]))
-    names = arguments.get("langs")
-    languages = names.split(",") if isinstance(names, str) else names
-    table = None if vocabulary is None else read_fairseq_table(vocabulary, languages or None)
+        counted = fields.integer("language_num")
+        fit = functools.partial(with_languages, model, counted=counted)
+    table = None if vocabulary is None else read_fairseq_table(vocabulary, _languages(fields))
     if found:  # Graformer, section 4.2
         instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
     else:
-        instruction = _instruction(path, arguments)
-        decode = Decode(beam_size=5 if "register_factor" in arguments else 4)
+        instruction = _instruction(path, fields.values)
+        decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
     return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
 
 
@@ -160,26 +166,36 @@ def _read_all(tree: Any) -> Any:
     return {key: _read_all(branch) for key, branch in tree.items()}
 
 
-def _arguments(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the command line of the training, wherever this version of fairseq put it."""
+def _languages(fields: TypedFields) -> tuple[str, ...] | None:
+    """Return the languages in the order of their tags, if the settings list them."""
+    names = fields.values.get("langs")
+    if isinstance(names, str):
+        return tuple(names.split(",")) if names else None
+    return fields.texts("langs", ()) or None
+
+
+def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
+    """Return the command line of the training, wherever this version of fairseq put it."""
     found: dict[str, Any] = {}
-    sections = data.get("cfg") or {}
+    sections = data.get("cfg")
+    sections = sections if isinstance(sections, Mapping) else {}
     for part in (sections.get("task"), sections.get("model"), data.get("args")):
         if isinstance(part, argparse.Namespace):
             found |= vars(part)
         elif isinstance(part, Mapping):
             found |= part
-    if layers_setting(found) not in found:
+    fields = TypedFields(path, found)
+    if layers_setting(found) not in fields:
         raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
-    return found
+    return fields
 
 
-def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
-    get = arguments.get
-    stages = (int(get("encoder_layers", 0)), int(arguments["decoder_layers"]))
+def _model(path: Path, fields: TypedFields) -> Model:
+    arguments, get = fields.values, fields.values.get
+    stages = (fields.integer("encoder_layers", 0), fields.integer("decoder_layers"))
     pre = bool(get("decoder_normalize_before"))
     is_register = "register_factor" in arguments
-    activation = get("activation_fn", "relu")
+    activation: Any = fields.text("activation_fn", "relu")
     needed = [
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
@@ -190,32 +206,31 @@ def _model(path: Path, arguments: Mapping[str, Any]) -> Model:
         needed.append(("encoder_layers", stages[0], 0))
     elif stages[0]:
         for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
-            value = arguments[f"decoder_{name}"]
-            needed.append((f"encoder_{name}", get(f"encoder_{name}", value), value))
+            value = fields.integer(f"decoder_{name}")
+            needed.append((f"encoder_{name}", fields.integer(f"encoder_{name}", value), value))
         needed.append(("encoder_normalize_before", bool(get("encoder_normalize_before")), pre))
     check_supported(path, needed)
     shared: dict[str, Any] = {
-        "embed": int(arguments["decoder_embed_dim"]),
-        "mlp": int(arguments["decoder_ffn_embed_dim"]),
-        "heads": int(arguments["decoder_attention_heads"]),
+        "embed": fields.integer("decoder_embed_dim"),
+        "mlp": fields.integer("decoder_ffn_embed_dim"),
+        "heads": fields.integer("decoder_attention_heads"),
         "activation": activation,
         "embedding_scale": not get("no_scale_embedding"),
         "positions": () if get("no_token_positional_embeddings") else Model().positions,
         "norm": "pre" if pre else "post",
-        "dropout": float(get("dropout", 0.1)),
-        "attention_dropout": float(get("attention_dropout", 0.0)),
+        "dropout": fields.number("dropout", 0.1),
+        "attention_dropout": fields.number("attention_dropout", 0.0),
     }
     if is_register:
-        factor = float(arguments["register_factor"])
+        factor = fields.number("register_factor")
         return Model("register", (stages[1],), register_factor=factor, **shared)
     if "attention_position_bias" not in arguments:
         return Model("encoder_decoder", stages, **shared)
-    bias = int(arguments["attention_position_bias"])
-    check_supported(path, [("attention_position_bias", bias, min(max(bias, 0), 1))])
+    bias = int(fields.flag("attention_position_bias"))
     methods: tuple[Adaption, ...] = ()
     if str(get("adaption_flag", "False")) == "True":
-        width, rate = get("adaption_inner_size", 2048), get("adaption_dropout", 0.2)
-        methods = (Adaption(int(width), float(rate)),)
+        width = fields.integer("adaption_inner_size", 2048)
+        methods = (Adaption(width, fields.number("adaption_dropout", 0.2)),)
     return Model(
         two_stage_layout(stages[0], bias),
         stages if stages[0] else stages[1:],
@@ -266,8 +281,7 @@ def _export_arguments(config: Config) -> dict[str, Any]:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
-    if model.positions not in (Model().positions, ()):
-        raise UserError(f"fairseq has no model with Model.positions={model.positions!r}")
+    refuse_mismatches("fairseq", model, positions_mismatch(model, ()))
     found = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.typed_fields import shown
 from mnmt_jax.interchange.names import Dialect, Tensors
 from mnmt_jax.interchange.token_table import TokenTable
+
+# Types of settings that compare by value.
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,61 @@ class Foreign:
     fit: Callable[[tuple[str, ...]], Model] | None = None
 
 
+class Mismatch(NamedTuple):
+    """A setting of a run that another toolkit's model does not have.
+
+    Attributes:
+        reason: what differs, as a clause.
+        binding: flag of `train` that makes them equal.
+    """
+
+    reason: str
+    binding: str
+
+
+def positions_mismatch(model: Model, *others: tuple[Any, ...]) -> list[Mismatch]:
+    """Return whether a model's positions are not those of fairseq and its descendants.
+
+    Args:
+        model: of the run.
+        others: values of `Model.positions` that the toolkit has besides the published ones.
+    """
+    published = Model().positions
+    if model.positions in (published, *others):
+        return []
+    kind, base = published
+    reason = (
+        f"it adds sines and cosines of base {base:g} to the embeddings, this run was trained with "
+        f"Model.positions={model.positions!r}"
+    )
+    return [Mismatch(reason, f"--gin.Model.positions=\"('{kind}', {base})\"")]
+
+
+def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]) -> None:
+    """Refuse an export with all reasons, and all bindings to train with, in one line.
+
+    Args:
+        toolkit: its name and that of its model.
+        model: of the run.
+        mismatches: none is no refusal.
+
+    Raises:
+        UserError: if there are any.
+    """
+    if mismatches:
+        reasons, bindings = zip(*mismatches, strict=True)
+        raise UserError(
+            f"{toolkit} has no such model: {'; '.join(reasons)}. Train with {' '.join(bindings)} "
+            f"to export, or export with --format t5x{_and_ctranslate2(model)}"
+        )
+
+
+def _and_ctranslate2(model: Model) -> str:
+    """Return the other format that has the layout with any base."""
+    fits = model.layout == "encoder_decoder" and model.positions[:1] == ("sinusoidal",)
+    return " or ctranslate2" if fits else ""
+
+
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:
     """Refuses a model that only one of two toolkits has.
 
@@ -49,9 +108,9 @@ def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> Non
         UserError: listing all settings that differ.
     """
     differing = [
-        f"{name}={found!r} (only {needed!r} is supported)"
+        f"{name}={shown(found)} (only {needed!r} is supported)"
         for name, found, needed in settings
-        if found != needed
+        if type(found) not in _PLAIN or found != needed
     ]
     if differing:
         raise UserError(f"{path}: no model of both sides has {'; '.join(differing)}")

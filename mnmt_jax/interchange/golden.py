@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.storage import one_line
 from mnmt_jax.interchange.foreign import Foreign
 from mnmt_jax.interchange.names import FAIRSEQ
 from mnmt_jax.methods.adaption import Adaption
@@ -26,8 +28,11 @@ def open_golden(path: Path) -> Foreign:
     """
     if not path.is_file() or path.suffix != ".npz":
         raise UserError(f"{path}: --format golden reads one .npz file")
-    with np.load(path, allow_pickle=False) as archive:
-        values = {name: archive[name] for name in archive.files}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            values = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, MemoryError) as error:
+        raise UserError(f"{path}: not a file of NumPy arrays ({one_line(error)})") from error
     tensors = {
         name.removeprefix(_PREFIX): LazyArray.of(value)
         for name, value in values.items()
@@ -37,6 +42,8 @@ def open_golden(path: Path) -> Foreign:
         model = golden_model(values)
     except KeyError as error:
         raise UserError(f"{path}: lacks the value {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path}: has a wrong value ({one_line(error)})") from error
     instruction = "register" if "register_factor" in values else "1"
     return Foreign(path, model, instruction, tensors, FAIRSEQ)
 

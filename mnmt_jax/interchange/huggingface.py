@@ -12,8 +12,16 @@ from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.foreign import Foreign, check_supported
+from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
+from mnmt_jax.interchange.foreign import (
+    Foreign,
+    Mismatch,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
 from mnmt_jax.interchange.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
 from mnmt_jax.interchange.safetensors import (
     SHARD_BYTES,
@@ -106,19 +114,22 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
     Raises:
         UserError: if files are missing, or are of a model that has no counterpart here.
     """
-    values = _json(folder / "config.json")
-    name = values.get("model_type")
+    fields = _fields(folder / "config.json")
+    name = fields.text("model_type", "")
     if name not in _KINDS:
-        raise UserError(f"{folder}: model_type '{name}' is not one of {', '.join(_KINDS)}")
+        raise UserError(f"{folder}: model_type {shown(name)} is not one of {', '.join(_KINDS)}")
     kind = _KINDS[name]
-    model = _model(folder, values, kind)
+    with errors_of(fields.place):
+        model = _model(fields, kind)
+        instruction = fields.text(_OURS, kind.instruction)
+        get_instruction(instruction)
+    tensors = _tensors(folder)
+    size = _vocabulary_size(fields, kind.dialect, tensors)
     place = vocabulary or folder
     has_tokens = vocabulary is not None or any(folder.glob("*.model"))
-    size = int(values["vocab_size"])
     tokens = read_hugging_face_table(place, kind.name, size) if has_tokens else None
-    instruction = str(values.get(_OURS, kind.instruction))
     return Foreign(
-        folder, model, instruction, _tensors(folder), kind.dialect, tokens, _decode(folder, values)
+        folder, model, instruction, tensors, kind.dialect, tokens, _decode(folder, fields)
     )
 
 
@@ -170,28 +181,38 @@ def tokenizer_class(vocabulary: Vocabulary) -> str | None:
     return "M2M100Tokenizer" if vocabulary.languages == M2M100_LANGUAGES else None
 
 
-def _model(folder: Path, values: Values, kind: Kind) -> Model:
+def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) -> int:
+    """Return the rows of the embedding, which the configuration and the weights must agree on."""
+    size = fields.integer("vocab_size", low=1)
+    rows = {
+        tensor.shape[0]
+        for name, tensor in tensors.items()
+        if name.endswith(dialect.embedding) and tensor.shape
+    }
+    if rows != {size}:
+        told = " and ".join(map(str, sorted(rows))) or "no"
+        raise UserError(f"{fields.place}: vocab_size={size}, but the embedding has {told} rows")
+    return size
+
+
+def _model(fields: TypedFields, kind: Kind) -> Model:
     def sizes(field: str) -> list[int]:
-        names = [f"{side}_{field}" for side in kind.sides]
-        absent = [name for name in names if name not in values]
-        if absent:
-            raise UserError(f"{folder / 'config.json'}: lacks {', '.join(absent)}")
-        return [int(values[name]) for name in names]
+        return [fields.integer(f"{side}_{field}") for side in kind.sides]
 
     mlp, heads = sizes("ffn_dim"), sizes("attention_heads")
-    activation = values.get("activation_function", "relu")
+    activation: Any = fields.text("activation_function", "relu")
     check_supported(
-        folder / "config.json",
+        Path(fields.place),
         [
-            ("pad_token_id", values.get("pad_token_id", _PAD), _PAD),
-            ("eos_token_id", values.get("eos_token_id", _EOS), _EOS),
-            ("decoder_start_token_id", values.get("decoder_start_token_id", _EOS), _EOS),
+            ("pad_token_id", fields.integer("pad_token_id", _PAD), _PAD),
+            ("eos_token_id", fields.integer("eos_token_id", _EOS), _EOS),
+            ("decoder_start_token_id", fields.integer("decoder_start_token_id", _EOS), _EOS),
             (
                 "activation_function",
                 activation,
                 activation if activation in ACTIVATIONS else "relu",
             ),
-            ("tie_word_embeddings", values.get("tie_word_embeddings", True), True),
+            ("tie_word_embeddings", fields.flag("tie_word_embeddings", True), True),
             ("feed-forward widths", mlp, mlp[:1] * len(mlp)),
             ("attention heads", heads, heads[:1] * len(heads)),
         ],
@@ -199,23 +220,27 @@ def _model(folder: Path, values: Values, kind: Kind) -> Model:
     return Model(
         layout=kind.layout,
         stage_layers=tuple(sizes("layers")),
-        embed=int(values["d_model"]),
+        embed=fields.integer("d_model"),
         mlp=mlp[0],
         activation=activation,
-        embedding_scale=bool(values.get("scale_embedding", True)),
+        embedding_scale=fields.flag("scale_embedding", True),
         heads=heads[0],
-        register_factor=float(values.get("register_factor", 1.0)),
-        dropout=float(values.get("dropout", 0.1)),
-        attention_dropout=float(values.get("attention_dropout", 0.0)),
+        register_factor=fields.number("register_factor", 1.0),
+        dropout=fields.number("dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", 0.0),
     )
 
 
-def _decode(folder: Path, values: Values) -> Decode:
+def _decode(folder: Path, fields: TypedFields) -> Decode:
     path = folder / "generation_config.json"
-    found = dict(values) | (_json(path) if path.is_file() else {})
-    return Decode(
-        beam_size=int(found.get("num_beams") or 5), max_length=int(found.get("max_length") or 200)
-    )
+    if path.is_file():
+        own = _fields(path)
+        fields = TypedFields(path, {**fields.values, **own.values})
+    with errors_of(fields.place):
+        return Decode(
+            beam_size=fields.integer("num_beams", 0) or 5,
+            max_length=fields.integer("max_length", 0) or 200,
+        )
 
 
 def _tensors(folder: Path) -> Tensors:
@@ -251,15 +276,18 @@ def _kind_for(config: Config) -> Kind:
         [
             ("Model.norm", model.norm, "pre"),
             ("Model.methods", tuple(method.name for method in model.methods), ()),
-            ("Model.positions", model.positions, Model().positions),
         ],
     )
+    mismatches = positions_mismatch(model)
     triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
     if instruction != kind.instruction and triggers != {"eos"}:
-        raise UserError(
-            f"Data.instruction='{instruction}' with '{model.layout}' has no counterpart in Hugging "
-            f"Face's {kind.name}, which takes '{kind.instruction}'"
+        reason = (
+            f"Data.instruction='{instruction}' has no counterpart there, which takes "
+            f"'{kind.instruction}'"
         )
+        binding = f"--gin.Data.instruction=\"'{kind.instruction}'\""
+        mismatches.append(Mismatch(reason, binding))
+    refuse_mismatches(f"Hugging Face's {kind.name}", model, mismatches)
     return kind
 
 
@@ -306,16 +334,8 @@ def _write_tokenizer(
         _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; download the whole directory")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); download it again") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: not a JSON object; download it again")
-    return values
+def _fields(path: Path) -> TypedFields:
+    return TypedFields(path, read_json(path, remedy="download the whole directory again"))
 
 
 def _write(path: Path, values: Values) -> None:

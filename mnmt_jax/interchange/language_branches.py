@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.typed_fields import TypedFields
 from mnmt_jax.interchange.names import Tensors
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
@@ -26,24 +27,24 @@ _KINDS: Mapping[str, Literal["post", "pre"] | None] = {
     "transformer_sd": "post",
     "transformer_sd_merged": "pre",
 }
-_BRANCH = re.compile(r"(?:^|\.)decoder\.layers\.(\d+)\.language_specific1\.0\.weight$")
+_BRANCH = re.compile(r"(?:^|\.)decoder\.layers\.(\d{1,4})\.language_specific1\.0\.weight$")
 
 
-def branches_of(arguments: Mapping[str, Any], tensors: Tensors, layers: int) -> tuple[Any, ...]:
+def branches_of(fields: TypedFields, tensors: Tensors, layers: int) -> tuple[Any, ...]:
     """Returns the methods of a model of theirs, without its languages; none for other models.
 
     Args:
-        arguments: its settings.
+        fields: its settings.
         tensors: its weights, of which shapes are read.
         layers: of the encoder.
     """
-    kind = str(arguments.get("arch") or arguments.get("_name"))
+    kind = fields.text("arch", "") or fields.text("_name", "")
     if kind not in _KINDS:
         return ()
     found = {
         int(match[1]): tensor.shape[0]
         for name, tensor in tensors.items()
-        if (match := _BRANCH.search(name))
+        if (match := _BRANCH.search(name)) and tensor.shape
     }
     numbers = tuple(layers + number + 1 for number in sorted(found))
     branches = LanguageLayers(layers=numbers, mlp=max(found.values(), default=1))

@@ -13,6 +13,7 @@ from typing import Any
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.typed_fields import TypedFields, shown
 from mnmt_jax.interchange.foreign import check_supported
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.tables import Tables
@@ -47,24 +48,25 @@ _DEFAULTS = {"normalize_before": True, "learned_pos": False}
 
 
 def language_model_settings(
-    path: Path, arguments: Mapping[str, Any], tensors: Mapping[str, LazyArray]
+    path: Path, fields: TypedFields, tensors: Mapping[str, LazyArray]
 ) -> Model | None:
     """Returns the model of a checkpoint of Graformer's fairseq; None if it is another's.
 
     Args:
         path: of the checkpoint.
-        arguments: of its training.
+        fields: settings of its training.
         tensors: by their names.
 
     Raises:
         UserError: if no model of ours is like it.
     """
+    arguments = fields.values
     kind = next((name for name in _SIDES if _architecture(arguments).startswith(name)), None)
     others = {"register_factor", "attention_position_bias", "language_num"} & arguments.keys()
     if kind is None or (kind == _APART and (others or arguments.get("share_all_embeddings", True))):
         return None
-    shared = _shared(path, arguments, tensors, _SIDES[kind])
-    layers = {side: int(arguments[f"{side}_layers"]) for side in _SIDES[kind]}
+    shared = _shared(path, fields, tensors, _SIDES[kind])
+    layers = {side: fields.integer(f"{side}_layers") for side in _SIDES[kind]}
     if kind in (_MASKED, _CAUSAL):
         layout = "masked_lm" if kind == _MASKED else "causal_lm"
         return Model(layout, tuple(layers.values()), **shared)
@@ -114,17 +116,17 @@ def _architecture(arguments: Mapping[str, Any]) -> str:
 
 def _shared(
     path: Path,
-    arguments: Mapping[str, Any],
+    fields: TypedFields,
     tensors: Mapping[str, LazyArray],
     sides: tuple[str, ...],
 ) -> dict[str, Any]:
     """Returns the sizes, which both sides must have alike."""
-    get, (side, *others) = arguments.get, sides
+    get, (side, *others) = fields.values.get, sides
 
     def told(side: str, name: str) -> Any:
         return get(f"{side}_{name}", _DEFAULTS.get(name))
 
-    activation = get("activation_fn", "relu")
+    activation = fields.text("activation_fn", "relu")
     needed = [
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
@@ -136,21 +138,22 @@ def _shared(
     if told(side, "learned_pos"):
         positions = ("learned", _rows(path, tensors))
     return {
-        "embed": int(told(side, "embed_dim")),
-        "mlp": int(told(side, "ffn_embed_dim")),
-        "heads": int(told(side, "attention_heads")),
+        "embed": fields.integer(f"{side}_embed_dim"),
+        "mlp": fields.integer(f"{side}_ffn_embed_dim"),
+        "heads": fields.integer(f"{side}_attention_heads"),
         "norm": "pre" if told(side, "normalize_before") else "post",
         "activation": activation,
         "positions": positions,
         "embedding_scale": not get("no_scale_embedding"),
-        "dropout": float(get("dropout", 0.1)),
-        "attention_dropout": float(get("attention_dropout", 0.0)),
+        "dropout": fields.number("dropout", 0.1),
+        "attention_dropout": fields.number("attention_dropout", 0.0),
     }
 
 
 def _rows(path: Path, tensors: Mapping[str, LazyArray]) -> int:
     """Returns the number of learned positions."""
-    sizes = {t.shape[0] for name, t in tensors.items() if name.endswith("embed_positions.weight")}
+    ending = "embed_positions.weight"
+    sizes = {t.shape[0] for name, t in tensors.items() if name.endswith(ending) and t.shape}
     if len(sizes) != 1:
         raise UserError(
             f"{path}: tables of {sorted(sizes)} learned positions; ours have one size for both "
@@ -162,10 +165,12 @@ def _rows(path: Path, tensors: Mapping[str, LazyArray]) -> int:
 def _layers_without_memory(path: Path, arguments: Mapping[str, Any]) -> int:
     """Returns how many of the target's first layers know no source."""
     named = str(arguments.get("no_encoder_attn_layers") or "")
-    layers = sorted(int(layer) for layer in named.split(",") if layer.strip())
+    numbers = [layer.strip() for layer in named.split(",") if layer.strip()]
+    is_list = all(number.isdecimal() and len(number) < 5 for number in numbers)
+    layers = sorted(map(int, numbers)) if is_list else []
     if not layers or layers != list(range(len(layers))):
         raise UserError(
-            f"{path}: no_encoder_attn_layers={named!r}: the layers without a source must be the "
-            "first"
+            f"{path}: no_encoder_attn_layers={shown(named)}: the layers without a source must be "
+            "the first"
         )
     return len(layers)

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.json_objects import parse_json, read_json
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.typed_fields import TypedFields, shown
 
 SHARD_BYTES = 5_000_000_000
 _MAX_HEADER = 25_000_000  # a hundred thousand tensors; JSON takes up to twenty times as much memory
+_MAX_AXES = 32
+_REMEDY = "download it again"
 _DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -73,14 +77,16 @@ def read_shards(index: Path, read: Any) -> dict[str, LazyArray]:
     Raises:
         UserError: if the index or a shard is missing, or does not hold what the index says.
     """
+    values = read_json(index, remedy=_REMEDY)
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = {str(name): str(file) for name, file in places.items()}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{index}: not an index of shards; download it again") from error
-    strange = sorted(file for file in set(files.values()) if Path(file).name != file)
+        places = TypedFields(index, values).object("weight_map")
+        files = {name: places.text(name) for name in places.values}
+    except UserError as error:
+        raise UserError(f"{index}: not an index of shards; {_REMEDY}") from error
+    strange = sorted({file for file in files.values() if not _is_shard(file)})
     if strange:
-        raise UserError(f"{index}: names files outside its folder: {', '.join(strange)}")
+        names = listed([shown(file) for file in strange])
+        raise UserError(f"{index}: names files outside its folder, or indices: {names}")
     shards = {file: read(index.parent / file) for file in sorted(set(files.values()))}
     absent = sorted(name for name, file in files.items() if name not in shards[file])
     if absent:
@@ -126,6 +132,11 @@ def write_safetensors(
     return [*paths, index]
 
 
+def _is_shard(name: str) -> bool:
+    """Return whether a name is of a file beside the index, and not of an index."""
+    return Path(name).name == name and len(name) < 256 and not name.endswith(".json")
+
+
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; download the whole checkpoint")
@@ -135,25 +146,28 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         if size < 8 or length > min(_MAX_HEADER, size - 8):
             raise UserError(f"{path}: not a safetensors file, or cut off; download it again")
         try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError) as error:
+            header = parse_json(file.read(length))
+        except ValueError as error:
             raise UserError(f"{path}: its header is damaged; download it again") from error
     if not isinstance(header, dict):
         raise UserError(f"{path}: its header is damaged; download it again")
     return header, 8 + length
 
 
-def _lazy(path: Path, name: str, facts: Mapping[str, Any], room: tuple[int, int]) -> LazyArray:
+def _lazy(path: Path, name: str, facts: Any, room: tuple[int, int]) -> LazyArray:
     try:
-        code, (begin, end) = str(facts["dtype"]), map(int, facts["data_offsets"])
-        shape = tuple(int(size) for size in facts["shape"])
-    except (KeyError, TypeError, ValueError) as error:
+        fields = TypedFields(path, facts)
+        code, shape = fields.text("dtype"), fields.integers("shape")
+        begin, end = fields.integers("data_offsets")
+    except ValueError as error:
         raise UserError(f"{path}: its header is damaged at '{name}'; download it again") from error
+    if len(shape) > _MAX_AXES:
+        raise UserError(f"{path}: '{name}' has {len(shape)} axes; at most {_MAX_AXES} are read")
     if code not in _DTYPES:
         raise UserError(f"{path}: '{name}' has the type {code}; only {', '.join(_DTYPES)} are read")
     start, available = room
     count, dtype = math.prod(shape), _DTYPES[code]  # NumPy's product would overflow in silence
-    if min(shape, default=0) < 0 or not 0 <= begin <= end <= available:
+    if not 0 <= begin <= end <= available:
         raise UserError(f"{path}: '{name}' lies outside the file; download it again")
     if end - begin != count * dtype.itemsize:
         raise UserError(f"{path}: '{name}' has a size that is not its shape's; download it again")

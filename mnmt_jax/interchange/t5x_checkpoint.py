@@ -21,6 +21,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.params_writer import lazy_arrays
 from mnmt_jax.runs.patient_loop import patient_loops
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -76,10 +77,12 @@ def export_t5x(config: Config, params: Any, vocabulary: Vocabulary, directory: P
     merged = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     save_config(merged, run.config_file)
     vocabulary.save(run.vocabulary)
-    arrays = jax.tree.map(lambda leaf: leaf.read(), params)
-    tree = {"target": arrays, _STATE: {"step": np.zeros((), np.int32)}}
-    arguments = ocp.args.Composite(**{_STATE: ocp.args.PyTreeSave(tree)})
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
+    step = LazyArray.of(np.zeros((), np.int32))
+    arguments = ocp.args.Composite(
+        **{_STATE: ocp.args.PyTreeSave({"target": params, _STATE: {"step": step}})}
+    )
+    state_handler = ocp.PyTreeCheckpointHandler(type_handler_registry=lazy_arrays())
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{_STATE: state_handler})) as writer:
         writer.save((directory / "checkpoint_0").absolute(), arguments)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.json_objects import read_json
+from mnmt_jax.files.typed_fields import TypedFields, shown
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
 from mnmt_jax.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -158,9 +159,9 @@ def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
     model = _only(folder, "*.model")
     has_list = (folder / "vocab.json").is_file()
     if has_list:
-        ids = {str(token): int(i) for token, i in _json(folder / "vocab.json").items()}
+        ids = _ids(_fields(folder / "vocab.json"))
     elif (folder / "tokenizer.json").is_file():
-        ids = _fast_tokens(_json(folder / "tokenizer.json"))
+        ids = _fast_tokens(_fields(folder / "tokenizer.json"))
     else:
         ids = _ids_of_pieces(model)
     ids |= _added_tokens(folder)
@@ -202,31 +203,49 @@ def _append(ids: dict[str, int], tokens: Sequence[str], size: int) -> None:
 def _added_tokens(folder: Path) -> dict[str, int]:
     ids: dict[str, int] = {}
     if (folder / "added_tokens.json").is_file():
-        ids |= {str(token): int(i) for token, i in _json(folder / "added_tokens.json").items()}
+        ids |= _ids(_fields(folder / "added_tokens.json"))
     if (folder / "tokenizer_config.json").is_file():
-        listed = _json(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
-        ids |= {_content(token): int(i) for i, token in listed.items()}
+        decoder = _fields(folder / "tokenizer_config.json").object("added_tokens_decoder", {})
+        numbers = TypedFields(decoder.place, {number: number for number in decoder.values})
+        ids |= {
+            _content(decoder.place, token): numbers.integer(number)
+            for number, token in decoder.values.items()
+        }
     return ids
+
+
+def _ids(fields: TypedFields) -> dict[str, int]:
+    """Return the ids of an object that maps tokens to them."""
+    return {token: fields.integer(token) for token in fields.values}
 
 
 def _tag_list(folder: Path) -> tuple[str, ...]:
     """Returns the tags that a directory lists without ids."""
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            listed = _json(folder / name).get("additional_special_tokens") or ()
-            tags = [token for token in map(_content, listed) if code_of_tag(token) is not None]
+            special = _fields(folder / name).values.get("additional_special_tokens") or ()
+            if not isinstance(special, list | tuple):
+                raise UserError(
+                    f"{folder / name}: additional_special_tokens={shown(special)} must be a list"
+                )
+            tokens = (_content(folder / name, token) for token in special)
+            tags = [token for token in tokens if code_of_tag(token) is not None]
             if tags:
                 return tuple(tags)
     return ()
 
 
-def _fast_tokens(tokenizer: Mapping[str, Any]) -> dict[str, int]:
-    vocab = tokenizer["model"]["vocab"]
-    if isinstance(vocab, Mapping):
-        ids = {str(token): int(i) for token, i in vocab.items()}
+def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
+    model = tokenizer.object("model")
+    vocab = model.values.get("vocab")
+    if isinstance(vocab, list):
+        if not all(isinstance(pair, list) and pair and isinstance(pair[0], str) for pair in vocab):
+            raise UserError(f"{model.place}: vocab must be a list of pairs of a token and a score")
+        ids = {pair[0]: i for i, pair in enumerate(vocab)}
     else:
-        ids = {str(pair[0]): i for i, pair in enumerate(vocab)}
-    return ids | {_content(token): int(token["id"]) for token in tokenizer.get("added_tokens", ())}
+        ids = _ids(model.object("vocab"))
+    added = tokenizer.objects("added_tokens", ())
+    return ids | {token.text("content"): token.integer("id") for token in added}
 
 
 def _ids_of_pieces(model: Path) -> dict[str, int]:
@@ -237,15 +256,14 @@ def _ids_of_pieces(model: Path) -> dict[str, int]:
     }
 
 
-def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, Mapping) else token)
+def _content(place: Path | str, token: Any) -> str:
+    """Return the text of a token that is listed as such or as an object."""
+    fields = token if isinstance(token, Mapping) else {"content": token}
+    return TypedFields(place, fields).text("content")
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); download it again") from error
+def _fields(path: Path) -> TypedFields:
+    return TypedFields(path, read_json(path, remedy="download it again"))
 
 
 def _only(folder: Path, pattern: str) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.fields import Count, Rate
+from mnmt_jax.config.fields import Rate, Width
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import SOURCE
@@ -29,7 +29,7 @@ class Adaption(Method, name="adaption"):
         dropout: rate on their output, in the place of the model's.
     """
 
-    mlp: Count = 2048
+    mlp: Width = 2048
     dropout: Rate = 0.1
 
     def edit(self, plan: Plan, config: Model) -> Plan:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from mnmt_jax.config.fields import Positive, Range
+from mnmt_jax.config.fields import Range
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
@@ -54,7 +54,7 @@ class BackTranslation(Method, name="back_translation"):
     languages: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     share: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
-    max_length: Positive = 1.0
+    max_length: Annotated[float, Range(low=0.01, high=100)] = 1.0
     vocabulary: tuple[str, ...] = ()
 
     languages_field = "vocabulary"

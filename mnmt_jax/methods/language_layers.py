@@ -18,7 +18,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from mnmt_jax.config.fields import Count, Rate
+from mnmt_jax.config.fields import Count, Rate, Width
 from mnmt_jax.config.method import Method, Rows
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
@@ -61,7 +61,7 @@ class LanguageLayers(Method, name="language_layers"):
     languages: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     layers: tuple[Count, ...] = ()
-    mlp: Count = 1024
+    mlp: Width = 1024
     dropout: Rate = 0.3
     routing: Literal["auto", "one_hot", "gather", "loop", "ragged"] = "auto"
     off: bool = False

@@ -14,8 +14,9 @@ Sun, Wang, Li 2021, section 4.6, and their code.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
-from mnmt_jax.config.fields import Amount
+from mnmt_jax.config.fields import Range
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Plan, Sublayer
@@ -42,7 +43,7 @@ class TuningLayers(Method, name="tuning_layers"):
         mlp: its width; 0 is that of the model's.
     """
 
-    mlp: Amount = 0
+    mlp: Annotated[int, Range(low=0, high=2**20)] = 0
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Returns the plan with the added feed-forward layers.

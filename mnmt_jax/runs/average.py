@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.bucket import absolute, is_bucket, move_folder, remove_folder
-from mnmt_jax.runs.checkpoint_files import array_handler
-from mnmt_jax.runs.fingerprint import tree_fingerprint
+from mnmt_jax.files.bucket import absolute, is_bucket, remove_folder
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.partial import new_folder, write_errors
 from mnmt_jax.runs.parameters import available_steps, choose_step, read_step
+from mnmt_jax.runs.params_writer import write_lazily
 from mnmt_jax.runs.run_directory import RunDirectory
 
 
@@ -55,13 +55,18 @@ def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
 
 
 def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
-    # A bucket renames nothing; there the facts, which are written last, make an average complete.
-    partial = folder if is_bucket(folder) else folder.with_name(f".{folder.name}.partial")
-    remove_folder(partial)
-    partial.mkdir()
-    with ocp.Checkpointer(array_handler()) as writer:
-        writer.save(partial / "params", ocp.args.PyTreeSave(params))
-    facts = {"steps": steps, "step": steps[-1], "fingerprint": tree_fingerprint(params)}
-    (partial / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    if partial != folder:
-        move_folder(partial, folder)
+    if not is_bucket(folder):
+        with new_folder(folder, overwrite=True, flag="") as partial:
+            _write_files(partial, params, steps)
+        return
+    # A bucket has no renames. The facts are written last: without them there is no average.
+    with write_errors(folder, flag=""):
+        remove_folder(folder)
+        folder.mkdir()
+        _write_files(folder, params, steps)
+
+
+def _write_files(folder: Path, params: Any, steps: list[int]) -> None:
+    fingerprint = write_lazily(folder / "params", jax.tree.map(LazyArray.of, params))
+    facts = {"steps": steps, "step": steps[-1], "fingerprint": fingerprint}
+    (folder / "facts.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")

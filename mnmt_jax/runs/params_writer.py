@@ -39,6 +39,14 @@ class _LazyHandler(ocp.type_handlers.NumpyHandler):
         return []
 
 
+def lazy_arrays() -> Any:
+    """Return Orbax's registry of type handlers for a tree of `LazyArray`."""
+    return ocp.type_handlers.create_type_handler_registry(
+        (LazyArray, _LazyHandler()),
+        (jax.Array, ocp.type_handlers.ArrayHandler()),  # absent here, but Orbax warns without it
+    )
+
+
 def write_lazily(folder: Path, params: Any) -> int:
     """Writes a parameter tree as an item that Orbax's readers take for one of plain arrays.
 
@@ -59,10 +67,6 @@ def write_lazily(folder: Path, params: Any) -> int:
         return leaf.then(record, leaf.shape, leaf.dtype)
 
     leaves = jax.tree_util.tree_map_with_path(recorded, params)
-    registry = ocp.type_handlers.create_type_handler_registry(
-        (LazyArray, _LazyHandler()),
-        (jax.Array, ocp.type_handlers.ArrayHandler()),  # absent here, but Orbax warns without it
-    )
-    with ocp.Checkpointer(array_handler(type_handler_registry=registry)) as writer:
+    with ocp.Checkpointer(array_handler(type_handler_registry=lazy_arrays())) as writer:
         writer.save(folder, ocp.args.PyTreeSave(leaves))
     return combine_fingerprints(hashes)

@@ -28,6 +28,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.design.move import Move
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import Mirror, is_bucket
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.partial import check_replaced, lock, write_text
 from mnmt_jax.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -200,7 +201,7 @@ class RunDirectory:
         if not self.tasks_file.is_file():
             return None
         try:
-            tasks = json.loads(self.tasks_file.read_text(encoding="utf-8"))
+            tasks = parse_json(self.tasks_file.read_bytes())
             return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             file = self.place / self.tasks_file.name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.partial import check_output
 from mnmt_jax.vocabulary.additions import Addition
 from mnmt_jax.vocabulary.copies import Copy
@@ -112,20 +112,20 @@ def read_folder(directory: Path) -> tuple[Parts, dict[str, Any]]:
     copies: tuple[Copy, ...] = ()
     path = directory / FACTS_FILE
     try:
-        facts = dict(json.loads(path.read_text(encoding="utf-8")))
+        facts = dict(parse_json(path.read_bytes()))
         (normalization,) = _texts([facts.get("normalization", NONE)])
         path = directory / LANGUAGES_FILE
         languages = tuple(path.read_text(encoding="utf-8").split())
         path = directory / _PIECES_FILE
         if path.is_file():
-            pieces = _texts(json.loads(path.read_text(encoding="utf-8")))
+            pieces = _texts(parse_json(path.read_bytes()))
         path = directory / _COPIES_FILE
         if path.is_file():
-            pairs = map(_texts, json.loads(path.read_text(encoding="utf-8")))
+            pairs = map(_texts, parse_json(path.read_bytes()))
             copies = tuple((piece, language) for piece, language in pairs)
         path = directory / _ADDITIONS_FILE
-        added = _texts(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ()
-    except (ValueError, TypeError, RecursionError) as error:
+        added = _texts(parse_json(path.read_bytes())) if path.is_file() else ()
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
     additions = _read_additions(directory, added)
     model = (directory / MODEL_FILE).read_bytes()

@@ -55,6 +55,16 @@ class SentencePieceOptions:
         if not 0 < self.character_coverage <= 1:
             raise UserError(f"character_coverage {self.character_coverage} must be in (0, 1]")
         check_normalization(self.text_normalization)
+        if not 0.1 <= self.temperature <= 1e9:
+            raise UserError(f"temperature {self.temperature:g} must be from 0.1 to 1e9")
+        for name, least, most in (
+            ("vocab_size", 1, 2**24),
+            ("sentences", 1, 2**31 - 1),
+            ("seed", 0, 2**32 - 1),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise UserError(f"{name} {value} must be from {least} to {most}")
 
 
 _DEFAULTS = SentencePieceOptions()

@@ -132,3 +132,37 @@ def test_attention_by_a_kernel_is_counted():
     assert fused["cycles"] > fused["kernels"]["cycles"]
     assert "custom-call tpu_custom_call" not in fused["without_estimate"]
     assert fused["collectives"] == split["collectives"]
+
+
+def loads_libtpu(topology: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a process that opens a topology, prints the result and stays until its input ends."""
+    code = (
+        "import sys\n"
+        "from mnmt_jax.cost.topologies import topology_devices\n"
+        "from mnmt_jax.errors import UserError\n"
+        "try:\n"
+        f"    print(len(topology_devices({topology!r})), flush=True)\n"
+        "except UserError as error:\n"
+        "    print(error, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | variables,
+    )
+
+
+def test_two_processes_compile_at_one_time():
+    """Also beside one that holds libtpu's lock, as a process that uses the chips does."""
+    with loads_libtpu("v5e:2x2", ALLOW_MULTIPLE_LIBTPU_LOAD="0") as first:
+        assert first.stdout.readline() == "4\n"
+        second, _ = loads_libtpu("v5e:4x4").communicate()
+        unknown, _ = loads_libtpu("v9z:2x2").communicate()
+        locked, _ = loads_libtpu("v5e:2x2", ALLOW_MULTIPLE_LIBTPU_LOAD="0").communicate()
+        first.communicate()
+    assert second == "16\n"
+    assert unknown.startswith("--topology=v9z:2x2: the compiler knows no such topology (Invalid")
+    assert "another process on this machine has loaded libtpu" in locked and "rm" not in locked

@@ -161,3 +161,42 @@ def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
     found = ahead.describe(["prefill"])["programs"]["prefill"]
     assert not found["fits"] and found["bytes"]["over"] == 10 * 10**9  # 90 of 80
     assert found["flops"] is found["seconds"] is found["without_estimate"] is None
+
+
+LOCKED = (
+    'ABORTED: Internal error when accessing libtpu multi-process lockfile. Run "$ sudo rm '
+    '/tmp/libtpu_lockfile".'
+)
+UNKNOWN = "INVALID_ARGUMENT: Invalid TPU external name:\n TPU v9z"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (LOCKED, "another process on this machine has loaded libtpu; wait for its end, or set"),
+        (UNKNOWN, r"knows no such topology \(Invalid TPU external name: TPU v9z\); choose another"),
+    ],
+)
+def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
+    environment = {"TPU_LIBRARY_PATH": "libtpu.so"}
+
+    def refuse(**options):
+        assert environment["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "1"
+        raise RuntimeError(text)
+
+    fake = types.SimpleNamespace(environ=environment)
+    monkeypatch.setattr("mnmt_jax.cost.topologies.os", fake)
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", refuse)
+    with pytest.raises(UserError, match=rf"^--topology=v9z:2x2: .*{told}") as caught:
+        topology_devices("v9z:2x2")
+    assert "rm " not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_users_own_choice_about_the_lock_is_kept(monkeypatch):
+    environment = {"TPU_LIBRARY_PATH": "libtpu.so", "ALLOW_MULTIPLE_LIBTPU_LOAD": "0"}
+    devices = types.SimpleNamespace(devices=["a device"])
+    fake = types.SimpleNamespace(environ=environment)
+    monkeypatch.setattr("mnmt_jax.cost.topologies.os", fake)
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", lambda **_: devices)
+    assert topology_devices("v5e:2x2") == ["a device"]
+    assert environment["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "0"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import sys
+import tempfile
 
 import pytest
 
@@ -12,9 +14,10 @@ from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.errors import UserError, run_command
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.files.partial import new_folder, write_text
+from mnmt_jax.files.partial import new_folder, write_errors, write_text
 from tests.full_disk import files_up_to
-from tests.made_run import random_pairs
+from tests.made_params import write_random_run
+from tests.made_run import make_config, random_pairs
 from tests.run_commands import command
 from tests.unit.made_results import made_result
 from tests.unit.made_text import vocabulary
@@ -121,3 +124,51 @@ def test_a_path_before_any_work(tmp_path):
     ):
         with pytest.raises(UserError, match=r"file: cannot be written \(Not a directory\)"):
             command(script, *arguments, "--output", inside)
+
+
+@pytest.mark.parametrize("size", [0, 300, 9000])
+@pytest.mark.parametrize("name", ["average", "add_language", "t5x"])
+def test_parameters_are_whole_or_absent(tmp_path, capsys, name, size):
+    """Orbax reports what tensorstore could not write as `ValueError`, or not at all."""
+    run, output = tmp_path / "run", tmp_path / "new"
+    write_random_run(run, dataclasses.replace(make_config("nowhere").model, embed=64, mlp=256))
+    flags = {
+        "average": ("average_checkpoints", "--run", run),
+        "add_language": ("add_language", "--run", run, "--language=nl", "--keep_pieces"),
+        "t5x": ("export_checkpoint", "--run", run, "--format=t5x"),
+    }[name]
+    if name == "average":
+        output = run / "average"
+        flags += ("--steps=0",)
+    else:
+        flags += ("--output", output)
+    before = sorted(output.parent.rglob("*"))
+    with files_up_to(size):
+        status, error = _ended(lambda: command(*flags), capsys)
+    choice = "" if name == "average" else ", or choose another --output"
+    assert (status, error) == (
+        2,
+        f"error: {output}: cannot be written (File too large); make room{choice}\n",
+    )
+    assert sorted(output.parent.rglob("*")) == before
+
+
+def test_a_bucket_or_another_file_keeps_its_own_words(tmp_path):
+    """What is no write of ours passes `write_errors` unchanged."""
+    other = PermissionError(errno.EACCES, "Permission denied", "/elsewhere")
+    for error in (other, ValueError("No space left on device: elsewhere"), KeyError("x")):
+        with pytest.raises(type(error)) as caught, write_errors(tmp_path / "a", tmp_path / "b"):
+            raise error
+        assert caught.value is error
+    about_ours = ValueError(f"RESOURCE_EXHAUSTED: {tmp_path}/b/0: No space left on device")
+    with pytest.raises(UserError, match=r"a: cannot be written .*; make room$"):
+        with write_errors(tmp_path / "a", tmp_path / "b", flag=""):
+            raise about_ours
+
+
+def test_no_room_for_temporary_files(monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/nothing"])
+    status, error = _ended(tempfile.gettempdir, capsys)
+    assert status == 2 and error.count("\n") == 1
+    assert error.startswith("error: No usable temporary directory") and "set TMPDIR" in error

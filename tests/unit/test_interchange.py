@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange import fairseq
+from mnmt_jax.files.typed_fields import TypedFields
+from mnmt_jax.interchange import fairseq, huggingface
 from mnmt_jax.interchange.fairseq import open_fairseq
 from mnmt_jax.interchange.huggingface import open_huggingface
 from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
@@ -39,7 +41,8 @@ from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
-from tests.made_params import assert_same, read_all
+from tests.made_params import assert_same, random_params, read_all
+from tests.unit import made_text
 from tests.unit.made_text import LANGUAGES, sentences
 
 
@@ -370,7 +373,7 @@ def test_the_settings_of_an_export_are_those_of_its_import(name):
     for changes in ({"methods": model.methods}, {"methods": ()}, ends):
         one = dataclasses.replace(model, **changes)
         arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
-        found = fairseq._model(Path("model.pt"), arguments)
+        found = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
         assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
 
 
@@ -380,8 +383,35 @@ def test_positions_that_others_do_not_have_are_refused():
         entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
     for positions in (("learned", 8), ("sinusoidal", 100.0)):
         config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
-        with pytest.raises(UserError, match=r"fairseq has no model with Model.positions=\('"):
+        with pytest.raises(
+            UserError, match=r"^fairseq has no such model: .* with Model.positions=\('"
+        ):
             fairseq._export_arguments(config)
+
+
+@pytest.mark.parametrize("layout", ["encoder_decoder", "register"])
+def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout):
+    """The quickstart's models: base 100, and registers' place of tags for all of them."""
+    files = [f"gin_configs/models/{layout}_tiny.gin", "gin_configs/runs/cldr_quickstart.gin"]
+    bindings = ["Model.embed=16", "Model.mlp=24", "Data.instruction='register'"]
+    vocabulary = made_text.vocabulary()
+
+    def export(config) -> None:
+        params = random_params(config.model, vocabulary.size)
+        huggingface.export_huggingface(config, params, vocabulary, tmp_path)
+
+    config = load_config(files, bindings)
+    assert config.model.positions == ("sinusoidal", 100.0)
+    told = (
+        r"(m2m_100|mitre) has no such model: it adds sines and cosines of base 10000 .*Train with"
+    )
+    with pytest.raises(UserError, match=told) as caught:
+        export(config)
+    assert ("ctranslate2" in str(caught.value)) == (layout == "encoder_decoder")
+    asked = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
+    assert len(asked) == (2 if layout == "encoder_decoder" else 1)
+    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in asked)]))
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])

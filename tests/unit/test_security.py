@@ -112,8 +112,11 @@ def test_training_writes_into_linked_folders(run):
 
 def test_sizes_are_taken_at_their_word(run):
     text = (run / "config.gin").read_text()
+    (run / "config.gin").write_text(text + "Decode.beam_size = 4096\nDecode.batch = 65536\n")
+    assert RunDirectory(run).config().decode.beam_size == 4096
     (run / "config.gin").write_text(text + "Decode.beam_size = 1000000000\n")
-    assert RunDirectory(run).config().decode.beam_size == 10**9
+    with pytest.raises(UserError, match="Decode.beam_size=1000000000 must be at least 1 and at"):
+        RunDirectory(run).config()
 
 
 def test_texts_reach_the_terminal_as_they_are():

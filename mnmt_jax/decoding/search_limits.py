@@ -1,0 +1,103 @@
+"""Limits of a search: beam size against the vocabulary, and memory against the device's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import jax
+
+from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.system import System
+from mnmt_jax.distributed.chips import GIB, chip_of
+from mnmt_jax.errors import UserError, is_out_of_memory
+
+T = TypeVar("T")
+_REMEDY = "lower Decode.batch, Decode.beam_size, Decode.max_length or the largest of Decode.buckets"
+
+
+def check_beam(decode: Decode, vocabulary_size: int) -> None:
+    """Check that a beam is not larger than the vocabulary.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if decode.method == "beam" and decode.beam_size > vocabulary_size:
+        raise UserError(
+            f"Decode.beam_size={decode.beam_size} must be at most the {vocabulary_size} ids of the "
+            "vocabulary"
+        )
+
+
+def check_memory(system: System, decode: Decode, *, rows: int, steps: int) -> None:
+    """Check before compilation that the devices can hold a batch.
+
+    Args:
+        system: the model.
+        decode: the configuration.
+        rows: sentences of the batch.
+        steps: generated tokens that there is room for.
+
+    Raises:
+        UserError: if what is certainly needed is more than the devices have.
+    """
+    devices = system.mesh.size if system.mesh else 1
+    needed = search_bytes(system, decode, rows, steps) // devices
+    available = device_bytes(jax.local_devices()[0])
+    if needed > available:
+        raise UserError(
+            f"{rows} sentences (Decode.batch={decode.batch}) with Decode.beam_size="
+            f"{decode.beam_size} need at least {needed / GIB:,.1f} GiB on each device, which has "
+            f"{available / GIB:,.1f} GiB; {_REMEDY}"
+        )
+
+
+def search_bytes(system: System, decode: Decode, rows: int, steps: int) -> int:
+    """Return a lower bound of the bytes of a batch.
+
+    Counted are the float32 logits of one step, and the keys and values of the generated tokens in
+    the last stage.
+    """
+    config = system.model.config
+    itemsize = 4 if config.dtype == "float32" and decode.weights == "stored" else 2
+    keys_and_values = 2 * config.stage_layers[-1] * config.embed * steps * itemsize
+    return rows * decode.beam_size * (4 * system.vocabulary.size + keys_and_values)
+
+
+def device_bytes(device: jax.Device) -> int:
+    """Return the memory of a device in bytes; of a CPU, that of the machine."""
+    stats = device.memory_stats() or {}
+    chip = chip_of(device.device_kind)
+    if limit := stats.get("bytes_limit"):
+        return int(limit)
+    return chip.memory if chip else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def guarded(results: Iterator[T], decode: Decode) -> Iterator[T]:
+    """Yield the results of a search; out of memory is as in `memory_errors`."""
+    while True:
+        with memory_errors(decode):
+            result = next(results, None)
+        if result is None:
+            return
+        yield result
+
+
+@contextlib.contextmanager
+def memory_errors(decode: Decode) -> Iterator[None]:
+    """Translate a device's refusal of memory to one line.
+
+    Raises:
+        UserError: if memory runs out in the block.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"Decode.batch={decode.batch} with Decode.beam_size={decode.beam_size}: the device is "
+            f"out of memory; {_REMEDY}"
+        ) from error

@@ -1,0 +1,150 @@
+"""Typed access to the fields of a configuration that another toolkit wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.errors import UserError
+
+LARGEST = 2**31 - 1
+_LARGEST_FLOAT = 1e9
+_MOST_BITS = 64
+_REQUIRED: Any = object()
+
+
+class TypedFields:
+    """Fields of a JSON object or a saved command line, by name and type.
+
+    A field that is null counts as absent. Every accessor raises `UserError` naming file, field
+    and value if the type or the range is wrong, or a field without a default is absent.
+
+    Example:
+        fields = TypedFields(path, parse_json(text))
+        width = fields.integer("d_model", low=2)
+    """
+
+    def __init__(self, place: Path | str, values: Any) -> None:
+        """Wrap the values.
+
+        Args:
+            place: file, for messages.
+            values: mapping of names to values.
+
+        Raises:
+            UserError: if it is no mapping.
+        """
+        if not isinstance(values, Mapping):
+            raise UserError(f"{place}: {shown(values)} is not an object of named fields")
+        for name, value in values.items():
+            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+                raise UserError(f"{place}: {shown(name)} is a number of {value.bit_length()} bits")
+        self.place, self.values = place, values
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def integer(
+        self, name: str, default: Any = _REQUIRED, *, low: int = 0, high: int = LARGEST
+    ) -> int:
+        """Return an integer; whole floats and digits in quotes count as one."""
+        value = self._value(name, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, str) and len(value) < 12 and value.strip().lstrip("-").isdecimal():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self._wrong(name, value, f"an integer from {low} to {high}")
+        return value
+
+    def number(
+        self, name: str, default: Any = _REQUIRED, *, low: float = 0.0, high: float = _LARGEST_FLOAT
+    ) -> float:
+        """Return a finite number."""
+        value = self._value(name, default)
+        if isinstance(value, str) and len(value) < 32:
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or math.isnan(value):
+            raise self._wrong(name, value, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, name: str, default: Any = _REQUIRED) -> bool:
+        """Return a truth value; 0, 1 and these words in quotes count as one."""
+        value = self._value(name, default)
+        known = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
+        if isinstance(value, str | int) and str(value) in known:
+            return known[str(value)]
+        raise self._wrong(name, value, "true or false")
+
+    def text(self, name: str, default: Any = _REQUIRED) -> str:
+        """Return a text."""
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "a text")
+        return value
+
+    def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+        """Return a list of texts."""
+        value = self._value(name, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise self._wrong(name, value, "a list of texts")
+        return tuple(value)
+
+    def integers(self, name: str, *, low: int = 0, high: int = 2**63 - 1) -> tuple[int, ...]:
+        """Return a list of integers."""
+        value = self._value(name, _REQUIRED)
+        if not isinstance(value, list | tuple) or not all(
+            type(one) is int and low <= one <= high for one in value
+        ):
+            raise self._wrong(name, value, f"a list of integers from {low}")
+        return tuple(value)
+
+    def objects(self, name: str, default: Any = _REQUIRED) -> Sequence[TypedFields]:
+        """Return a list of objects."""
+        value = self._value(name, default)
+        if not isinstance(value, list | tuple):
+            raise self._wrong(name, value, "a list of objects")
+        return [TypedFields(f"{self.place}: {name}", one) for one in value]
+
+    def object(self, name: str, default: Any = _REQUIRED) -> TypedFields:
+        """Return an object."""
+        value = self._value(name, default)
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, value, "an object of named fields")
+        return TypedFields(f"{self.place}: {name}", value)
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            raise UserError(f"{self.place}: lacks {name}")
+        return default
+
+    def _wrong(self, name: str, value: Any, wanted: str) -> UserError:
+        return UserError(f"{self.place}: {shown(name)[1:-1]}={shown(value)} must be {wanted}")
+
+
+def shown(value: Any) -> str:
+    """Return a short representation of any value."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # integers of thousands of digits, objects with a faulty representation
+        return f"<{type(value).__name__}>"
+
+
+@contextlib.contextmanager
+def errors_of(place: Path | str) -> Iterator[None]:
+    """Put the file's name before errors that do not begin with it."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(str(place)):
+            raise
+        raise UserError(f"{place}: {error}") from error

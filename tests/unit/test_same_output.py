@@ -1,0 +1,150 @@
+"""Concurrent commands with one output: one result is whole, the other commands are refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mnmt_jax.data.cldr import CldrCorpus
+from mnmt_jax.data.export import export_cldr
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.partial import new_folder
+from mnmt_jax.interchange.adapters import save_adapter
+from mnmt_jax.runs.parameters import load_params
+from tests.made_foreign import fairseq_checkpoint
+from tests.made_params import write_zero_run
+from tests.run_commands import ROOT, command
+from tests.unit.made_text import vocabulary
+
+PARALLEL = "--languages=en,de", "--vocab_size=17"
+COMMANDS = {
+    "average": ("average_checkpoints", "--run", "{run}", "--steps=0"),
+    "add-language": ("add_language", "--run", "{run}", "--language=nl", "--keep_pieces"),
+    "export": ("export_checkpoint", "--run", "{run}", "--format=t5x"),
+    "import": (
+        "import_checkpoint",
+        "--format=fairseq",
+        "--input",
+        "{folder}/fairseq/checkpoint.pt",
+    ),
+    "merge": ("adapters", "merge", "--run", "{run}"),
+    "save": ("adapters", "save", "--run", "{run}"),
+    "load": ("adapters", "load", "--run", "{folder}/merged", "--adapter", "{folder}/adapter"),
+    "cache": ("cache_tasks", "--parallel", "{folder}/text", "--name=mine", *PARALLEL),
+    "vocabulary": ("train_vocabulary", "--parallel", "{folder}/text", *PARALLEL),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("same_output")
+    write_zero_run(folder / "run")
+    command("adapters", "merge", "--run", folder / "run", "--output", folder / "merged")
+    save_adapter(folder / "run", folder / "adapter")
+    fairseq_checkpoint(folder / "fairseq", "mitre")
+    (folder / "text").mkdir()
+    for code, line in (("en", "one two three"), ("de", "two eins drei")):
+        (folder / "text" / f"train.{code}").write_text(f"{line}\n" * 9)
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
+    run, output = tmp_path / "run", tmp_path / "new"
+    shutil.copytree(made / "run", run)
+    flags = [flag.format(run=run, folder=made) for flag in COMMANDS[name]]
+    if name == "average":
+        output = run / "average"
+    else:
+        flags += ["--output", str(output)]
+    with new_folder(output) as partial:
+        (partial / "facts.json").write_text("first")
+        with pytest.raises(
+            UserError, match=f"^{output}: is being written by another process; wait"
+        ):
+            command(*flags)
+    assert [path.name for path in output.iterdir()] == ["facts.json"]
+    assert sorted(path.name for path in output.parent.iterdir() if path.name[0] == ".") == []
+
+
+def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
+    output = tmp_path / "new"
+    told = f"^{output}: is there already, from another process; choose another --output or remove"
+    with pytest.raises(UserError, match=told), new_folder(output) as partial:
+        (partial / "file").write_text("second")
+        output.mkdir()
+        (output / "file").write_text("first")
+    assert (output / "file").read_text() == "first" and os.listdir(tmp_path) == ["new"]
+
+
+def test_a_replaced_output_is_whole(tmp_path):
+    output = tmp_path / "new"
+    for text in ("first", "second"):
+        with new_folder(output, overwrite=True) as partial:
+            (partial / text).write_text(text)
+    assert os.listdir(output) == ["second"] and os.listdir(tmp_path) == ["new"]
+    with pytest.raises(ZeroDivisionError), new_folder(output, overwrite=True):
+        raise ZeroDivisionError
+    assert os.listdir(output) == ["second"] and os.listdir(tmp_path) == ["new"]
+
+
+def test_a_dead_process_keeps_nobody_out(tmp_path):
+    code = (
+        "import os, pathlib, signal\n"
+        "from mnmt_jax.files.partial import new_folder\n"
+        f"with new_folder(pathlib.Path({str(tmp_path / 'new')!r})):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL and len(os.listdir(tmp_path)) == 1
+    (tmp_path / ".new.partial-elsewhere-1").mkdir()  # of another machine, which holds no lock here
+    with new_folder(tmp_path / "new") as partial:
+        (partial / "file").write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == [".new.partial-elsewhere-1", "new"]
+
+
+def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
+    """The check for files that are there is made under the lock."""
+    corpus, sizes = CldrCorpus(("en", "de")), {"train": 3}
+
+    def write_first(path, **options):
+        os.mkdir(path)
+        (tmp_path / "new" / "train.en").write_text("first")
+
+    monkeypatch.setattr("mnmt_jax.data.export.os.makedirs", write_first)
+    with pytest.raises(UserError, match=r"train.en: exists, choose another --output"):
+        export_cldr(corpus, str(tmp_path / "new"), file_format="parallel", sizes=sizes)
+    assert (tmp_path / "new" / "train.en").read_text() == "first"
+
+
+def test_a_vocabulary_that_appears_meanwhile_is_kept(made, tmp_path, monkeypatch):
+    """Another one has been finished while this one was trained."""
+    output = tmp_path / "new"
+
+    def train(text, options):
+        vocabulary().save(output)
+        return vocabulary().model
+
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", train)
+    with pytest.raises(UserError, match=f"^--output={output}: holds a vocabulary"):
+        command("train_vocabulary", "--parallel", made / "text", *PARALLEL, "--output", output)
+    assert (output / "languages.txt").read_text().split() == ["en", "de", "fr"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--last=2",), ("--last=3",)])
+def test_fewer_checkpoints_than_asked_for_are_said(made, tmp_path, capsys, flags):
+    run = tmp_path / "run"
+    shutil.copytree(made / "run", run)
+    shutil.copytree(run / "checkpoints" / "0", run / "checkpoints" / "4")
+    command("average_checkpoints", "--run", run, *flags)
+    printed, said = capsys.readouterr()
+    asked = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
+    expected = f"--last={asked}: the run has 2 checkpoints; averaging these"
+    assert printed == "0 4\n" and said.startswith(expected) == (asked > 2)
+    assert (not said) == (asked == 2)
+    assert load_params(run, "average")[1] == 4
