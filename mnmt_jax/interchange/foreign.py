@@ -12,6 +12,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.typed_fields import shown
 from mnmt_jax.interchange.names import Dialect, Tensors
 from mnmt_jax.interchange.token_table import TokenTable
+from mnmt_jax.vocabulary.normalization import NONE
 
 # Types of settings that compare by value.
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
@@ -30,6 +31,7 @@ class Foreign:
         tokens: its vocabulary, if it lies beside the weights or was given.
         decode: how its authors search.
         fit: makes the model of the vocabulary's languages, where it depends on them.
+        normalization: what is done to text before `tokens` encodes it.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class Foreign:
     tokens: TokenTable | None = None
     decode: Decode = Decode()
     fit: Callable[[tuple[str, ...]], Model] | None = None
+    normalization: str = NONE
 
 
 class Mismatch(NamedTuple):

@@ -37,11 +37,13 @@ from mnmt_jax.interchange.token_table import (
 )
 from mnmt_jax.interchange.torch_files import read_torch
 from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.vocabulary.normalization import NONE, check_normalization
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 Values = Mapping[str, Any]
 _PAD, _EOS = 1, 2
-_OURS = "mnmt_jax_instruction"  # a key of config.json that only this project reads
+# Keys of config.json that only this project reads.
+_OURS, _NORMALIZATION = "mnmt_jax_instruction", "mnmt_jax_text_normalization"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +125,22 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
         model = _model(fields, kind)
         instruction = fields.text(_OURS, kind.instruction)
         get_instruction(instruction)
+        normalization = fields.text(_NORMALIZATION, NONE)
+        check_normalization(normalization)
     tensors = _tensors(folder)
     size = _vocabulary_size(fields, kind.dialect, tensors)
     place = vocabulary or folder
     has_tokens = vocabulary is not None or any(folder.glob("*.model"))
     tokens = read_hugging_face_table(place, kind.name, size) if has_tokens else None
     return Foreign(
-        folder, model, instruction, tensors, kind.dialect, tokens, _decode(folder, fields)
+        folder,
+        model,
+        instruction,
+        tensors,
+        kind.dialect,
+        tokens,
+        decode=_decode(folder, fields),
+        normalization=normalization,
     )
 
 
@@ -159,6 +170,8 @@ def export_huggingface(
     table = entries(config.model, layout, kind.dialect, rows)
     write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)
     values = _values(config, kind) | {"vocab_size": vocabulary.size}
+    if vocabulary.normalization != NONE:
+        values[_NORMALIZATION] = vocabulary.normalization
     _write(directory / "config.json", values)
     search = {
         name: kind.defaults[name]

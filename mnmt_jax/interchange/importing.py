@@ -109,4 +109,5 @@ def _vocabulary(
             f"{foreign.path}: no vocabulary beside the weights; name its folder with --vocabulary: "
             "the SentencePiece model with the toolkit's own lists, or one of this project's"
         )
-    return foreign.tokens.vocabulary()
+    vocabulary, rows = foreign.tokens.vocabulary()
+    return dataclasses.replace(vocabulary, normalization=foreign.normalization), rows
