@@ -183,15 +183,15 @@ def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, 
 def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
     """Return what a direction is to a model; "all" if that is unknown for one of the models."""
     trained = [other.supervised for other in results]
-    if any(supervised is None for supervised in trained):
+    if any(pairs is None for pairs in trained):
         return ALL
-    own = result.supervised or frozenset()
-    if direction in own:
+    supervised = result.supervised or frozenset()
+    if direction in supervised:
         return SUPERVISED
     # A language that other models were trained on, and this one was not.
-    known = {code for pair in own for code in pair}
-    others = {code for supervised in trained for pair in supervised or () for code in pair}
-    unseen = [code for code in direction if own and code in others - known]
+    known = {code for pair in supervised for code in pair}
+    others = {code for pairs in trained for pair in pairs or () for code in pair}
+    unseen = [code for code in direction if supervised and code in others - known]
     return f"unseen language {' '.join(sorted(unseen))}" if unseen else ZERO_SHOT
 
 

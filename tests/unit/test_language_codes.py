@@ -265,7 +265,15 @@ def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
         for code, lines in sides.items():
             text = "".join(f"{line}\n" for line in lines[start:])
             (tmp_path / f"{split}.{code}").write_text(text, encoding="utf-8")
-    flags = ["--parallel", tmp_path, "--languages", "HSB,de", "--vocab_size", 30]
+    flags = [
+        "--parallel",
+        tmp_path,
+        "--languages",
+        "HSB,de",
+        "--vocab_size",
+        30,
+        "--no-byte_fallback",
+    ]
     command("cache_tasks", *flags, "--output", tmp_path / "cache")
     cache = TokenCache.open(tmp_path / "cache")
     assert cache.vocabulary.languages == ("hsb", "de")

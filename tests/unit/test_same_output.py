@@ -21,7 +21,7 @@ from tests.made_params import write_zero_run
 from tests.run_commands import ROOT, command
 from tests.unit.made_text import vocabulary
 
-PARALLEL = "--languages=en,de", "--vocab_size=17"
+PARALLEL = "--languages=en,de", "--vocab_size=17", "--no-byte_fallback"
 COMMANDS = {
     "average": ("average_checkpoints", "--run", "{run}", "--steps=0"),
     "add-language": ("add_language", "--run", "{run}", "--language=nl", "--keep_pieces"),
