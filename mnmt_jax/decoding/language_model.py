@@ -126,6 +126,8 @@ class LanguageModel(Trained):
                 f"Decode.source_contrast={decode.source_contrast:g}, language_contrast="
                 f"{decode.language_contrast:g}: a language model has no source; set both to 0"
             )
+        if decode.copy_unknown:
+            raise UserError("Decode.copy_unknown=True: a language model has no source to copy from")
         return decode
 
     def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:

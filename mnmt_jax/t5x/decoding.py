@@ -68,24 +68,15 @@ class SearchDecode:
             [batch, num_decodes]; best last.
 
         Raises:
-            UserError: if sampling has no rng, scores are to be contrasted: t5x gives the model
-                one input for each sentence; or weights are to be rounded.
+            UserError: if sampling has no rng, or scores are to be contrasted (t5x gives the model
+                one input for each sentence), characters copied or weights rounded.
             ValueError: if `eos_id` or `cache_offset` is another.
         """
         if eos_id != EOS_ID or cache_offset:
             raise ValueError(
                 f"eos_id={eos_id}, cache_offset={cache_offset}: must be {EOS_ID} and 0"
             )
-        if self.decode.source_contrast or self.decode.language_contrast:
-            raise UserError(
-                "Decode.source_contrast and Decode.language_contrast must be 0 for t5x, which "
-                "searches without contrast; import the checkpoint and use 'mnmt translate'"
-            )
-        if self.decode.weights != "stored":
-            raise UserError(
-                f"Decode.weights='{self.decode.weights}' must be 'stored' for t5x, which loads the "
-                "weights itself; import the checkpoint and use 'mnmt translate'"
-            )
+        self._check_supported()
         rows, steps = inputs.shape
         limits = jnp.full((rows,), steps - 1, jnp.int32) if max_length is None else max_length
         search = make_search(dataclasses.replace(self.decode, beam_size=num_decodes))
@@ -108,6 +99,28 @@ class SearchDecode:
         state = search.advance(step, search.start(step, cache, request), request)
         found = search.finish(state)
         return jnp.asarray(found.tokens)[:, ::-1], jnp.asarray(found.scores)[:, ::-1]
+
+    def _check_supported(self) -> None:
+        """Refuse what needs more than t5x gives.
+
+        Raises:
+            UserError: if the configuration asks for it.
+        """
+        if self.decode.source_contrast or self.decode.language_contrast:
+            raise UserError(
+                "Decode.source_contrast and Decode.language_contrast must be 0 for t5x, which "
+                "searches without contrast; import the checkpoint and use 'mnmt translate'"
+            )
+        if self.decode.copy_unknown:
+            raise UserError(
+                "Decode.copy_unknown must be False for t5x, which reads and writes text itself; "
+                "import the checkpoint and use 'mnmt translate'"
+            )
+        if self.decode.weights != "stored":
+            raise UserError(
+                f"Decode.weights='{self.decode.weights}' must be 'stored' for t5x, which loads the "
+                "weights itself; import the checkpoint and use 'mnmt translate'"
+            )
 
     def _rngs(self, rng: Array | None, rows: int) -> Array | None:
         """Returns a stream per row of the batch."""

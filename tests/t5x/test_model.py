@@ -305,10 +305,17 @@ def test_contrast_is_refused():
             model.predict_batch(make_params(config), batch)
 
 
-def test_weights_in_fewer_bits_are_refused():
-    config = make_config("prefix", decode={"weights": "int8"})
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"weights": "int8"}, "Decode.weights='int8' must be 'stored' for t5x"),
+        ({"copy_unknown": True}, "Decode.copy_unknown must be False for t5x"),
+    ],
+)
+def test_settings_that_need_more_than_t5x_gives_are_refused(setting, message):
+    config = make_config("prefix", decode=setting)
     model, batch = t5x_batch(config)
-    with pytest.raises(UserError, match="Decode.weights='int8' must be 'stored' for t5x"):
+    with pytest.raises(UserError, match=message):
         model.predict_batch(make_params(config), batch)
 
 

@@ -249,6 +249,7 @@ def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
     [
         (lambda m: m.sample(language="de", temperature=0.0), "temperature=0 searches .* top_k=1"),
         (lambda m: m.sample(language="de", source_contrast=0.5), "a language model has no source"),
+        (lambda m: m.sample(language="de", copy_unknown=True), "has no source to copy from"),
         (lambda m: m.sample(language="de", count=0), "count=0 must be a whole number"),
         (lambda m: m.sample(language="xx"), "--language=xx: the model has no such language"),
         (lambda m: m.sample("zwei", language="de"), r"write \[text\]"),
