@@ -132,6 +132,7 @@ LISTED: Mapping[str, str] = {
     "mnmt train --gin.Model.methods=\"('tpdm',)\"": "tests/system/test_learning.py trains one",
     "mnmt train --gin.Train.methods=\"('mrasp2',)\"": "tests/system/test_learning.py trains one",
     "pip install ": "installs packages",
+    "python benchmarks/byte_fallback.py --mixture multi30k": "needs the files of Multi30k",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/update_cost.py": "compiles and runs three updates",

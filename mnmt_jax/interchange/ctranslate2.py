@@ -21,7 +21,7 @@ from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.foreign import check_supported
+from mnmt_jax.interchange.foreign import CTRANSLATE2_LAYOUT, check_supported
 from mnmt_jax.interchange.names import Dialect, entries, written_tensors
 from mnmt_jax.interchange.tags import tag_tokens
 from mnmt_jax.interchange.token_table import rows_of_vocabulary, tokens_for_export
@@ -29,7 +29,6 @@ from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _POSITIONS = 1024  # as M2M-100 has; longer input is refused there
-_LAYOUT = "encoder_decoder"
 _SPM_FILE = "sentencepiece.bpe.model"
 _NAMES = Dialect("", ("shared.weight",), ("shared.weight",))
 _ATTENTIONS = (("self_attention", "self_attn"), ("attention", "encoder_attn"))
@@ -50,8 +49,10 @@ def export_ctranslate2(
         UserError: if CTranslate2 has no such model, or is not installed.
     """
     model = config.model
-    if model.layout != _LAYOUT:
-        raise UserError(f"CTranslate2 has no model like '{model.layout}', only {_LAYOUT}")
+    if model.layout != CTRANSLATE2_LAYOUT:
+        raise UserError(
+            f"CTranslate2 has no model like '{model.layout}', only {CTRANSLATE2_LAYOUT}"
+        )
     positions = model.positions if model.positions[:1] == ("sinusoidal",) else "sinusoidal"
     check_supported(
         Path("this run"),

@@ -14,6 +14,9 @@ from mnmt_jax.interchange.names import Dialect, Tensors
 from mnmt_jax.interchange.token_table import TokenTable
 from mnmt_jax.vocabulary.normalization import NONE
 
+CTRANSLATE2_LAYOUT = "encoder_decoder"
+"""The one layout that CTranslate2 has."""
+
 # Types of settings that compare by value.
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
@@ -96,7 +99,7 @@ def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]
 
 def _and_ctranslate2(model: Model) -> str:
     """Return the other format that has the layout with any base."""
-    fits = model.layout == "encoder_decoder" and model.positions[:1] == ("sinusoidal",)
+    fits = model.layout == CTRANSLATE2_LAYOUT and model.positions[:1] == ("sinusoidal",)
     return " or ctranslate2" if fits else ""
 
 

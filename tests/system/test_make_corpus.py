@@ -89,7 +89,7 @@ def test_files_in_the_way_are_kept_unless_told_otherwise(tmp_path):
     ("arguments", "message"),
     [
         (("--languages", "en,xx"), "unknown language 'xx'"),
-        (("--languages", "en,en"), "each of them once"),
+        (("--languages", "en,en"), "'en' is listed twice"),
         (("--train", "-1"), "--train -1: must be 0 or more"),
         (("--format", "xml"), "--format"),
         (("--train", "many"), "--train"),
