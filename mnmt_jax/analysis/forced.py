@@ -15,6 +15,7 @@ from mnmt_jax.decoding.weights import are_rounded
 from mnmt_jax.errors import UserError
 from mnmt_jax.languages import Direction
 from mnmt_jax.model.network import build_model
+from mnmt_jax.vocabulary.normalization import is_blank
 
 _ROWS = 16  # sentences of a batch at most
 
@@ -70,7 +71,7 @@ def force(
     """
     source, target = direction
     vocabulary = translator.vocabulary
-    texts = [(text, number) for number, text in enumerate(sources) if text.strip()]
+    texts = [(text, number) for number, text in enumerate(sources) if not is_blank(text)]
     lines = [text for text, _ in texts]
     if references is not None:
         targets = [references[number] for _, number in texts]

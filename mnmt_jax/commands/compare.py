@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.arguments import CommandParser, positive
 from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.result import RunResult
 
 
 def make_parser() -> CommandParser:
@@ -31,8 +39,25 @@ def main() -> None:
     if len({result.task for result in results}) > 1:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
         raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
-    results = told_apart(results)
+    results = _with_folders(told_apart(results), flags.results)
     write_report(flags.output, results)
     print(comparison_table(results))
     print("\nZero-shot translations, in directions never trained on:\n")
     print(sample_lines(results, flags.samples))
+
+
+def _with_folders(results: Sequence[RunResult], folders: Sequence[str]) -> list[RunResult]:
+    """Add the folder of an evaluation to names that are still alike.
+
+    Raises:
+        UserError: if a folder is named twice.
+    """
+    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
+        raise UserError("an evaluation is named twice; name each folder once")
+    counts = Counter(result.name for result in results)
+    return [
+        dataclasses.replace(result, name=f"{result.name} ({folder})")
+        if counts[result.name] > 1
+        else result
+        for result, folder in zip(results, folders, strict=True)
+    ]

@@ -42,7 +42,9 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--reference", metavar="FILE", help="UTF-8 text or gzip: a translation of each input line"
     )
-    parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
+    parser.add_argument(
+        "--input", help="UTF-8 text (UTF-16 with its mark), or gzip; default: standard input"
+    )
     parser.add_argument(
         "--output",
         help="written when complete, gzip if it ends in .gz: line, log_prob (nats, the sum over "

@@ -48,7 +48,9 @@ def make_parser() -> CommandParser:
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")
     parser.add_argument("--source", required=True, help="code of the input's language")
     parser.add_argument("--target", required=True, help="code of the language wanted")
-    parser.add_argument("--input", help="UTF-8 text or gzip; default: standard input")
+    parser.add_argument(
+        "--input", help="UTF-8 text (UTF-16 with its mark), or gzip; default: standard input"
+    )
     parser.add_argument(
         "--output",
         help="written when complete, gzip if it ends in .gz; what is done until then is kept in "

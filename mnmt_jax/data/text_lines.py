@@ -89,7 +89,9 @@ def resolve(path: str) -> str | None:
 
 def check_sentence(text: str, cleaning: Cleaning) -> Flaw | None:
     """Returns the flaw of a sentence: blank, over-long, or with a NUL character."""
-    if not text.strip():
+    from mnmt_jax.vocabulary.normalization import is_blank  # late: --help needs no SentencePiece
+
+    if is_blank(text):
         return BLANK
     if "\0" in text:
         return NUL

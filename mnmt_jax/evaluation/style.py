@@ -52,6 +52,7 @@ h1 { font-size: 1.7rem; line-height: 1.25; margin: 8px 0 4px; text-wrap: balance
 h2 { font-size: 1.2rem; margin: 0 0 4px; overflow-wrap: break-word; }
 h3 { font-size: 1rem; margin: 20px 0 6px; overflow-wrap: break-word; }
 p { margin: 4px 0 12px; max-width: 75ch; overflow-wrap: break-word; }
+li { overflow-wrap: anywhere; }
 .warning { border-left: 4px solid var(--off); padding: 2px 0 2px 10px; }
 .muted, .key { color: var(--muted); }
 section {

@@ -43,6 +43,7 @@ from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
 from mnmt_jax.training.learner import Learner, Turn, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
+from mnmt_jax.training.memory_check import check_state_memory
 from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.reporter import Record, Reporter
 from mnmt_jax.training.state import (
@@ -216,6 +217,7 @@ class Session:
         config = _spelled_out(config, cache)
         self.config, self.run = config, run
         self.mesh = make_mesh(config.mesh)
+        check_state_memory(config, cache.vocabulary.size, self.mesh)
         self._learner = Learner.from_config(config, cache.vocabulary.size, self.mesh)
         self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
         if config.train.steps:

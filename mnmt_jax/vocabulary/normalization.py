@@ -31,6 +31,12 @@ def _compiled(ranges: str) -> re.Pattern[str]:
 
 
 _SPACES, _INVISIBLE = _compiled(SPACES), _compiled(INVISIBLE)
+_VISIBLE = _compiled(f"^ {SPACES}{INVISIBLE}")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text holds nothing but white space and invisible characters."""
+    return _VISIBLE.search(text) is None
 
 
 def normalize(text: str) -> str:

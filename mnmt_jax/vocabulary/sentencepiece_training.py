@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,12 +146,21 @@ def train_model(
         )
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1].strip()
-        smaller = ", or --no-byte_fallback, which takes 256 of them" * options.byte_fallback
         raise UserError(
-            f"SentencePiece could not train {options.vocab_size} pieces: {reason} "
-            f"(change --vocab_size, give more text{smaller})"
+            f"SentencePiece could not train {options.vocab_size} pieces: {reason.split('. ')[0]}; "
+            f"{_remedy(reason, options)}"
         ) from error
     return model.getvalue()
+
+
+def _remedy(reason: str, options: SentencePieceOptions) -> str:
+    """Return what to change about a training that SentencePiece refuses."""
+    if too_many := re.search(r"<= (\d+)", reason):
+        return f"lower --vocab_size to at most {too_many[1]}, or give more text"
+    if too_few := re.search(r"(\d+) vs (\d+)", reason):
+        bytes_too = ", or leave out the 256 pieces of bytes with --no-byte_fallback"
+        return f"raise --vocab_size to at least {too_few[2]}{bytes_too * options.byte_fallback}"
+    return f"correct what it names (the rule of normalization is '{options.normalization}')"
 
 
 def sample_sentences(

@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+from mnmt_jax.commands.compare import _with_folders
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.comparison import (
     comparison_notes,
     direction_groups,
@@ -162,3 +164,15 @@ def test_colours_are_seen_and_differ():
         pairs = [(a, b) for n, a in enumerate(eight) for b in eight[:n]]
         assert min(difference(*pair) for pair in pairs) > 0.1
     assert colour_class(5) != colour_class(0) == colour_class(14)
+
+
+def test_evaluations_of_one_name_are_told_apart_by_their_folders():
+    first, second = (
+        made_result("register", FIVE, seed=1, layout="register"),
+        made_result("register", FIVE, seed=1, layout="register"),
+    )
+    named = _with_folders([first, second], ["a/report", "b/report"])
+    assert [result.name for result in named] == ["register (a/report)", "register (b/report)"]
+    assert _with_folders([first], ["a/report"]) == [first]
+    with pytest.raises(UserError, match="named twice"):
+        _with_folders([first, second], ["a/report", "a/../a/report"])

@@ -8,8 +8,9 @@ import unicodedata
 
 import pytest
 
+from mnmt_jax.data.text_lines import BLANK, Cleaning, check_sentence
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.normalization import normalize
+from mnmt_jax.vocabulary.normalization import is_blank, normalize
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
@@ -135,6 +136,18 @@ def test_an_added_language_is_normalised_and_spelt_in_bytes_as_the_others():
     )
     assert without.unk_id in without.encode("語", "nl")
     assert not any(piece.startswith("<0x") for piece in without.added_pieces)
+
+
+@pytest.mark.parametrize("text", ["", " \t", "\u200b\ufeff", "\u3000\u2060", "\u2581"])
+def test_invisible_text_is_blank(text):
+    assert is_blank(text) and not is_blank(f"{text}x") and not is_blank(f"{text}\u200d")
+    assert check_sentence(text, Cleaning()) is BLANK
+
+
+def test_a_refused_training_says_what_to_change(tmp_path):
+    for size, remedy in ((5000, "lower --vocab_size to at most 320"), (20, "to at least 294, or")):
+        with pytest.raises(UserError, match=remedy):
+            train_sentencepiece(TEXT, tmp_path, options=SentencePieceOptions(vocab_size=size))
 
 
 def test_too_few_pieces_for_bytes_say_what_to_leave_out(tmp_path):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnmt_jax.analysis.forced import force
 from mnmt_jax.commands.text_files import make_record
 from mnmt_jax.commands.translate import _Marked
 from mnmt_jax.data.pair_checks import has_words_on_one_side
@@ -152,3 +153,8 @@ def test_characters_without_a_shape_are_named_by_number():
 )
 def test_words_on_one_side_alone(source, target, expected):
     assert has_words_on_one_side(source, target) == expected
+
+
+def test_analyses_leave_out_lines_of_invisible_characters():
+    forced = force(made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None)
+    assert forced.sources == (LINES[0],)

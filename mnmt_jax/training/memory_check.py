@@ -1,0 +1,41 @@
+"""Check before training that the devices can hold parameters, gradients and optimizer state."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.decoding.search_limits import device_bytes
+from mnmt_jax.distributed.chips import GIB
+from mnmt_jax.errors import UserError
+from mnmt_jax.model.shapes import parameter_shapes
+
+_COPIES = 2  # parameters and gradients; Adam's moments may be of few parameters
+
+
+def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> None:
+    """Check that the devices have room for what is certainly needed.
+
+    An allocation that a machine cannot fulfil may never return, so it is refused beforehand. The
+    bound is low: float32 parameters and gradients, split over all devices of the mesh.
+
+    Args:
+        config: of the run.
+        vocab_size: ids of its vocabulary.
+        mesh: of all devices.
+
+    Raises:
+        UserError: otherwise.
+    """
+    shapes = jax.tree.leaves(parameter_shapes(config.model, vocab_size))
+    count = sum(math.prod(leaf.shape) for leaf in shapes)
+    needed = 4 * _COPIES * count // mesh.size
+    available = device_bytes(jax.local_devices()[0])
+    if needed > available:
+        raise UserError(
+            f"the model has {count:,} parameters, which need at least {needed / GIB:,.1f} GiB with "
+            f"their gradients on each device, which has {available / GIB:,.1f} GiB; lower "
+            "Model.embed, Model.mlp or Model.stage_layers, or use more devices"
+        )
