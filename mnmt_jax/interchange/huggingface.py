@@ -282,7 +282,7 @@ def _kind_for(config: Config) -> Kind:
     if kind is None:
         raise UserError(
             f"Hugging Face has no model like '{model.layout}', only {', '.join(_KIND_OF_LAYOUT)}; "
-            "try --format fairseq"
+            "try --format t5x, or fairseq if the vocabulary has <s>"
         )
     check_supported(
         Path("this run"),
