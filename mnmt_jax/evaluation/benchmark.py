@@ -81,7 +81,8 @@ class Benchmark:
         if not self.directions:
             raise UserError(
                 f"task '{task}': no direction has a {split} split between languages of the model; "
-                f"the corpus has {' '.join(corpus.languages)}, the model {' '.join(candidates or sorted(kept))}"
+                f"the corpus has {' '.join(corpus.languages)}, the model "
+                f"{' '.join(candidates or sorted(kept))}"
             )
         self._candidates = tuple(candidates)
 
