@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -11,7 +10,7 @@ import jax
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.system import System
-from mnmt_jax.distributed.chips import GIB, chip_of
+from mnmt_jax.distributed.chips import GIB, device_bytes
 from mnmt_jax.errors import UserError, is_out_of_memory
 
 T = TypeVar("T")
@@ -64,15 +63,6 @@ def search_bytes(system: System, decode: Decode, rows: int, steps: int) -> int:
     itemsize = 4 if config.dtype == "float32" and decode.weights == "stored" else 2
     keys_and_values = 2 * config.stage_layers[-1] * config.embed * steps * itemsize
     return rows * decode.beam_size * (4 * system.vocabulary.size + keys_and_values)
-
-
-def device_bytes(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; of a CPU, that of the machine."""
-    stats = device.memory_stats() or {}
-    chip = chip_of(device.device_kind)
-    if limit := stats.get("bytes_limit"):
-        return int(limit)
-    return chip.memory if chip else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def guarded(results: Iterator[T], decode: Decode) -> Iterator[T]:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
 
 GIB = 1 << 30
 
@@ -42,3 +47,12 @@ _CHIPS = (
 def chip_of(device_kind: str) -> Chip | None:
     """Returns what is known of a device's kind, or None."""
     return next((chip for chip in _CHIPS if device_kind.startswith(chip.kinds)), None)
+
+
+def device_bytes(device: jax.Device) -> int:
+    """Return the memory of a device in bytes; of a CPU, that of the machine."""
+    stats = device.memory_stats() or {}
+    chip = chip_of(device.device_kind)
+    if limit := stats.get("bytes_limit"):
+        return int(limit)
+    return chip.memory if chip else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

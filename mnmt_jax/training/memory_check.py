@@ -1,4 +1,4 @@
-"""Check before training that the devices can hold parameters, gradients and optimizer state."""
+"""Check before training that the devices can hold the parameters."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import math
 import jax
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.decoding.search_limits import device_bytes
-from mnmt_jax.distributed.chips import GIB
+from mnmt_jax.distributed.chips import GIB, device_bytes
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.shapes import parameter_shapes
-
-_COPIES = 2  # parameters and gradients; Adam's moments may be of few parameters
 
 
 def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> None:
     """Check that the devices have room for what is certainly needed.
 
     An allocation that a machine cannot fulfil may never return, so it is refused beforehand. The
-    bound is low: float32 parameters and gradients, split over all devices of the mesh.
+    bound is low: float32 parameters, split over all devices of the mesh. Gradients and Adam's
+    moments are of those that learn, which may be few.
 
     Args:
         config: of the run.
@@ -31,11 +29,11 @@ def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh)
     """
     shapes = jax.tree.leaves(parameter_shapes(config.model, vocab_size))
     count = sum(math.prod(leaf.shape) for leaf in shapes)
-    needed = 4 * _COPIES * count // mesh.size
+    needed = 4 * count // mesh.size
     available = device_bytes(jax.local_devices()[0])
     if needed > available:
         raise UserError(
-            f"the model has {count:,} parameters, which need at least {needed / GIB:,.1f} GiB with "
-            f"their gradients on each device, which has {available / GIB:,.1f} GiB; lower "
-            "Model.embed, Model.mlp or Model.stage_layers, or use more devices"
+            f"the model has {count:,} parameters, which need at least {needed / GIB:,.1f} GiB on "
+            f"each device, which has {available / GIB:,.1f} GiB; lower Model.embed, Model.mlp or "
+            "Model.stage_layers, or use more devices"
         )
