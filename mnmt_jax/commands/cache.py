@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules, positive
 from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
-from mnmt_jax.commands.vocabulary import add_byte_fallback
+from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, listed, warn
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     )
     from mnmt_jax.data.share import SharedCorpus
     from mnmt_jax.vocabulary.pieces import Vocabulary
-    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+    from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
@@ -138,8 +138,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         refuse_flags(arguments, _TRAINING_FLAGS, "a vocabulary that is there (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
-        chosen = {name: getattr(arguments, name) for name in _TRAINING_FLAGS}
-        options = SentencePieceOptions(**{n: v for n, v in chosen.items() if v is not None})
+        options = training_options(arguments, _TRAINING_FLAGS)
         if not arguments.mixture:
             check_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)

@@ -139,10 +139,14 @@ class _Marked:
         """Note what a record says of its line."""
         alone = bool(record["nbest"]) and "others" not in record
         unknown = record.get("unknown_characters", "")
-        marks = {"truncated": record["truncated"], "limited": record["limited"], "alone": alone}
-        for name, mark in {**marks, "unknown": unknown}.items():
+        for numbers, mark in (
+            (self.truncated, record["truncated"]),
+            (self.limited, record["limited"]),
+            (self.alone, alone),
+            (self.unknown, unknown),
+        ):
             if mark:
-                getattr(self, name).append(record["line"])
+                numbers.append(record["line"])
         self.characters.update(unknown)
 
 

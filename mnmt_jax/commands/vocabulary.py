@@ -102,16 +102,22 @@ def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def training_options(arguments: argparse.Namespace) -> SentencePieceOptions:
-    """Returns what these flags say.
+def training_options(
+    arguments: argparse.Namespace, flags: Sequence[str] = TRAINING_FLAGS
+) -> SentencePieceOptions:
+    """Return what flags of a training say.
+
+    Args:
+        arguments: as parsed.
+        flags: that the command has.
 
     Raises:
         UserError: if a value is impossible.
     """
     from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 
-    given = {name: getattr(arguments, name) for name in TRAINING_FLAGS}
-    return SentencePieceOptions(**{n: value for n, value in given.items() if value is not None})
+    values = {name: getattr(arguments, name) for name in flags}
+    return SentencePieceOptions(**{n: value for n, value in values.items() if value is not None})
 
 
 def main() -> None:

@@ -48,17 +48,16 @@ def take_out(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[CopiedTe
     """
     unknown = {place for run in runs if run.start >= 0 for place in _places(run)}
     clusters = [match.span() for match in _CLUSTER.finditer(text)]
-    groups = [
-        (is_unknown, [place for span in spans for place in range(*span)])
-        for is_unknown, spans in itertools.groupby(
-            clusters, lambda span: not unknown.isdisjoint(range(*span))
-        )
-    ]
-    kept = [text[places[0] : places[-1] + 1] for is_unknown, places in groups if not is_unknown]
+    groups = []
+    for is_unknown, run in itertools.groupby(
+        clusters, lambda span: not unknown.isdisjoint(range(*span))
+    ):
+        spans = list(run)
+        groups.append((is_unknown, spans[0][0], spans[-1][1]))
+    kept = [text[start:end] for is_unknown, start, end in groups if not is_unknown]
     total, before = sum(map(_letters, kept)), 0
     copies = []
-    for is_unknown, places in groups:
-        start, end = places[0], places[-1] + 1
+    for is_unknown, start, end in groups:
         if not is_unknown:
             before += _letters(text[start:end])
             continue
