@@ -1,0 +1,368 @@
+"""Experiments as data: arms, tuning grids, seeds and decodings, and their resumable execution.
+
+An experiment names vocabularies, token caches and arms. An arm is a model with bindings. Each
+candidate of its grid is trained with the first seed; the one of the lowest supervised validation
+loss is trained with the other seeds. Every run is evaluated at its best checkpoint. Finished work is
+never repeated, and an interrupted training continues at its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+PLAIN = "plain"  # name of decoding without further flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """A token cache.
+
+    Attributes:
+        flags: of `mnmt cache`, without vocabulary and output.
+        vocabulary: name in `Experiment.vocabularies`.
+        also: caches whose tasks it takes over.
+    """
+
+    flags: tuple[str, ...]
+    vocabulary: str = "vocabulary"
+    also: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """A system under test.
+
+    Attributes:
+        model: file of `gin_configs/models`, without `.gin`.
+        bindings: gin bindings of every run of the arm.
+        grid: candidate bindings; empty is the experiment's grid.
+        cache: name in `Experiment.caches`.
+        sources: `--initialize_from` names, and the arms whose runs of the same seed they are.
+        decodings: flags of `mnmt evaluate` by name; `plain` has none.
+        steps: updates; 0 is the experiment's.
+        seeds: empty is the experiment's.
+        evaluated: False for runs that others start from, such as language models.
+    """
+
+    model: str
+    bindings: tuple[str, ...] = ()
+    grid: tuple[tuple[str, ...], ...] = ()
+    cache: str = "cache"
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    decodings: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=lambda: {PLAIN: ()}
+    )
+    steps: int = 0
+    seeds: tuple[int, ...] = ()
+    evaluated: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A table of arms on one corpus.
+
+    Attributes:
+        title: heading of the table.
+        task: corpus that `mnmt evaluate` translates.
+        run: file of `gin_configs/runs`, without `.gin`.
+        vocabularies: flags of `mnmt vocabulary` by name.
+        caches: by name.
+        bindings: of every run.
+        grid: candidate bindings of every arm that names none.
+        steps: updates of a run.
+        every: updates between validations, and between checkpoints.
+        seeds: all arms'.
+        limit: test sentences of a direction; 0 is all.
+        arms: by name.
+        evaluate: flags of every evaluation.
+    """
+
+    title: str
+    task: str
+    run: str
+    vocabularies: Mapping[str, tuple[str, ...]]
+    caches: Mapping[str, Cache]
+    bindings: tuple[str, ...]
+    grid: tuple[tuple[str, ...], ...]
+    steps: int
+    every: int
+    seeds: tuple[int, ...]
+    limit: int
+    arms: Mapping[str, Arm]
+    evaluate: tuple[str, ...] = ()
+
+    def seeds_of(self, arm: Arm) -> tuple[int, ...]:
+        """Return the seeds of an arm."""
+        return arm.seeds or self.seeds
+
+    def grid_of(self, arm: Arm) -> tuple[tuple[str, ...], ...]:
+        """Return the candidates of an arm."""
+        return arm.grid or self.grid or ((),)
+
+
+@dataclasses.dataclass
+class Job:
+    """A unit of work for one worker.
+
+    Attributes:
+        name: unique.
+        needs: names of jobs that must be finished before.
+        action: does it; receives the cores of the worker. Returns at once if it is done.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    action: Callable[[Sequence[int]], None]
+
+
+class Workspace:
+    """The folder of an experiment, and the jobs that fill it."""
+
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        """Open the folder; it need not exist."""
+        self.folder = folder.resolve()
+        self.experiment = experiment
+
+    def run(self, arm: str, candidate: int, seed: int) -> Path:
+        """Return the run directory of an arm."""
+        return self.folder / arm / f"candidate{candidate}_seed{seed}"
+
+    def losses(self, arm: str) -> list[float | None]:
+        """Return the lowest supervised validation loss of each candidate, with the first seed."""
+        seed = self.experiment.seeds_of(self.experiment.arms[arm])[0]
+        candidates = range(len(self.experiment.grid_of(self.experiment.arms[arm])))
+        return [best_loss(self.run(arm, number, seed)) for number in candidates]
+
+    def choice(self, arm: str) -> int:
+        """Return the number of the candidate with the lowest loss.
+
+        Raises:
+            UserError: if a candidate was not trained.
+        """
+        losses = self.losses(arm)
+        if len(losses) == 1:
+            return 0
+        known = [loss for loss in losses if loss is not None]
+        if len(known) < len(losses):
+            raise UserError(f"{arm}: a candidate has no validation loss yet")
+        return losses.index(min(known))
+
+    def jobs(self, names: Sequence[str]) -> list[Job]:
+        """List the jobs of some arms: seed by seed, candidates before chosen runs."""
+        experiment, found = self.experiment, dict[str, Job]()
+        arms = {name: experiment.arms[name] for name in self._with_sources(names)}
+        for name, arm in arms.items():
+            candidates = range(len(experiment.grid_of(arm)))
+            if len(candidates) > 1:
+                seed = experiment.seeds_of(arm)[0]
+                for number in candidates:
+                    job = f"{name} candidate {number}"
+                    needs = [self._job(source, seed) for source in arm.sources.values()]
+                    action = self._trainer(name, number, seed)
+                    found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
+        rounds = max(len(experiment.seeds_of(arm)) for arm in arms.values())
+        for turn in range(rounds):
+            for name, arm in arms.items():
+                seeds = experiment.seeds_of(arm)
+                if turn >= len(seeds):
+                    continue
+                job = self._job(name, seeds[turn])
+                tried = [f"{name} candidate {n}" for n in range(len(experiment.grid_of(arm)))]
+                needs = [one for one in tried if one in found]
+                needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
+                action = self._finisher(name, seeds[turn])
+                found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
+        return list(found.values())
+
+    def _with_sources(self, names: Sequence[str]) -> list[str]:
+        found = dict[str, None]()
+        for name in names:
+            found |= dict.fromkeys((*self.experiment.arms[name].sources.values(), name))
+        return list(found)
+
+    @staticmethod
+    def _job(arm: str, seed: int) -> str:
+        return f"{arm} seed {seed}"
+
+    def _prepared(self, cache: str, jobs: dict[str, Job]) -> tuple[str, ...]:
+        """Add the jobs that make a cache and its vocabulary; return the cache's name."""
+        made = self.experiment.caches[cache]
+        vocabulary = self.folder / made.vocabulary
+        first = f"vocabulary {made.vocabulary}"
+        if first not in jobs:
+            flags = self.experiment.vocabularies[made.vocabulary]
+            command = ["train_vocabulary", *flags, f"--output={vocabulary}"]
+            jobs[first] = Job(first, (), lambda cores: self._make(vocabulary, command, cores))
+        name = f"cache {cache}"
+        if name not in jobs:
+            also = [needed for other in made.also for needed in self._prepared(other, jobs)]
+            flags = (*made.flags, *(f"--also={self.folder / other}" for other in made.also))
+            target = self.folder / cache
+            command = ["cache_tasks", f"--vocabulary={vocabulary}", *flags, f"--output={target}"]
+            jobs[name] = Job(name, (first, *also), lambda cores: self._make(target, command, cores))
+        return (name,)
+
+    def _make(self, target: Path, command: list[str], cores: Sequence[int]) -> None:
+        if not target.is_dir():
+            self._call(command, target.name, cores)
+
+    def _trainer(self, name: str, candidate: int, seed: int) -> Callable[[Sequence[int]], None]:
+        return lambda cores: self._train(name, candidate, seed, cores)
+
+    def _finisher(self, name: str, seed: int) -> Callable[[Sequence[int]], None]:
+        def finish(cores: Sequence[int]) -> None:
+            candidate = self.choice(name)
+            self._train(name, candidate, seed, cores)
+            arm = self.experiment.arms[name]
+            for decoding, flags in arm.decodings.items() if arm.evaluated else ():
+                self._evaluate(self.run(name, candidate, seed), decoding, flags, cores)
+
+        return finish
+
+    def _train(self, name: str, candidate: int, seed: int, cores: Sequence[int]) -> None:
+        experiment, run = self.experiment, self.run(name, candidate, seed)
+        arm = experiment.arms[name]
+        steps = arm.steps or experiment.steps
+        if (run / "finished").is_file():
+            return
+        bindings = (*experiment.bindings, *arm.bindings, *experiment.grid_of(arm)[candidate])
+        # The last binding of a name decides.
+        unique = {binding.split("=")[0]: f"--gin.{binding}" for binding in bindings}
+        sources = [
+            f"--initialize_from={key}={self.run(source, self.choice(source), seed)}"
+            for key, source in arm.sources.items()
+        ]
+        command = [
+            "train",
+            f"--workdir={run}",
+            f"--gin_file=gin_configs/models/{arm.model}.gin",
+            f"--gin_file=gin_configs/runs/{experiment.run}.gin",
+            f"--gin.Data.cache='{self.folder / arm.cache}'",
+            f"--gin.Train.steps={steps}",
+            f"--gin.Train.eval_every={experiment.every}",
+            f"--gin.Train.save_every={experiment.every}",
+            f"--gin.Train.seed={seed}",
+            *unique.values(),
+            *sources,
+        ]
+        self._call(command, f"{name}_{candidate}_{seed}", cores)
+        (run / "finished").touch()
+
+    def _evaluate(
+        self, run: Path, decoding: str, flags: tuple[str, ...], cores: Sequence[int]
+    ) -> None:
+        experiment, report = self.experiment, run / f"report_{decoding}"
+        if (report / "scores.json").is_file():
+            return
+        limit = [f"--limit={experiment.limit}"] if experiment.limit else []
+        step = [] if any(flag.startswith("--step") for flag in flags) else ["--step=best"]
+        command = ["evaluate", f"--run={run}", f"--task={experiment.task}", *limit, *step]
+        command += [*experiment.evaluate, *flags, f"--output={report}"]
+        self._call(command, f"{run.parent.name}_{run.name}_{decoding}", cores)
+
+    def _call(self, command: Sequence[str], name: str, cores: Sequence[int]) -> None:
+        """Run a script on some cores, its output in a log file.
+
+        Raises:
+            UserError: if it fails; names the log.
+        """
+        logs = self.folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        script, *arguments = command
+        with (logs / f"{script}_{name}.log").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [sys.executable, f"scripts/{script}.py", *arguments],
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                preexec_fn=lambda: os.sched_setaffinity(0, cores) if cores else None,
+            )
+            status = process.wait()
+        if status:
+            raise UserError(f"{script} ended with {status}; see {log.name}")
+
+
+def best_loss(run: Path) -> float | None:
+    """Return the lowest supervised validation loss of a finished run; None of another."""
+    if not (run / "finished").is_file():
+        return None
+    return min(record["validation"]["supervised"]["loss"] for record in validations(run))
+
+
+def validations(run: Path) -> list[dict]:
+    """Return the validated records of a run's metrics."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for line in lines if "validation" in (record := json.loads(line))]
+
+
+def execute(jobs: Sequence[Job], workers: int) -> int:
+    """Run jobs in order as their needs are met; return the number of failed and skipped ones.
+
+    Args:
+        jobs: earlier ones first where several are ready.
+        workers: jobs at a time; each has its share of this process's cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [cores[number::workers] for number in range(workers)]
+    state, condition = dict[str, str](), threading.Condition()
+    waiting = {job.name: job for job in jobs}
+
+    def next_job() -> Job | None:
+        """Return a job that is ready; wait for one; None when nothing is left to do."""
+        while True:
+            for job in list(waiting.values()):
+                states = [state.get(need) for need in job.needs]
+                if "failed" in states:
+                    state[job.name] = "failed"
+                    del waiting[job.name]
+                    say(f"skipped {job.name}: what it needs failed")
+                    break
+                if all(one == "done" for one in states):
+                    return waiting.pop(job.name)
+            else:
+                if not waiting:
+                    return None
+                condition.wait()
+
+    def work(share: Sequence[int]) -> None:
+        while True:
+            with condition:
+                job = next_job()
+            if job is None:
+                return
+            start = time.monotonic()
+            try:
+                job.action(share)
+                result, message = "done", ""
+            except (UserError, OSError) as error:
+                result, message = "failed", f": {error}"
+            with condition:
+                state[job.name] = result
+                seconds = time.monotonic() - start
+                if seconds > 1 or message:
+                    say(f"{result} {job.name} in {seconds:,.0f} s{message}")
+                condition.notify_all()
+
+    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(one == "failed" for one in state.values())
+
+
+def say(line: str) -> None:
+    """Print a line with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
