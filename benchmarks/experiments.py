@@ -9,6 +9,7 @@ never repeated, and an interrupted training continues at its last checkpoint.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -169,7 +170,7 @@ class Workspace:
                 for number in candidates:
                     job = f"{name} candidate {number}"
                     needs = [self._job(source, seed) for source in arm.sources.values()]
-                    action = self._trainer(name, number, seed)
+                    action = functools.partial(self._train, name, number, seed)
                     found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
         rounds = max(len(experiment.seeds_of(arm)) for arm in arms.values())
         for turn in range(rounds):
@@ -181,7 +182,7 @@ class Workspace:
                 tried = [f"{name} candidate {n}" for n in range(len(experiment.grid_of(arm)))]
                 needs = [one for one in tried if one in found]
                 needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
-                action = self._finisher(name, seeds[turn])
+                action = functools.partial(self._finish, name, seeds[turn])
                 found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
         return list(found.values())
 
@@ -203,32 +204,27 @@ class Workspace:
         if first not in jobs:
             flags = self.experiment.vocabularies[made.vocabulary]
             command = ["train_vocabulary", *flags, f"--output={vocabulary}"]
-            jobs[first] = Job(first, (), lambda cores: self._make(vocabulary, command, cores))
+            jobs[first] = Job(first, (), functools.partial(self._make, vocabulary, command))
         name = f"cache {cache}"
         if name not in jobs:
             also = [needed for other in made.also for needed in self._prepared(other, jobs)]
             flags = (*made.flags, *(f"--also={self.folder / other}" for other in made.also))
             target = self.folder / cache
             command = ["cache_tasks", f"--vocabulary={vocabulary}", *flags, f"--output={target}"]
-            jobs[name] = Job(name, (first, *also), lambda cores: self._make(target, command, cores))
+            action = functools.partial(self._make, target, command)
+            jobs[name] = Job(name, (first, *also), action)
         return (name,)
 
     def _make(self, target: Path, command: list[str], cores: Sequence[int]) -> None:
         if not target.is_dir():
             self._call(command, target.name, cores)
 
-    def _trainer(self, name: str, candidate: int, seed: int) -> Callable[[Sequence[int]], None]:
-        return lambda cores: self._train(name, candidate, seed, cores)
-
-    def _finisher(self, name: str, seed: int) -> Callable[[Sequence[int]], None]:
-        def finish(cores: Sequence[int]) -> None:
-            candidate = self.choice(name)
-            self._train(name, candidate, seed, cores)
-            arm = self.experiment.arms[name]
-            for decoding, flags in arm.decodings.items() if arm.evaluated else ():
-                self._evaluate(self.run(name, candidate, seed), decoding, flags, cores)
-
-        return finish
+    def _finish(self, name: str, seed: int, cores: Sequence[int]) -> None:
+        candidate = self.choice(name)
+        self._train(name, candidate, seed, cores)
+        arm = self.experiment.arms[name]
+        for decoding, flags in arm.decodings.items() if arm.evaluated else ():
+            self._evaluate(self.run(name, candidate, seed), decoding, flags, cores)
 
     def _train(self, name: str, candidate: int, seed: int, cores: Sequence[int]) -> None:
         experiment, run = self.experiment, self.run(name, candidate, seed)
