@@ -1,6 +1,6 @@
 """Runs the experiments behind docs/results.md; run again, it continues.
 
-    python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]
+python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def main() -> None:
         experiment = dataclasses.replace(experiment, seeds=experiment.seeds[: flags.seeds])
     names = flags.arms.split(",") if flags.arms else list(experiment.arms)
     if unknown := [name for name in names if name not in experiment.arms]:
-        raise UserError(
-            f"--arms: no arm '{unknown[0]}'; there are {', '.join(experiment.arms)}"
-        )
+        raise UserError(f"--arms: no arm '{unknown[0]}'; there are {', '.join(experiment.arms)}")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     workspace = Workspace(flags.folder, experiment)
     if failed := execute(workspace.jobs(names), flags.workers):

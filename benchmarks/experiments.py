@@ -2,8 +2,8 @@
 
 An experiment names vocabularies, token caches and arms. An arm is a model with bindings. Each
 candidate of its grid is trained with the first seed; the one of the lowest supervised validation
-loss is trained with the other seeds. Every run is evaluated at its best checkpoint. Finished work is
-never repeated, and an interrupted training continues at its last checkpoint.
+loss is trained with the other seeds. Every run is evaluated at its best checkpoint. Finished work
+is never repeated, and an interrupted training continues at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -303,6 +303,57 @@ def validations(run: Path) -> list[dict]:
     return [record for line in lines if "validation" in (record := json.loads(line))]
 
 
+class Queue:
+    """Jobs in order, handed out as their needs are met."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._waiting = {job.name: job for job in jobs}
+        self._state = dict[str, str]()
+        self._changed = threading.Condition()
+
+    @property
+    def failed(self) -> int:
+        """Number of failed and skipped jobs."""
+        return sum(one == "failed" for one in self._state.values())
+
+    def work(self, cores: Sequence[int]) -> None:
+        """Run jobs until none is left."""
+        while job := self._next():
+            start, message = time.monotonic(), ""
+            try:
+                job.action(cores)
+            except (UserError, OSError) as error:
+                message = f": {error}"
+            self._finish(job, time.monotonic() - start, message)
+
+    def _next(self) -> Job | None:
+        """Return a job that is ready; wait for one; None when nothing is left to do."""
+        with self._changed:
+            while self._waiting:
+                self._skip()
+                for job in self._waiting.values():
+                    if all(self._state.get(need) == "done" for need in job.needs):
+                        return self._waiting.pop(job.name)
+                if self._waiting:
+                    self._changed.wait()
+            return None
+
+    def _skip(self) -> None:
+        """Drop jobs whose needs have failed; later ones may need them in turn."""
+        for job in list(self._waiting.values()):
+            if any(self._state.get(need) == "failed" for need in job.needs):
+                self._state[job.name] = "failed"
+                del self._waiting[job.name]
+                say(f"skipped {job.name}: what it needs failed")
+
+    def _finish(self, job: Job, seconds: float, message: str) -> None:
+        with self._changed:
+            self._state[job.name] = "failed" if message else "done"
+            if seconds > 1 or message:
+                say(f"{self._state[job.name]} {job.name} in {seconds:,.0f} s{message}")
+            self._changed.notify_all()
+
+
 def execute(jobs: Sequence[Job], workers: int) -> int:
     """Run jobs in order as their needs are met; return the number of failed and skipped ones.
 
@@ -310,53 +361,14 @@ def execute(jobs: Sequence[Job], workers: int) -> int:
         jobs: earlier ones first where several are ready.
         workers: jobs at a time; each has its share of this process's cores.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores, queue = sorted(os.sched_getaffinity(0)), Queue(jobs)
     shares = [cores[number::workers] for number in range(workers)]
-    state, condition = dict[str, str](), threading.Condition()
-    waiting = {job.name: job for job in jobs}
-
-    def next_job() -> Job | None:
-        """Return a job that is ready; wait for one; None when nothing is left to do."""
-        while True:
-            for job in list(waiting.values()):
-                states = [state.get(need) for need in job.needs]
-                if "failed" in states:
-                    state[job.name] = "failed"
-                    del waiting[job.name]
-                    say(f"skipped {job.name}: what it needs failed")
-                    break
-                if all(one == "done" for one in states):
-                    return waiting.pop(job.name)
-            else:
-                if not waiting:
-                    return None
-                condition.wait()
-
-    def work(share: Sequence[int]) -> None:
-        while True:
-            with condition:
-                job = next_job()
-            if job is None:
-                return
-            start = time.monotonic()
-            try:
-                job.action(share)
-                result, message = "done", ""
-            except (UserError, OSError) as error:
-                result, message = "failed", f": {error}"
-            with condition:
-                state[job.name] = result
-                seconds = time.monotonic() - start
-                if seconds > 1 or message:
-                    say(f"{result} {job.name} in {seconds:,.0f} s{message}")
-                condition.notify_all()
-
-    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    threads = [threading.Thread(target=queue.work, args=(share,)) for share in shares]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(one == "failed" for one in state.values())
+    return queue.failed
 
 
 def say(line: str) -> None:

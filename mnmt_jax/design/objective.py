@@ -57,12 +57,14 @@ class Player:
         owns: patterns (`mnmt_jax.model.patterns`) of its parameters, which nobody else moves.
         objectives: what it minimises.
         optimizer: fields of `Optimizer` in which its own differs from the run's.
+        steps: its updates within one update of the run, all on the same batch.
     """
 
     name: str
     owns: tuple[str, ...]
     objectives: tuple[Objective, ...]
     optimizer: tuple[tuple[str, Any], ...] = ()
+    steps: int = 1
 
 
 @runtime_checkable
@@ -92,8 +94,24 @@ class Objective:
             The batches of the run have the views that are read.
         value: returns the term of a micro-batch in nats, a float32 scalar that is added to the loss
             summed over target tokens.
+        schedule: returns the factor of the term, given the number of updates done (int32 scalar);
+            None is a factor of 1. Metrics report the product.
+        warning: returns a line for the person watching, given the number of updates done and the
+            metric, or "" if there is nothing to say; it is printed once per start of a run.
     """
 
     name: str
     reads: tuple[States | Tap, ...]
     value: Callable[[Forward], Array]
+    schedule: Callable[[Array], Array] | None = None
+    warning: Callable[[int, float], str] | None = None
+
+    def term(self, forward: Forward, step: Array | None) -> Array:
+        """Compute the scheduled term of a micro-batch.
+
+        Args:
+            forward: the network's passes.
+            step: number of updates done, int32; None is after the end of every schedule.
+        """
+        value = self.value(forward)
+        return value if self.schedule is None or step is None else self.schedule(step) * value

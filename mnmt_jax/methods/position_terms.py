@@ -10,8 +10,11 @@ stand, as docs/methods.md decides: softmaxes have the exp that equations 6 and 9
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.model.vectors import precise, unit_vectors
@@ -38,26 +41,50 @@ def critic_loss(guesses: Vectors, positions: Vectors, ids: Ids, temperature: flo
     return -jnp.where(ids != 0, jnp.diagonal(log_probs, axis1=1, axis2=2), 0.0).sum()
 
 
-def information(guesses: Vectors, positions: Vectors, ids: Ids, temperature: float) -> Tokens:
-    """Bounds what each token's content tells of its position: I of each token, in nats.
+def chance_loss(ids: Ids) -> Array:
+    """Compute the critic's loss when it knows nothing: the sum over tokens of ln N, in nats.
+
+    Args:
+        ids: segments; 0 is padding. N is the number of tokens of a token's sentence.
+    """
+    return jnp.where(ids != 0, jnp.log(_sentence_lengths(ids)), 0.0).sum()
+
+
+def information(
+    guesses: Vectors,
+    positions: Vectors,
+    ids: Ids,
+    temperature: float,
+    *,
+    clip: bool = False,
+    reduction: Literal["sum", "mean"] = "sum",
+) -> Tokens:
+    """Bound the mutual information of each token's content and position, in nats.
 
     I_j = log p(p_j | h_j) - mean_i log p(p_j | h_i), over the tokens i of the sentence; 0 at
     padding. May be negative. The mean over positions for one content, CLUB's order, has the same
-    sum, not the same tokens.
+    sum over a sentence, not the same tokens.
 
     Args:
         guesses: of the critic, from contents.
         positions: of the same tokens.
         ids: segments; 0 is padding.
         temperature: of the critic's softmax.
+        clip: replace log p(p_j | h_j) by max(log p(p_j | h_j), -ln N), N tokens in the sentence.
+            The sum over a sentence is then at least 0, and 0 only where the critic gives every
+            position the same probability: making it guess worse than chance lowers nothing.
+        reduction: `sum` weighs every token by 1, `mean` by 1 / N, as the factor 1 / M of equation 1
+            does.
 
-    Source: equations 1 and 7.
+    Source: equations 1 and 7; the clipping is ours.
     """
     log_probs = _log_probs(guesses, positions, ids, temperature)
-    meet = _meet(ids)
-    count = jnp.maximum(meet.sum(axis=1), 1).astype(log_probs.dtype)
-    means = jnp.where(meet, log_probs, 0.0).sum(axis=1) / count
-    return jnp.where(ids != 0, jnp.diagonal(log_probs, axis1=1, axis2=2) - means, 0.0)
+    meet, lengths = _meet(ids), _sentence_lengths(ids, log_probs.dtype)
+    means = jnp.where(meet, log_probs, 0.0).sum(axis=1) / lengths
+    right = jnp.diagonal(log_probs, axis1=1, axis2=2)
+    right = jnp.maximum(right, -jnp.log(lengths)) if clip else right
+    bound = right - means
+    return jnp.where(ids != 0, bound / lengths if reduction == "mean" else bound, 0.0)
 
 
 def alignment(
@@ -134,6 +161,11 @@ def _log_probs(
         "rie,rke->rik", unit_vectors(guesses), unit_vectors(positions), precision="highest"
     )
     return jax.nn.log_softmax(jnp.where(_meet(ids), cosines / temperature, _FAR), axis=-1)
+
+
+def _sentence_lengths(ids: Ids, dtype: DTypeLike = jnp.float32) -> Tokens:
+    """Return the number of tokens of each token's sentence, at least 1."""
+    return jnp.maximum(_meet(ids).sum(axis=-1), 1).astype(dtype)
 
 
 def _meet(ids: Ids) -> Bool[Array, "rows length length"]:

@@ -28,7 +28,7 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.config.fields import Count, Positive, Range, Weight
+from mnmt_jax.config.fields import Amount, Count, Positive, Range, Weight
 from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Stage
@@ -38,6 +38,7 @@ from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.position_terms import (
     alignment,
+    chance_loss,
     critic_loss,
     gate_divergence,
     information,
@@ -52,6 +53,9 @@ from mnmt_jax.model.taps import hand_out, is_read
 
 _HEADS, _CRITIC = "disentangle", "critic"
 _CONTENT, _POSITION, _GATE, _LOGIT = "content", "position", "gate", "gate_logit"
+_MINUS_CHANCE = "critic_minus_chance"
+_SETTLED = 500  # updates after which a critic should know something
+_KNOWS = 0.05  # nats below chance of a critic that does
 _EDGE = 1e-3  # how near to 0 and 1 the noise of gates may be
 _Share = Annotated[float, Range(low=0, high=1, above=True, below=True)]
 
@@ -190,6 +194,14 @@ class TPDM(Method, name="tpdm"):
         temperature: of all softmaxes over cosines.
         information: weight of the bound; 0 is without, and the critic's loss tells what contents
             give away when nothing keeps them from it.
+        reduction: of the bound over the tokens of a sentence: their `sum`, one nat a token as of
+            the cross entropy, or their `mean`, which keeps the factor 1 / M of equation 1.
+        clip: count the bound only as far as the critic's guesses are better than chance
+            (`mnmt_jax.methods.position_terms.information`).
+        head_start: updates before the bound counts, in which the critic learns.
+        ramp: updates after the head start in which the weight rises linearly to `information`.
+        critic_steps: updates of the critic within one update of the model.
+        critic_learning_rate: peak of the critic's; 0 is the run's.
         alignment: weight of the alignment; 0 is without.
         anchors: what positions are aligned with: the `mean` of each place over the micro-batch, the
             mean `held` constant, or the `sinusoidal` vectors (the paper's Table 2).
@@ -204,6 +216,12 @@ class TPDM(Method, name="tpdm"):
     layer: Count = 4
     temperature: Positive = 0.05
     information: Weight = 1.0
+    reduction: Literal["sum", "mean"] = "sum"
+    clip: bool = False
+    head_start: Amount = 0
+    ramp: Amount = 0
+    critic_steps: Annotated[int, Range(low=1, high=64)] = 1
+    critic_learning_rate: Weight = 0.0
     alignment: Weight = 1.0
     anchors: Literal["mean", "held", "sinusoidal"] = "mean"
     norms: Literal[0, 2, 3] = 3
@@ -254,8 +272,14 @@ class TPDM(Method, name="tpdm"):
 
     def players(self) -> tuple[Player, ...]:
         """Returns the critic, which learns to guess positions from contents as they are."""
-        own = Objective(_CRITIC, (self._content, self._position), self._guessing)
-        return (Player(_CRITIC, (_CRITIC,), (own,)),)
+        reads = self._content, self._position
+        objectives = (
+            Objective(_CRITIC, reads, self._guessing),
+            Objective(_MINUS_CHANCE, reads, self._minus_chance, warning=self._exploited),
+        )
+        rate = self.critic_learning_rate
+        optimizer = (("learning_rate", rate),) if rate else ()
+        return (Player(_CRITIC, (_CRITIC,), objectives, optimizer, self.critic_steps),)
 
     def objectives(self) -> tuple[Objective, ...]:
         """Returns the terms, and with gates how far they are open on average."""
@@ -263,7 +287,7 @@ class TPDM(Method, name="tpdm"):
         found = []
         if self.information:
             reads = (*both, *(gates if self.gated else ()))
-            found.append(Objective("information", reads, self._informing))
+            found.append(Objective("information", reads, self._informing, self._weight))
         if self.alignment:
             found.append(Objective("alignment", both[1:], self._aligning))
         if self.gated:
@@ -290,10 +314,40 @@ class TPDM(Method, name="tpdm"):
         guesses, ids = forward.aside(_CRITIC, content), _ids(forward)
         return _per_source(critic_loss(guesses, position, ids, self.temperature), forward)
 
+    def _minus_chance(self, forward: Forward) -> Array:
+        """The critic's loss less that of a uniform guess, for the record: it has no gradient."""
+        chance = _per_source(chance_loss(_ids(forward)), forward)
+        return jax.lax.stop_gradient(self._guessing(forward) - chance)
+
+    def _exploited(self, step: int, value: float) -> str:
+        """Warn of a critic that knows nothing while the model minimises the bound with it."""
+        counts = self.information and step >= max(self.head_start + self.ramp, _SETTLED)
+        if not counts or value < -_KNOWS:
+            return ""
+        return (
+            f"step {step}: TPDM's critic guesses positions no better than chance "
+            f"({_MINUS_CHANCE} {value:.2f} nats): the model may exploit the bound rather than "
+            "forget positions; 'mnmt analyse probe' tells, and a lower TPDM.information, "
+            "TPDM.clip=True, TPDM.head_start or more TPDM.critic_steps help"
+        )
+
+    def _weight(self, step: Array) -> Array:
+        """The share of `information` that counts after so many updates."""
+        past = step.astype(jnp.float32) - self.head_start
+        rising = jnp.clip((past + 1) / self.ramp, 0.0, 1.0) if self.ramp else 1.0
+        return jnp.where(past >= 0, rising, 0.0)
+
     def _informing(self, forward: Forward) -> Array:
         """The bound, by the critic as it has become."""
         guesses = forward.aside(_CRITIC, forward.read(self._content))
-        found = information(guesses, forward.read(self._position), _ids(forward), self.temperature)
+        found = information(
+            guesses,
+            forward.read(self._position),
+            _ids(forward),
+            self.temperature,
+            clip=self.clip,
+            reduction=self.reduction,
+        )
         if self.gated:
             found = forward.read(self._tap(_GATE)) * found
         return self.information * found.sum()

@@ -25,7 +25,12 @@ _ROOM = 0.5  # of a device's memory, for parameters and gradients that are whole
 
 
 def sum_gradients(
-    learner: Learner, turn: Turn, split: Split, batch: Batch, rng: Array
+    learner: Learner,
+    turn: Turn,
+    split: Split,
+    batch: Batch,
+    rng: Array,
+    step: Array | None = None,
 ) -> tuple[Any, Sums]:
     """Adds gradients and sums over micro-batches, and over what is made of each.
 
@@ -40,14 +45,15 @@ def sum_gradients(
         split: parameters that it moves, and the others.
         batch: arrays [micro-batches, rows, length].
         rng: of dropout and draws.
+        step: number of updates done, for scheduled objectives; None is after their schedules.
     """
     micro_batches, rows = next(iter(batch.values())).shape[:2]
     if micro_batches == 1 or not learner.is_plain:
-        return _of_batch(learner, turn, (split, rng), batch)
+        return _of_batch(learner, turn, (split, rng), batch, step)
     whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype))
     devices = shares_rows_alone(rows, whole=_have_room(whole))
     if devices == 1:
-        return _of_batch(learner, turn, (split, rng), batch)
+        return _of_batch(learner, turn, (split, rng), batch, step)
     own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
     kept = tree_specs(split[0]), PartitionSpec()
     return added_up(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
@@ -65,7 +71,11 @@ def _have_room(whole: Split) -> bool:
 
 
 def _of_batch(
-    learner: Learner, turn: Turn, whole: tuple[Split, Array], batch: Batch
+    learner: Learner,
+    turn: Turn,
+    whole: tuple[Split, Array],
+    batch: Batch,
+    step: Array | None = None,
 ) -> tuple[Any, Sums]:
     split, rng = whole
     trained, frozen = split
@@ -74,7 +84,8 @@ def _of_batch(
         micro_rng = jax.random.fold_in(rng, number)
 
         def loss(trained: Any) -> tuple[Array, Sums]:
-            return turn_loss(learner, turn, join(trained, frozen), micro_batch, micro_rng)
+            whole = join(trained, frozen)
+            return turn_loss(learner, turn, whole, micro_batch, micro_rng, step)
 
         gradients, sums = jax.grad(loss, has_aux=True)(trained)
         found = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums

@@ -40,12 +40,14 @@ class Turn:
         trainable: which parameters it moves.
         optimizer: from `make_optimizer`.
         objectives: what it minimises, for the last player besides the cross entropy.
+        steps: its updates within one update of the run.
     """
 
     name: str
     trainable: Trainable
     optimizer: optax.GradientTransformation
     objectives: tuple[Objective, ...]
+    steps: int = 1
 
     @classmethod
     def of(cls, player: Player, config: Config) -> Turn:
@@ -56,6 +58,7 @@ class Turn:
             Owned(owns=player.owns),
             make_optimizer(optimizer, config.train.steps),
             player.objectives,
+            player.steps,
         )
 
 
@@ -172,6 +175,19 @@ class Learner:
         made = forward_flops(*sizes, like) + train_flops(*sizes, like, trainable=self.trainable)
         return own + len(self.derived) * made
 
+    def warnings(self, step: int, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Return what objectives say of their metrics, by the objective's name.
+
+        Args:
+            step: number of updates done.
+            metrics: means since the last log, by objective.
+        """
+        found = {}
+        for objective in (each for turn in self.turns for each in turn.objectives):
+            if objective.warning and (line := objective.warning(step, metrics[objective.name])):
+                found[objective.name] = line
+        return found
+
     @property
     def is_plain(self) -> bool:
         """Whether it learns the cross entropy alone."""
@@ -214,7 +230,11 @@ def _check_names(
 
 
 def batch_loss(
-    learner: Learner, params: Any, batch: Batch, rng: Array | None = None
+    learner: Learner,
+    params: Any,
+    batch: Batch,
+    rng: Array | None = None,
+    step: Array | None = None,
 ) -> tuple[Array, Sums]:
     """Computes what one micro-batch adds to the loss.
 
@@ -227,6 +247,7 @@ def batch_loss(
         params: of the model.
         batch: arrays [rows, length], those of the views that objectives read too.
         rng: of dropout; None is without.
+        step: number of updates done, for scheduled objectives; None is after their schedules.
 
     Returns:
         The sum to differentiate, and the sums to report.
@@ -246,18 +267,23 @@ def batch_loss(
     found = sums._asdict()
     if not layout.grows:
         found |= {"tokens": present.sum(dtype=jnp.float32), NLL_TOKENS: sums.tokens}
-    terms = {each.name: each.value(forward) for each in learner.objectives}
+    terms = {each.name: each.term(forward, step) for each in learner.objectives}
     return sum(terms.values(), sums.smoothed), found | terms
 
 
 def turn_loss(
-    learner: Learner, turn: Turn, params: Any, batch: Batch, rng: Array | None = None
+    learner: Learner,
+    turn: Turn,
+    params: Any,
+    batch: Batch,
+    rng: Array | None = None,
+    step: Array | None = None,
 ) -> tuple[Array, Sums]:
     """Computes what one micro-batch adds to what a player minimises; as `batch_loss`."""
     if not turn.name:
-        return batch_loss(learner, params, batch, rng)
+        return batch_loss(learner, params, batch, rng, step)
     forward = _passes(learner, turn.objectives, params, batch, rng)
-    terms = {each.name: each.value(forward) for each in turn.objectives}
+    terms = {each.name: each.term(forward, step) for each in turn.objectives}
     present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0
     tokens = present.sum(dtype=jnp.float32)
     return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}

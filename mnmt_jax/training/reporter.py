@@ -118,6 +118,7 @@ class Reporter:
             metrics = MetricsFile(run.metrics_file, after_step=first_step)
             self._files = (metrics, TensorBoard(run.tensorboard, after_step=first_step))
         self._bar = _make_bar(first_step, total_steps, silent)
+        self._warned: set[str] = set()
         self._total_steps = total_steps
         self._before, self._start = seconds, time.monotonic()
         self._mark: float | None = None  # start of the interval whose speed is measured
@@ -210,6 +211,12 @@ class Reporter:
         if not self._silent:
             self._bar.write(line, file=sys.stderr)
             sys.stderr.flush()
+
+    def warn_once(self, lines: Mapping[str, str]) -> None:
+        """Print warnings by name, except those whose name was printed before."""
+        for name in lines.keys() - self._warned:
+            self._warned.add(name)
+            self.say(f"warning: {lines[name]}")
 
     def close(self) -> None:
         """Closes the files and ends the bar."""

@@ -82,9 +82,10 @@ def train_step(
     norms: dict[str, Array] = {}
     states = dict(state.opt_state) if learner.before else {"": state.opt_state}
     for turn in learner.turns:
-        params, states[turn.name], found, norms[turn.name] = _move(
-            learner, turn, (params, states[turn.name]), batch, rng
-        )
+        for _ in range(turn.steps):
+            params, states[turn.name], found, norms[turn.name] = _move(
+                learner, turn, (params, states[turn.name]), batch, rng, state.step
+            )
         sums |= found
     window = _widen(
         state.window, sums, batch, (functools.reduce(jnp.add, norms.values()), state.step + 1)
@@ -98,7 +99,12 @@ def train_step(
 
 
 def _move(
-    learner: Learner, turn: Turn, before: tuple[Any, Any], batch: Batch, rng: Array
+    learner: Learner,
+    turn: Turn,
+    before: tuple[Any, Any],
+    batch: Batch,
+    rng: Array,
+    step: Array,
 ) -> tuple[Any, Any, Sums, Array]:
     """Updates the parameters of one player.
 
@@ -108,6 +114,7 @@ def _move(
         before: all parameters and the player's optimizer, as those who moved earlier left them.
         batch: arrays [micro-batches, rows, length].
         rng: of dropout, the same for every player.
+        step: number of updates done.
 
     Returns:
         All parameters and the optimizer's state after it, its sums, and the norm of its gradient.
@@ -115,7 +122,7 @@ def _move(
     params, opt_state = before
     trained, frozen = turn.trainable.split(params)
 
-    gradients, sums = sum_gradients(learner, turn, (trained, frozen), batch, rng)
+    gradients, sums = sum_gradients(learner, turn, (trained, frozen), batch, rng, step)
     tokens = jnp.maximum(sums["tokens"], 1.0)
     gradients = turn.trainable.without_rows(jax.tree.map(lambda g: g / tokens, gradients))
     norm = optax.global_norm(gradients)
@@ -381,11 +388,13 @@ class Session:
     def log(self) -> Record:
         """Returns the metrics of the updates since the last logged one and starts new sums."""
         latest, window = jax.device_get(self._latest), self._checked_window()
+        means = {name: float(value) for name, value in per_token(window.losses).items()}
+        self.reporter.warn_once(self._learner.warnings(self.step, means))
         self.state = dataclasses.replace(self.state, window=self._empty_window())
         tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
         flops = self._flops(tokens, float(window.examples) / int(window.updates))
         return {
-            **{name: float(value) for name, value in per_token(window.losses).items()},
+            **means,
             "learning_rate": float(latest["learning_rate"]),
             "gradient_norm": float(latest["gradient_norm"]),
             "padding_share": {r: 1 - n / self._positions[r] for r, n in tokens.items()},
