@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from experiments import PLAIN, Arm, Cache, Experiment
 
 _PUBLISHED_VOCABULARY = ("--no-byte_fallback", "--text_normalization=none")
@@ -63,7 +65,52 @@ def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> E
     )
 
 
+_TPDM = ("Model.methods=('tpdm',)", "TPDM.layer=2")
+_MENDED = ("TPDM.clip=True", "TPDM.head_start=400", "TPDM.ramp=400", "TPDM.critic_steps=2")
+
+
+def _tpdm(information: float, *more: str, **fields: Any) -> Arm:
+    bindings = (*_TPDM, f"TPDM.information={information}", *more)
+    return Arm("encoder_decoder_tiny", bindings, **{"tuned_as": "tpdm_0.1_mended", **fields})
+
+
+_POSITIONS = {
+    "baseline": Arm("encoder_decoder_tiny"),
+    "residual_attention": Arm("encoder_decoder_tiny", ("Model.methods=('cut_residual',)",)),
+    "tpdm_0.1_mended": _tpdm(0.1, *_MENDED, tuned_as=""),
+    "tpdm_0": _tpdm(0),
+    "tpdm_0.1": _tpdm(0.1),
+    "tpdm_0.4": _tpdm(0.4),
+    "tpdm_1": _tpdm(1),
+    "tpdm_0_mended": _tpdm(0, *_MENDED),
+    "tpdm_0.4_mended": _tpdm(0.4, *_MENDED),
+    "tpdm_1_mended": _tpdm(1, *_MENDED),
+    "tpdm_1_mean": _tpdm(1, "TPDM.reduction='mean'"),
+    "tpdm_1_mean_mended": _tpdm(1, "TPDM.reduction='mean'", *_MENDED),
+    "tpdm_0.1_mended_without_alignment": _tpdm(0.1, *_MENDED, "TPDM.alignment=0.0"),
+    "gtpdm_1": _tpdm(1, "TPDM.gated=True"),
+    "gtpdm_1_mended": _tpdm(1, "TPDM.gated=True", *_MENDED),
+    "gtpdm_0.25_mended": _tpdm(0.25, "TPDM.gated=True", *_MENDED),
+    "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_MENDED),
+}
+
 EXPERIMENTS = {
+    "positions": Experiment(
+        title="Position disentangling on phrases",
+        task="cldr_quickstart",
+        run="cldr_quickstart",
+        vocabularies={
+            "vocabulary": ("--mixture=cldr_quickstart", "--vocab_size=1500", *_PUBLISHED_VOCABULARY)
+        },
+        caches={"cache": Cache(("--mixture=cldr_quickstart",))},
+        bindings=_SCALED,
+        grid=_RATES,
+        steps=4000,
+        every=250,
+        seeds=(1, 2, 3),
+        limit=200,
+        arms=_POSITIONS,
+    ),
     "triangle": _language_layers(
         "Language-specific layers, Triangle (strict dependence)", "de-fr,fr-cs,cs-de", 1000
     ),

@@ -48,6 +48,7 @@ class Arm:
         model: file of `gin_configs/models`, without `.gin`.
         bindings: gin bindings of every run of the arm.
         grid: candidate bindings; empty is the experiment's grid.
+        tuned_as: arm whose chosen candidate is taken, without trying others.
         cache: name in `Experiment.caches`.
         sources: `--initialize_from` names, and the arms whose runs of the same seed they are.
         decodings: flags of `mnmt evaluate` by name; `plain` has none.
@@ -59,6 +60,7 @@ class Arm:
     model: str
     bindings: tuple[str, ...] = ()
     grid: tuple[tuple[str, ...], ...] = ()
+    tuned_as: str = ""
     cache: str = "cache"
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     decodings: Mapping[str, tuple[str, ...]] = dataclasses.field(
@@ -151,6 +153,8 @@ class Workspace:
         Raises:
             UserError: if a candidate was not trained.
         """
+        if other := self.experiment.arms[arm].tuned_as:
+            return self.choice(other)
         losses = self.losses(arm)
         if len(losses) == 1:
             return 0
@@ -165,7 +169,7 @@ class Workspace:
         arms = {name: experiment.arms[name] for name in self._with_sources(names)}
         for name, arm in arms.items():
             candidates = range(len(experiment.grid_of(arm)))
-            if len(candidates) > 1:
+            if len(candidates) > 1 and not arm.tuned_as:
                 seed = experiment.seeds_of(arm)[0]
                 for number in candidates:
                     job = f"{name} candidate {number}"
@@ -179,7 +183,8 @@ class Workspace:
                 if turn >= len(seeds):
                     continue
                 job = self._job(name, seeds[turn])
-                tried = [f"{name} candidate {n}" for n in range(len(experiment.grid_of(arm)))]
+                tuned, candidates = arm.tuned_as or name, range(len(experiment.grid_of(arm)))
+                tried = [f"{tuned} candidate {number}" for number in candidates]
                 needs = [one for one in tried if one in found]
                 needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
                 action = functools.partial(self._finish, name, seeds[turn])
@@ -189,7 +194,9 @@ class Workspace:
     def _with_sources(self, names: Sequence[str]) -> list[str]:
         found = dict[str, None]()
         for name in names:
-            found |= dict.fromkeys((*self.experiment.arms[name].sources.values(), name))
+            arm = self.experiment.arms[name]
+            needs = (*arm.sources.values(), *filter(None, [arm.tuned_as]), name)
+            found |= dict.fromkeys(needs)
         return list(found)
 
     @staticmethod
