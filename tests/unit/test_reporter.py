@@ -92,6 +92,15 @@ def test_lines_off_a_terminal_tell_the_time_left(tmp_path, clock, capfd):
     assert read(tmp_path / "metrics.jsonl")[0]["step"] == 5
 
 
+def test_a_warning_is_printed_once_for_each_name(tmp_path, capfd):
+    reporter = Reporter(RunDirectory(tmp_path), 0, 10)
+    for line in ("first", "second"):
+        reporter.warn_once({"critic": line})
+    reporter.warn_once({"other": "third"})
+    reporter.close()
+    assert capfd.readouterr().err == "warning: first\nwarning: third\n"
+
+
 @pytest.mark.parametrize(
     ("kind", "peak"),
     [

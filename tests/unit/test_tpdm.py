@@ -12,20 +12,29 @@ import signal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.methods.position_terms import critic_loss, information
+from mnmt_jax.methods.position_terms import chance_loss, critic_loss, information
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
-from tests.unit.test_players import ATOL, assert_close, by_hand, largest, rest_of, updated
+from tests.unit.test_players import (
+    ATOL,
+    assert_close,
+    by_hand,
+    gradient_of,
+    largest,
+    rest_of,
+    updated,
+)
 from tests.unit.test_train import stop_after
 
 SIZES = {"layout": "encoder_decoder", "stage_layers": (2, 1)}
@@ -89,6 +98,86 @@ def test_each_player_moves_its_own(cache):
     other = jax.tree.map(lambda a, b: a - b, rest_of(both.params), rest_of(after.params))
     assert largest(other["layer_1"]["disentangle"]["position"]) > 1e-5
     assert largest(other["layer_0"]) > 1e-6  # the bound reaches what contents are made of
+
+
+def test_chance_is_the_loss_of_a_uniform_guess():
+    """Of two sentences packed into a row, of 3 and 2 tokens."""
+    ids = jnp.asarray([[1, 1, 1, 2, 2, 0]])
+    positions = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 4)), jnp.float32)
+    expected = 3 * np.log(3) + 2 * np.log(2)
+    assert float(chance_loss(ids)) == pytest.approx(expected, rel=1e-6)
+    uniform = critic_loss(jnp.zeros_like(positions), positions, ids, 0.05)
+    assert float(uniform) == pytest.approx(expected, rel=1e-5)
+
+
+def by_loops(guesses, positions, temperature, clip):
+    """The bound of a sentence, written out."""
+    unit = [a / np.linalg.norm(a, axis=-1, keepdims=True) for a in (guesses, positions)]
+    logits = unit[0] @ unit[1].T / temperature
+    log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    count = len(logits)
+    right = np.diagonal(log_probs)
+    return (np.maximum(right, -np.log(count)) if clip else right) - log_probs.mean(axis=0)
+
+
+def test_a_critic_worse_than_chance_lowers_the_strict_bound_alone():
+    """Clipped, a sentence's bound is at least 0; it is the strict one where the critic is right."""
+    rng = np.random.default_rng(1)
+    positions = rng.standard_normal((5, 8))
+    ids = jnp.ones((1, 5), jnp.int32)
+    for guesses, sign in ((positions, 1), (np.roll(positions, 1, axis=0), -1)):
+        arrays = jnp.asarray(guesses[None], jnp.float32), jnp.asarray(positions[None], jnp.float32)
+        strict, clipped = (information(*arrays, ids, 0.5, clip=clip)[0] for clip in (False, True))
+        for found, clip in ((strict, False), (clipped, True)):
+            np.testing.assert_allclose(found, by_loops(guesses, positions, 0.5, clip), atol=1e-5)
+        assert sign * float(strict.sum()) > 0.5 and float(clipped.sum()) > 0
+        mean = information(*arrays, ids, 0.5, clip=True, reduction="mean")[0]
+        np.testing.assert_allclose(mean, clipped / 5, atol=1e-6)
+        right = sign > 0
+        assert bool(jnp.allclose(strict, clipped)) is right
+
+
+def test_the_weight_of_the_bound_rises_after_the_head_start(cache):
+    """No update before it minimises the bound, the critic's does."""
+    late = dataclasses.replace(METHOD, head_start=3, ramp=4)
+    (term,) = (each for each in late.objectives() if each.name == "information")
+    weights = [float(term.schedule(jnp.int32(step))) for step in range(9)]
+    assert weights == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    _, _, _, after, metrics = updated(cache, late, **SIZES)
+    _, _, _, without, _ = updated(cache, TPDM(layer=2, information=0.0), **SIZES)
+    assert_close(after.params, without.params, ATOL)
+    assert float(metrics["information"]) == 0.0
+
+
+def test_a_critic_may_move_several_times_at_its_own_rate(cache):
+    """Two of its updates on one batch, each with Adam's next state."""
+    method = dataclasses.replace(METHOD, critic_steps=2, critic_learning_rate=0.02)
+    learner, state, batch, after, _ = updated(cache, method, **SIZES)
+    critic, rest = learner.turns
+    assert (critic.steps, rest.steps) == (2, 1)
+    assert int(after.opt_state["critic"].updates) == 2 * int(after.opt_state[""].updates) == 2
+    moved = by_hand_twice(learner, critic, state, batch)
+    assert_close(after.params["critic"], jax.device_get(moved["critic"]), ATOL)
+
+
+def by_hand_twice(learner, turn, state, batch):
+    rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
+    params, optimizer = state.params, state.opt_state[turn.name]
+    for _ in range(2):
+        gradients, _ = turn.trainable.split(gradient_of(learner, turn)(params, batch, rng))
+        own, _ = turn.trainable.split(params)
+        updates, optimizer = turn.optimizer.update(gradients, optimizer, own)
+        params = {**params, **optax.apply_updates(own, updates)}
+    return params
+
+
+def test_a_critic_at_chance_is_warned_of_once_it_should_know():
+    warn = TPDM(layer=2, head_start=100).players()[0].objectives[1].warning
+    assert warn(400, 0.0) == "" and warn(600, -0.2) == ""
+    assert "critic_minus_chance -0.01 nats" in warn(600, -0.01)
+    assert TPDM(layer=2, information=0.0).players()[0].objectives[1].warning(600, 0.0) == ""
+    late = TPDM(layer=2, head_start=1000).players()[0].objectives[1].warning
+    assert late(900, 0.0) == ""
 
 
 def test_gates_are_drawn_and_logged(cache):
