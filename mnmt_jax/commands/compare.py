@@ -22,6 +22,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
     parser.add_argument("--samples", type=positive, default=5, help="sentences to show (default 5)")
+    parser.add_argument(
+        "--by_seed",
+        action="store_true",
+        help="print statistics of each system over its seeds: evaluations whose runs differ in "
+        "Train.seed alone; differences are to the first system",
+    )
     return parser
 
 
@@ -31,6 +37,7 @@ def main() -> None:
 
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
+    from mnmt_jax.evaluation.seeds import group_by_seed, seed_table
     from mnmt_jax.evaluation.table import comparison_table, sample_lines, told_apart
     from mnmt_jax.files.partial import check_replaced
 
@@ -39,9 +46,12 @@ def main() -> None:
     if len({result.task for result in results}) > 1:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
         raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
+    groups = group_by_seed(results) if flags.by_seed else {}
     results = _with_folders(told_apart(results), flags.results)
     write_report(flags.output, results)
     print(comparison_table(results))
+    if groups:
+        print(f"\nOver seeds:\n\n{seed_table(groups)}")
     print("\nZero-shot translations, in directions never trained on:\n")
     print(sample_lines(results, flags.samples))
 

@@ -1,26 +1,21 @@
 """Statistics over seeds: mean, range, sample variance, and a test of two systems.
 
-Seeds are the unit of observation: a score is that of one training run. Translations of one run are
-compared by sentences instead (`mnmt compare --bootstrap`).
+The unit of observation is a training run: one score per seed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import json
 import math
+import os.path
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.table import group_mean, leading_metrics, markdown_table
 
-# Two-sided 97.5 % quantiles of Student's t by degrees of freedom, 1 to 30; NIST e-Handbook 1.3.6.7.2.
-_QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-_NORMAL = 1.960
 _MOST_PERMUTATIONS = 200_000
 
 
@@ -91,38 +86,118 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     Raises:
         UserError: if a system has no score.
     """
-    one, other = spread(first), spread(second)
-    mean = one.mean - other.mean
-    half = _half_width(one, other)
-    low, high = (None, None) if half is None else (mean - half, mean + half)
+    mean = spread(first).mean - spread(second).mean
+    low, high = _interval(first, second)
     return Difference(mean, low, high, _permutation_p(first, second))
 
 
-def _half_width(one: Spread, other: Spread) -> float | None:
-    """Return half of Welch's 95 % interval of a difference of means."""
-    if one.variance is None or other.variance is None:
-        return None
-    shares = one.variance / one.count, other.variance / other.count
-    total = sum(shares)
-    if not total:
-        return 0.0
-    parts = zip(shares, (one.count, other.count), strict=True)
-    freedom = total**2 / sum(share**2 / (count - 1) for share, count in parts)
-    whole = math.floor(freedom)  # fewer degrees of freedom widen the interval
-    quantile = _QUANTILES[max(whole, 1) - 1] if whole <= len(_QUANTILES) else _NORMAL
-    return quantile * math.sqrt(total)
+def _interval(
+    first: Sequence[float], second: Sequence[float]
+) -> tuple[float, float] | tuple[None, None]:
+    """Return Welch's 95 % interval of the difference of two means."""
+    if min(len(first), len(second)) < 2:
+        return None, None
+    if len({*first}) == len({*second}) == 1:  # no variance
+        return first[0] - second[0], first[0] - second[0]
+    from scipy import stats
+
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return float(interval.low), float(interval.high)
 
 
 def _permutation_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    pooled, size = (*first, *second), len(first)
-    if math.comb(len(pooled), size) > _MOST_PERMUTATIONS:
+    if math.comb(len(first) + len(second), len(first)) > _MOST_PERMUTATIONS:
         return None
-    total = math.fsum(pooled)
+    if min(len(first), len(second)) < 2:
+        return None
+    from scipy import stats
 
-    def gap(chosen: Sequence[float]) -> float:
-        own = math.fsum(chosen)
-        return abs(own / size - (total - own) / (len(pooled) - size))
+    def gap(one: Sequence[float], other: Sequence[float]) -> float:
+        return statistics.fmean(one) - statistics.fmean(other)
 
-    observed = gap(first) - 1e-9  # sums differ in rounding
-    gaps = [gap(chosen) for chosen in itertools.combinations(pooled, size)]
-    return sum(value >= observed for value in gaps) / len(gaps)
+    found = stats.permutation_test((first, second), gap, n_resamples=math.inf, vectorized=False)
+    return float(found.pvalue)
+
+
+def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """Group evaluations whose runs have the same configuration, except for the seed.
+
+    Args:
+        results: evaluations of one task.
+
+    Returns:
+        By system, in the order of the first evaluation of each: its evaluations, by seed. The name
+        of a system is what the names of its runs begin with.
+
+    Raises:
+        UserError: if one system has two evaluations of one seed, or a run is without configuration.
+    """
+    groups: dict[str, list[RunResult]] = {}
+    for result in results:
+        groups.setdefault(_system_key(result), []).append(result)
+    named: dict[str, list[RunResult]] = {}
+    for group in groups.values():
+        seeds = [result.config["train"]["seed"] for result in group]
+        if len(set(seeds)) < len(seeds):
+            raise UserError(
+                f"{listed([result.name for result in group])}: evaluations of one configuration "
+                "and seed; name each run once"
+            )
+        common = os.path.commonprefix([result.name for result in group])
+        name = common.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
+        name = name or group[0].name
+        name = name if name not in named else f"{name} ({len(named) + 1})"
+        named[name] = sorted(group, key=lambda result: int(result.config["train"]["seed"]))
+    return named
+
+
+def _system_key(result: RunResult) -> str:
+    """Return what is equal for evaluations that differ in the seed alone."""
+    if "seed" not in result.config.get("train", {}):
+        raise UserError(f"{result.name}: the evaluation has no training configuration to group by")
+    config = {**result.config, "train": {**result.config["train"], "seed": 0}}
+    return json.dumps([config, result.decoding_overrides], sort_keys=True, default=str)
+
+
+def seed_table(groups: Mapping[str, Sequence[RunResult]]) -> str:
+    """Write a Markdown table of systems over seeds, compared with the first.
+
+    Args:
+        groups: evaluations of each system, one per seed; the first system is the baseline.
+
+    Returns:
+        Per group of directions and metric a row for each system: mean, range and sample variance
+        over seeds of the mean over directions, the difference to the first system with its 95 %
+        interval, and p of the permutation test.
+    """
+    metrics = leading_metrics([result for results in groups.values() for result in results])
+    rows = []
+    for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
+        for metric in metrics:
+            scores = {
+                name: _present(group_mean(result, metric.key, field).mean for result in results)
+                for name, results in groups.items()
+            }
+            first = next(iter(scores.values()))
+            for name, values in scores.items():
+                if values:
+                    cells = _cells(values, None if values is first else first)
+                    rows.append([name, title, metric.title, *cells])
+    header = ["system", "directions", "metric", "seeds", "mean", "range", "variance"]
+    return markdown_table([*header, "difference to the first", "p"], rows)
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[str]:
+    """Write the statistics of a system, and its difference to the baseline's scores."""
+    own = spread(values)
+    variance = "–" if own.variance is None else f"{own.variance:.3f}"
+    cells = [str(own.count), f"{own.mean:.2f}", f"{own.low:.1f} to {own.high:.1f}", variance]
+    if not baseline:
+        return [*cells, "–", "–"]
+    gap = difference(values, baseline)
+    interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
+    return [*cells, f"{gap.mean:+.2f}{interval}", "–" if gap.p is None else f"{gap.p:.3f}"]

@@ -1,12 +1,17 @@
-"""Statistics over seeds against SciPy's, and against counts by hand."""
+"""Statistics over seeds against formulas and counts written out."""
 
 from __future__ import annotations
+
+import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.seeds import difference, spread
+from mnmt_jax.evaluation.seeds import difference, group_by_seed, seed_table, spread
+from mnmt_jax.evaluation.table import group_mean
+from tests.unit.made_results import made_result
 
 FIRST, SECOND = [59.1, 55.0, 61.8, 60.2, 58.4], [64.0, 60.0, 70.5, 66.1, 62.0]
 
@@ -22,31 +27,63 @@ def test_the_spread_has_the_sample_variance():
 
 
 def test_the_interval_is_welchs():
-    """At whole degrees of freedom; between two, that of fewer, which is wider."""
-    stats = pytest.importorskip("scipy.stats")
-    found = difference(FIRST, SECOND)
-    exact = stats.ttest_ind(FIRST, SECOND, equal_var=False)
-    low, high = exact.confidence_interval(0.95)
-    assert found.mean == pytest.approx(np.mean(FIRST) - np.mean(SECOND))
-    standard = np.sqrt(np.var(FIRST, ddof=1) / 5 + np.var(SECOND, ddof=1) / 5)
-    expected = stats.t.ppf(0.975, int(exact.df)) * standard
-    assert found.high - found.mean == pytest.approx(expected, rel=1e-3)
-    assert found.low <= low and found.high >= high
+    """Of equal variances and sizes: 8 degrees of freedom, whose quantile is 2.306."""
+    shifted = [score + 4.0 for score in FIRST]
+    found = difference(FIRST, shifted)
+    half = 2.306 * np.sqrt(2 * np.var(FIRST, ddof=1) / 5)
+    assert found.mean == pytest.approx(-4.0)
+    assert (found.low, found.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
+    unequal = difference(FIRST, SECOND)
+    assert unequal.high - unequal.mean > half and unequal.low < -10 < unequal.high < 0
+    assert difference([1.0, 1.0], [3.0, 3.0]).low == -2.0
 
 
 def test_p_counts_all_divisions_of_the_scores():
-    stats = pytest.importorskip("scipy.stats")
-
-    def gap(a, b):
-        return np.mean(a) - np.mean(b)
-
-    exact = stats.permutation_test((FIRST, SECOND), gap, n_resamples=np.inf)
-    assert difference(FIRST, SECOND).p == pytest.approx(exact.pvalue)
+    pooled, size = [*FIRST, *SECOND], 5
+    sums = [sum(chosen) for chosen in itertools.combinations(pooled, size)]
+    middle = sum(pooled) / 2
+    extreme = [abs(total - middle) >= abs(sum(FIRST) - middle) - 1e-9 for total in sums]
+    assert difference(FIRST, SECOND).p == pytest.approx(np.mean(extreme))
     assert difference([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).p == pytest.approx(0.1)
     assert difference([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    assert difference(range(30), range(30)).p is None
+    assert difference(list(range(30)), list(range(30))).p is None
 
 
 def test_one_seed_has_no_interval():
     found = difference([3.0], [1.0])
-    assert (found.mean, found.low, found.high) == (2.0, None, None)
+    assert (found.mean, found.low, found.high, found.p) == (2.0, None, None, None)
+
+
+def made(name, seed, dropout=0.1, level=60.0):
+    result = made_result(name, ("en", "de", "fr"), seed=seed, zero_shot=level)
+    config = {"model": {"dropout": dropout}, "train": {"steps": 10, "seed": seed}}
+    return dataclasses.replace(result, config=config)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_system():
+    results = [made("base_2", 2), made("cut_1", 1, 0.3), made("base_1", 1), made("cut_12", 12, 0.3)]
+    groups = group_by_seed(results)
+    names = {name: [result.name for result in group] for name, group in groups.items()}
+    assert names == {"base": ["base_1", "base_2"], "cut": ["cut_1", "cut_12"]}
+    with pytest.raises(UserError, match="base_1, again: evaluations of one configuration and seed"):
+        group_by_seed([made("base_1", 1), made("again", 1)])
+    with pytest.raises(UserError, match="old: the evaluation has no training configuration"):
+        group_by_seed([dataclasses.replace(results[0], name="old", config={})])
+
+
+def test_the_table_compares_each_system_with_the_first():
+    base = [made(f"base_{seed}", seed) for seed in (1, 2, 3)]
+    better = [made(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2, 3)]
+    lines = seed_table(group_by_seed([*base, *better])).splitlines()
+    (first, second) = (
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in lines
+        if "zero-shot" in line and " BLEU " in line
+    )
+    means = [[group_mean(r, "bleu", "zero_shot").mean for r in group] for group in (base, better)]
+    assert first[:5] == ["base", "zero-shot", "BLEU", "3", f"{np.mean(means[0]):.2f}"]
+    assert first[7:] == ["–", "–"]
+    gap = difference(means[1], means[0])
+    assert second[6] == f"{np.var(means[1], ddof=1):.3f}"
+    assert second[7] == f"{gap.mean:+.2f} ({gap.low:+.1f} to {gap.high:+.1f})"
+    assert second[8] == f"{gap.p:.3f}"
