@@ -28,6 +28,15 @@ def make_parser() -> CommandParser:
         help="print statistics of each system over its seeds: evaluations whose runs differ in "
         "Train.seed alone; differences are to the first system",
     )
+    parser.add_argument(
+        "--paired_bootstrap",
+        type=positive,
+        nargs="?",
+        const=1000,
+        metavar="N",
+        help="test each evaluation against the first, direction by direction, with N resamples of "
+        "the sentences (default 1000)",
+    )
     return parser
 
 
@@ -35,6 +44,7 @@ def main() -> None:
     """Reads the results, prints the table and the samples, and writes the page."""
     flags = make_parser().parse_args()
 
+    from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
     from mnmt_jax.evaluation.seeds import group_by_seed, seed_table
@@ -52,6 +62,11 @@ def main() -> None:
     print(comparison_table(results))
     if groups:
         print(f"\nOver seeds:\n\n{seed_table(groups)}")
+    if flags.paired_bootstrap:
+        first, *others = flags.results
+        for folder, result in zip(others, results[1:], strict=True):
+            scores = paired_scores(Path(first), Path(folder), flags.paired_bootstrap)
+            print(f"\nAgainst {results[0].name}:\n\n{paired_table(scores, result.name)}")
     print("\nZero-shot translations, in directions never trained on:\n")
     print(sample_lines(results, flags.samples))
 

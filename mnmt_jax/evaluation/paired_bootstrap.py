@@ -1,0 +1,138 @@
+"""Paired bootstrap of two evaluations, direction by direction, by sacreBLEU's own test.
+
+Source: Koehn 2004, "Statistical significance tests for machine translation evaluation"; sacreBLEU's
+`PairedTest`, whose p is that of Riezler and Maxwell 2005 for shifted means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest, Result
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.metrics import missing_tokenizer
+from mnmt_jax.evaluation.table import markdown_table
+from mnmt_jax.files.json_objects import read_records
+from mnmt_jax.languages import language
+
+_LEVEL = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedScore:
+    """A metric of two systems in one direction.
+
+    Attributes:
+        direction: e.g. "de-fr".
+        metric: `BLEU` or `chrF++`.
+        first: score of the baseline, in percent.
+        second: score of the other system.
+        p: two-sided p of their difference.
+    """
+
+    direction: str
+    metric: str
+    first: float
+    second: float
+    p: float
+
+
+def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
+    """Compare two evaluations in the directions that both have.
+
+    Args:
+        first: folder of the baseline's evaluation.
+        second: folder of the other evaluation.
+        samples: bootstrap resamples. They are drawn by sacreBLEU with its fixed seed.
+
+    Raises:
+        UserError: if they have no direction in common, or its sentences differ.
+    """
+    names = [_directions(folder) for folder in (first, second)]
+    common = [name for name in names[0] if name in names[1]]
+    if not common:
+        raise UserError(f"{first} and {second}: no direction in common; evaluate both on one task")
+    found: list[PairedScore] = []
+    for name in common:
+        sides = [_read(folder, name) for folder in (first, second)]
+        if sides[0][1] != sides[1][1]:
+            raise UserError(
+                f"{second}: the sentences of {name} are not those of {first}; evaluate both with "
+                "the same --limit"
+            )
+        found += _compare(name, [side[0] for side in sides], sides[0][1], samples)
+    return found
+
+
+def paired_table(scores: Sequence[PairedScore], title: str) -> str:
+    """Write the scores as a Markdown table, and how many directions differ by more than chance.
+
+    Args:
+        scores: of `paired_scores`.
+        title: what the second system is called.
+    """
+    header = ["direction", "metric", "first", title, "difference", "p"]
+    rows = [
+        [s.direction, s.metric, f"{s.first:.1f}", f"{s.second:.1f}"]
+        + [f"{s.second - s.first:+.1f}", f"{s.p:.3f}"]
+        for s in scores
+    ]
+    lines = [markdown_table(header, rows), ""]
+    for metric in dict.fromkeys(score.metric for score in scores):
+        own = [score for score in scores if score.metric == metric]
+        clear = [score for score in own if score.p < _LEVEL]
+        better = sum(score.second > score.first for score in clear)
+        lines.append(
+            f"{metric}: better in {better} of {len(own)} directions, worse in "
+            f"{len(clear) - better}, undecided in {len(own) - len(clear)} (p < {_LEVEL})."
+        )
+    return "\n".join(lines)
+
+
+def _directions(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "translations").glob("*.jsonl"))
+
+
+def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
+    """Return hypotheses and references of a direction."""
+    records = [record for _, record in read_records(folder / "translations" / f"{direction}.jsonl")]
+    return [r["hypothesis"] for r in records], [r["reference"] for r in records]
+
+
+def _compare(
+    direction: str, hypotheses: Sequence[list[str]], references: list[str], samples: int
+) -> Iterator[PairedScore]:
+    tokenizer = language(direction.split("-")[-1]).sacrebleu_tokenizer
+    metrics: dict[str, Metric] = {"chrF++": CHRF(word_order=2)}
+    if not missing_tokenizer(tokenizer):
+        metrics = {"BLEU": BLEU(tokenize=tokenizer, force=True), **metrics}
+    named: list[tuple[str, Sequence[str]]] = [
+        ("Baseline: first", hypotheses[0]),
+        ("second", hypotheses[1]),
+    ]
+    with _quiet():
+        test = PairedTest(named, metrics, [references], test_type="bs", n_samples=samples, n_jobs=1)
+        _, scores = test()
+    for title in metrics:
+        one, other = (each for each in scores[title] if isinstance(each, Result))
+        p = 1.0 if other.p_value is None else float(other.p_value)
+        yield PairedScore(direction, title, one.score, other.score, p)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence sacreBLEU's progress lines."""
+    logger = logging.getLogger("sacrebleu")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,62 @@
+"""The paired bootstrap on made translations of which the right answer is known."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
+
+WORDS = "der die das Hund Katze läuft schläft schnell langsam Haus Garten und oder heute".split()
+
+
+def write(folder, direction, hypotheses, references):
+    (folder / "translations").mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps({"source": "x", "hypothesis": h, "reference": r})
+        for h, r in zip(hypotheses, references, strict=True)
+    ]
+    (folder / "translations" / f"{direction}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def damaged(lines, share, seed):
+    """Replaces a share of the words."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choice(WORDS) if draw.random() < share else w for w in line.split())
+            for line in lines]  # fmt: skip
+
+
+@pytest.fixture
+def folders(tmp_path):
+    draw = random.Random(0)
+    references = [" ".join(draw.choices(WORDS, k=12)) for _ in range(60)]
+    one, other = tmp_path / "one", tmp_path / "other"
+    write(one, "en-de", damaged(references, 0.5, 1), references)
+    write(other, "en-de", damaged(references, 0.2, 2), references)
+    write(one, "fr-de", damaged(references, 0.3, 3), references)
+    write(other, "fr-de", damaged(references, 0.3, 4), references)
+    write(one, "cs-de", references, references)
+    return one, other
+
+
+def test_a_clear_difference_is_told_from_chance(folders):
+    scores = {(s.direction, s.metric): s for s in paired_scores(*folders, samples=200)}
+    assert set(scores) == {(d, m) for d in ("en-de", "fr-de") for m in ("BLEU", "chrF++")}
+    for metric in ("BLEU", "chrF++"):
+        clear, chance = scores["en-de", metric], scores["fr-de", metric]
+        assert clear.second > clear.first + 10 and clear.p < 0.01
+        assert abs(chance.second - chance.first) < 8 and chance.p > 0.05
+    page = paired_table(list(scores.values()), "other")
+    assert "BLEU: better in 1 of 2 directions, worse in 0, undecided in 1 (p < 0.05)." in page
+
+
+def test_other_sentences_and_directions_are_refused(folders, tmp_path):
+    write(tmp_path / "third", "en-de", ["a"], ["b"])
+    with pytest.raises(UserError, match="the sentences of en-de are not those of"):
+        paired_scores(folders[0], tmp_path / "third", samples=10)
+    write(tmp_path / "fourth", "en-nl", ["a"], ["b"])
+    with pytest.raises(UserError, match="no direction in common"):
+        paired_scores(folders[0], tmp_path / "fourth", samples=10)
