@@ -19,7 +19,7 @@ from sacrebleu.significance import PairedTest, Result
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer
 from mnmt_jax.evaluation.table import markdown_table
-from mnmt_jax.files.json_objects import read_records
+from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.languages import language
 
 _LEVEL = 0.05
@@ -101,9 +101,21 @@ def _directions(folder: Path) -> list[str]:
 
 
 def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
-    """Return hypotheses and references of a direction."""
-    records = [record for _, record in read_records(folder / "translations" / f"{direction}.jsonl")]
-    return [r["hypothesis"] for r in records], [r["reference"] for r in records]
+    """Return hypotheses and references of a direction.
+
+    Raises:
+        UserError: if a line is not of an evaluation.
+    """
+    path = folder / "translations" / f"{direction}.jsonl"
+    hypotheses, references = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = parse_json(line, finite=False)
+            hypotheses.append(str(record["hypothesis"]))
+            references.append(str(record["reference"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}:{number}: not of 'mnmt evaluate'; evaluate again") from error
+    return hypotheses, references
 
 
 def _compare(
@@ -120,8 +132,9 @@ def _compare(
     with _quiet():
         test = PairedTest(named, metrics, [references], test_type="bs", n_samples=samples, n_jobs=1)
         _, scores = test()
-    for title in metrics:
-        one, other = (each for each in scores[title] if isinstance(each, Result))
+    results = [column for key, column in scores.items() if key != "System"]
+    for title, column in zip(metrics, results, strict=True):
+        one, other = (each for each in column if isinstance(each, Result))
         p = 1.0 if other.p_value is None else float(other.p_value)
         yield PairedScore(direction, title, one.score, other.score, p)
 
