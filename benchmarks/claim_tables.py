@@ -110,6 +110,7 @@ EXPERIMENTS = {
         seeds=(1, 2, 3),
         limit=200,
         arms=_POSITIONS,
+        levels=(0.3, 0.25, 0.2, 0.18),
     ),
     "triangle": _language_layers(
         "Language-specific layers, Triangle (strict dependence)", "de-fr,fr-cs,cs-de", 1000

@@ -89,6 +89,7 @@ class Experiment:
         limit: test sentences of a direction; 0 is all.
         arms: by name.
         evaluate: flags of every evaluation.
+        levels: supervised nll at which arms are compared.
     """
 
     title: str
@@ -104,6 +105,7 @@ class Experiment:
     limit: int
     arms: Mapping[str, Arm]
     evaluate: tuple[str, ...] = ()
+    levels: tuple[float, ...] = ()
 
     def seeds_of(self, arm: Arm) -> tuple[int, ...]:
         """Return the seeds of an arm."""

@@ -108,7 +108,7 @@ def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
     """
     path = folder / "translations" / f"{direction}.jsonl"
     hypotheses, references = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             record = parse_json(line, finite=False)
             hypotheses.append(str(record["hypothesis"]))

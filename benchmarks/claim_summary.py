@@ -1,0 +1,184 @@
+"""What the runs of an experiment show: a compact JSON file, and its tables as Markdown.
+
+The file has everything the tables need, so that they can be printed without the runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import PLAIN, Workspace, validations
+
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.seeds import difference, spread
+from mnmt_jax.evaluation.table import markdown_table
+
+GROUPS = {"supervised": "supervised", "zero-shot": "zero-shot"}
+_SCORES = {"bleu": "BLEU", "chrf": "chrF++", "exact_match": "exact", "off_target": "off-target"}
+_TERMS = ("critic", "critic_minus_chance", "information", "mean_gate")
+
+
+def summarize(workspace: Workspace) -> dict[str, Any]:
+    """Collect what finished runs show."""
+    experiment = workspace.experiment
+    arms = {name: _arm(workspace, name) for name in experiment.arms}
+    return {
+        "title": experiment.title,
+        "steps": experiment.steps,
+        "levels": list(experiment.levels),
+        "grid": [list(candidate) for candidate in experiment.grid],
+        "arms": {name: arm for name, arm in arms.items() if arm["seeds"]},
+    }
+
+
+def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
+    arm, seeds = workspace.experiment.arms[name], {}
+    losses = [None] if arm.tuned_as else workspace.losses(name)
+    tuned = workspace.losses(arm.tuned_as) if arm.tuned_as else losses
+    if None not in tuned or len(tuned) == 1:
+        candidate = workspace.choice(name)
+        for seed in workspace.experiment.seeds_of(arm):
+            run = workspace.run(name, candidate, seed)
+            if (run / "finished").is_file():
+                seeds[str(seed)] = _run(run, list(arm.decodings) if arm.evaluated else [])
+        candidates = workspace.experiment.grid_of(arm)
+        return {"chosen": list(candidates[candidate]), "losses": losses, "seeds": seeds}
+    return {"chosen": [], "losses": losses, "seeds": {}}
+
+
+def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
+    """Return validation curve, terms and scores of a run."""
+    records = validations(run)
+    curve = [
+        [record["step"], *(round(v[g]["nll"], 4) for g in ("supervised", "zero_shot") if g in v)]
+        for record in records
+        if (v := record["validation"])
+    ]
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    terms = {
+        term: [[record["step"], round(record[term], 4)] for record in logged if term in record]
+        for term in _TERMS
+    }
+    found: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}
+    for decoding in decodings:
+        report = run / f"report_{decoding}"
+        if (report / "scores.json").is_file():
+            found.setdefault("scores", {})[decoding] = _scores(report)
+    return found
+
+
+def _scores(report: Path) -> dict[str, Any]:
+    result = read_result(report)
+    directions = {}
+    for item in result.directions:
+        nearest = item.off_target_nearest
+        scores = {
+            "bleu": item.bleu,
+            "chrf": item.chrf,
+            "exact_match": item.exact_match,
+            "off_target": item.off_target_lid if nearest is None else nearest,
+        }
+        row = {key: None if value is None else round(value, 3) for key, value in scores.items()}
+        directions["-".join(item.direction)] = {
+            "group": "supervised" if item.supervised else "zero-shot",
+            **row,
+        }
+    return {
+        "step": result.step,
+        "parameters": result.parameters,
+        "sentences": result.directions[0].sentences,
+        "directions": directions,
+    }
+
+
+def means(arm: Mapping[str, Any], decoding: str, group: str, score: str) -> list[float]:
+    """Return for each evaluated seed the mean of a score over a group of directions."""
+    found = []
+    for run in arm["seeds"].values():
+        rows = run.get("scores", {}).get(decoding, {}).get("directions", {}).values()
+        values = [row[score] for row in rows if row["group"] == group and row[score] is not None]
+        if values:
+            found.append(sum(values) / len(values))
+    return found
+
+
+def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
+    """Write a table of scores for each group of directions, compared with the first arm."""
+    arms = summary["arms"]
+    baseline = baseline or next(iter(arms))
+    parts = [f"## {summary['title']}"]
+    for group in GROUPS:
+        rows = list(_score_rows(arms, group, baseline))
+        if rows:
+            header = ["arm", "seeds", *_SCORES.values(), "variance of BLEU"]
+            table = markdown_table([*header, f"BLEU - {baseline}", "p"], rows)
+            parts += [f"### {group.capitalize()} directions", table]
+    return "\n\n".join(parts)
+
+
+def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[list[str]]:
+    base = means(arms[baseline], PLAIN, group, "bleu")
+    for name, arm in arms.items():
+        decodings = {d for run in arm["seeds"].values() for d in run.get("scores", {})}
+        for decoding in sorted(decodings, key=lambda one: (one != PLAIN, one)):
+            bleu = means(arm, decoding, group, "bleu")
+            title = name if decoding == PLAIN else f"{name}, {decoding}"
+            cells = [_range(means(arm, decoding, group, score)) for score in _SCORES]
+            variance = spread(bleu).variance
+            row = [title, str(len(bleu)), *cells, "–" if variance is None else f"{variance:.2f}"]
+            if title == baseline:
+                yield [*row, "–", "–"]
+                continue
+            gap = difference(bleu, base)
+            interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
+            p = "–" if gap.p is None else f"{gap.p:.3f}"
+            yield [*row, f"{gap.mean:+.1f}{interval}", p]
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    own = spread(values)
+    if own.count == 1:
+        return f"{own.mean:.1f}"
+    return f"{own.mean:.1f} ({own.low:.1f} to {own.high:.1f})"
+
+
+def equal_loss_table(summary: Mapping[str, Any], levels: Sequence[float]) -> str:
+    """Write the zero-shot loss at the first validation at or below each supervised loss."""
+    rows = []
+    for name, arm in summary["arms"].items():
+        cells = [name]
+        for level in levels:
+            points = [_first_below(run["curve"], level) for run in arm["seeds"].values()]
+            reached = [point for point in points if point]
+            if len(reached) < len(points):
+                cells.append(f"reached by {len(reached)} of {len(points)}")
+                continue
+            steps = sum(step for step, _ in reached) / len(reached)
+            losses = spread([loss for _, loss in reached])
+            cells.append(f"{losses.mean:.3f} after {steps:,.0f}")
+        rows.append(cells)
+    return markdown_table(["arm", *(f"{level:g}" for level in levels)], rows)
+
+
+def _first_below(curve: Sequence[Sequence[float]], level: float) -> tuple[float, float] | None:
+    return next(((row[0], row[2]) for row in curve if len(row) > 2 and row[1] <= level), None)
+
+
+def last_terms(summary: Mapping[str, Any]) -> str:
+    """Write the last logged value of each further term, means over seeds."""
+    rows = []
+    for name, arm in summary["arms"].items():
+        runs = list(arm["seeds"].values())
+        if not any(term in run for run in runs for term in _TERMS):
+            continue
+        cells = [name]
+        for term in _TERMS:
+            values = [run[term][-1][1] for run in runs if run.get(term)]
+            cells.append(f"{sum(values) / len(values):.3f}" if values else "–")
+        rows.append(cells)
+    return markdown_table(["arm", *_TERMS], rows) if rows else ""
