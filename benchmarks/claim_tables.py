@@ -94,7 +94,106 @@ _POSITIONS = {
     "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_MENDED),
 }
 
+_DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3, 0.5))
+_BOTH = {"mlm": "mlm", "lm": "lm"}
+_TAKEN = (
+    "('mlm','embedding','embedding'),('mlm','layer_{0-1}','layer_{0-1}'),"
+    "('mlm','stage_0_norm','stage_0_norm'),('lm','embedding','target_embedding'),"
+    "('lm','layer_{0-1}','layer_{4-5}'),('lm','stage_0_norm','stage_1_norm')"
+)
+_STAYS = (
+    "'embedding','layer_[0-1]/attention*','layer_[0-1]/mlp*',"
+    "'target_embedding','layer_[4-5]/attention*','layer_[4-5]/mlp*'"
+)
+
+
+def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
+    """Paper 003 with a share of the pairs, in per cent."""
+    shared: dict[str, Any] = {"cache": f"cache_{share}", "steps": steps, "grid": _DROPOUTS}
+    deep = "Model.stage_layers=(4,4)"
+    arms = {
+        "encoder_decoder": Arm(
+            "encoder_decoder_tiny", (deep, "Model.methods=('tables',)"), **shared
+        ),
+        "drawn": Arm(
+            "grafted_tiny", ("Graformer.encoder='none'", "Graformer.decoder='none'"), **shared
+        ),
+        "graft": Arm("grafted_tiny", sources=_BOTH, **shared),
+        "without_fusion": Arm("grafted_tiny", ("Graformer.fusion=False",), sources=_BOTH, **shared),
+        "decoder_alone": Arm(
+            "grafted_tiny", ("Graformer.encoder='none'",), sources={"lm": "lm"}, **shared
+        ),
+        "encoder_alone": Arm(
+            "grafted_tiny", ("Graformer.decoder='none'",), sources={"mlm": "mlm"}, **shared
+        ),
+        "direct": Arm(
+            "encoder_decoder_tiny",
+            (
+                deep,
+                "Model.methods=('tables',)",
+                "Train.methods=('graft',)",
+                f"Graft.parts=({_TAKEN})",
+            ),
+            sources=_BOTH,
+            **shared,
+        ),
+        "adapter": Arm(
+            "encoder_decoder_tiny",
+            (
+                deep,
+                "Model.methods=('tuning_layers','tables')",
+                "TuningLayers.mlp=512",
+                "Tables.output=True",
+                "Train.methods=('graft',)",
+                f"Graft.parts=({_TAKEN},('lm','embedding','output_embedding'))",
+                f"Optimizer.frozen=({_STAYS})",
+            ),
+            sources=_BOTH,
+            **shared,
+        ),
+    }
+    return {f"{name}_{share}": arm for name, arm in arms.items()}
+
+
+_TEXT: dict[str, Any] = {"cache": "cache_text", "steps": 4000, "grid": (("Model.dropout=0.1",),)}
+_GRAFT = Experiment(
+    title="Grafting on a manual's prose",
+    task="libreoffice_help",
+    run="libreoffice_help",
+    vocabularies={
+        "vocabulary": ("--mixture=libreoffice_help", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
+    },
+    caches={
+        "cache_text": Cache(("--mixture=libreoffice_help", "--monolingual")),
+        "cache_1": Cache(("--mixture=libreoffice_help", "--share=0.01")),
+        "cache_10": Cache(("--mixture=libreoffice_help", "--share=0.1")),
+    },
+    bindings=(
+        "Model.positions=('sinusoidal',10000.0)",
+        "Data.instruction='3'",
+        "Data.rows=4",
+        "Optimizer.learning_rate=3e-3",
+        "Optimizer.schedule='inverse_sqrt'",
+        "Optimizer.warmup_steps=200",
+        "Train.log_every=100",
+        "Train.keep_last=1",
+        "Decode.beam_size=1",
+    ),
+    grid=(),
+    steps=3000,
+    every=100,
+    seeds=(1,),
+    limit=50,
+    arms={
+        "mlm": Arm("masked_lm_tiny", evaluated=False, **_TEXT),
+        "lm": Arm("causal_lm_tiny", evaluated=False, **_TEXT),
+        **_few_pairs(1, 1500),
+        **_few_pairs(10, 3000),
+    },
+)
+
 EXPERIMENTS = {
+    "graft": _GRAFT,
     "positions": Experiment(
         title="Position disentangling on phrases",
         task="cldr_quickstart",

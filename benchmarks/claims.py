@@ -5,6 +5,7 @@ python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [-
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -14,47 +15,79 @@ from typing import Any
 
 from claim_summary import equal_loss_table, last_terms, score_tables, summarize
 from claim_tables import EXPERIMENTS
-from experiments import Workspace, execute
+from experiments import Experiment, Workspace, execute
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import UserError, run_command
 
 
 def main() -> None:
-    """Run the jobs of an experiment."""
+    """Run the jobs of experiments."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("table", choices=EXPERIMENTS)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="of all runs")
+    parser.add_argument("tables", help=f"comma-separated: {', '.join(EXPERIMENTS)}")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of all runs, one folder a table")
     parser.add_argument("--arms", help="comma-separated; default: all")
     parser.add_argument("--seeds", type=int, help="number of seeds; default: the experiment's")
     parser.add_argument("--workers", type=int, default=1, help="jobs at a time")
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="JSON of what the runs show, to write"
+        "--results", type=Path, metavar="DIR", help="folder of TABLE.json: what the runs show"
     )
     parser.add_argument(
         "--print", action="store_true", help="run nothing; print the tables of --results"
     )
     flags = parser.parse_args()
+    tables = flags.tables.split(",")
+    if unknown := [name for name in tables if name not in EXPERIMENTS]:
+        raise UserError(f"no table '{unknown[0]}'; there are {', '.join(EXPERIMENTS)}")
     if flags.print:
-        print_tables(json.loads(flags.results.read_text(encoding="utf-8")))
+        for table in tables:
+            file = flags.results / f"{table}.json"
+            print_tables(json.loads(file.read_text(encoding="utf-8")))
         return
-    experiment = EXPERIMENTS[flags.table]
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    spaces = {table: workspace(flags, table) for table in tables}
+    jobs = [
+        job
+        for table, space in spaces.items()
+        for job in space.jobs(arm_names(flags, space.experiment))
+    ]
+    failed = execute(jobs, flags.workers)
+    for table, space in spaces.items():
+        report(space, flags.results / f"{table}.json" if flags.results else None)
+    if failed:
+        raise UserError(f"{failed} jobs failed; the same command tries them again")
+
+
+def workspace(flags: argparse.Namespace, table: str) -> Workspace:
+    """Return the workspace of a table, with as many seeds as the flags say."""
+    experiment = EXPERIMENTS[table]
     if flags.seeds:
         experiment = dataclasses.replace(experiment, seeds=experiment.seeds[: flags.seeds])
+    return Workspace(flags.folder / table, experiment)
+
+
+def arm_names(flags: argparse.Namespace, experiment: Experiment) -> list[str]:
+    """Return the arms that the flags name.
+
+    Raises:
+        UserError: if there is no such arm.
+    """
     names = flags.arms.split(",") if flags.arms else list(experiment.arms)
     if unknown := [name for name in names if name not in experiment.arms]:
         raise UserError(f"--arms: no arm '{unknown[0]}'; there are {', '.join(experiment.arms)}")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    workspace = Workspace(flags.folder, experiment)
-    failed = execute(workspace.jobs(names), flags.workers)
-    summary = summarize(workspace)
-    if flags.results:
-        text = json.dumps(summary, ensure_ascii=False, indent=None, separators=(",", ":"))
-        flags.results.write_text(text + "\n", encoding="utf-8")
-    if summary["arms"]:
-        print_tables(summary)
-    if failed:
-        raise UserError(f"{failed} jobs failed; the same command tries them again")
+    return names
+
+
+def report(space: Workspace, file: Path | None) -> None:
+    """Print what finished runs show, and write it to a file."""
+    summary = summarize(space)
+    if not summary["arms"]:
+        return
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+        file.write_text(text + "\n", encoding="utf-8")
+    print_tables(summary)
 
 
 def print_tables(summary: Mapping[str, Any]) -> None:

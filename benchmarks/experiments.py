@@ -174,7 +174,7 @@ class Workspace:
             if len(candidates) > 1 and not arm.tuned_as:
                 seed = experiment.seeds_of(arm)[0]
                 for number in candidates:
-                    job = f"{name} candidate {number}"
+                    job = self._name(f"{name} candidate {number}")
                     needs = [self._job(source, seed) for source in arm.sources.values()]
                     action = functools.partial(self._train, name, number, seed)
                     found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
@@ -186,7 +186,7 @@ class Workspace:
                     continue
                 job = self._job(name, seeds[turn])
                 tuned, candidates = arm.tuned_as or name, range(len(experiment.grid_of(arm)))
-                tried = [f"{tuned} candidate {number}" for number in candidates]
+                tried = [self._name(f"{tuned} candidate {number}") for number in candidates]
                 needs = [one for one in tried if one in found]
                 needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
                 action = functools.partial(self._finish, name, seeds[turn])
@@ -201,20 +201,22 @@ class Workspace:
             found |= dict.fromkeys(needs)
         return list(found)
 
-    @staticmethod
-    def _job(arm: str, seed: int) -> str:
-        return f"{arm} seed {seed}"
+    def _job(self, arm: str, seed: int) -> str:
+        return self._name(f"{arm} seed {seed}")
+
+    def _name(self, work: str) -> str:
+        return f"{self.folder.name} {work}"
 
     def _prepared(self, cache: str, jobs: dict[str, Job]) -> tuple[str, ...]:
         """Add the jobs that make a cache and its vocabulary; return the cache's name."""
         made = self.experiment.caches[cache]
         vocabulary = self.folder / made.vocabulary
-        first = f"vocabulary {made.vocabulary}"
+        first = self._name(made.vocabulary)
         if first not in jobs:
             flags = self.experiment.vocabularies[made.vocabulary]
             command = ["train_vocabulary", *flags, f"--output={vocabulary}"]
             jobs[first] = Job(first, (), functools.partial(self._make, vocabulary, command))
-        name = f"cache {cache}"
+        name = self._name(cache)
         if name not in jobs:
             also = [needed for other in made.also for needed in self._prepared(other, jobs)]
             flags = (*made.flags, *(f"--also={self.folder / other}" for other in made.also))
