@@ -41,6 +41,7 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
+from mnmt_jax.training.language_check import missing_target_language
 from mnmt_jax.training.learner import Learner, Turn, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.memory_check import check_state_memory
@@ -289,7 +290,8 @@ class Session:
             silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured)
+        untold = missing_target_language(self.config.data, self._learner.model.plan, cache)
+        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured, untold)
         lines = (f"continues at step {self.step}",) if restored else new
         for line in filter(None, lines):
             self.reporter.say(line)

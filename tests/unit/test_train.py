@@ -20,6 +20,7 @@ from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.runs.average import average_checkpoints, newest_steps
 from mnmt_jax.runs.parameters import best_steps, restore_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -299,6 +300,22 @@ def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tm
     said = capfd.readouterr().err
     assert "compiling; the first figures come with step 2" in said
     assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
+
+
+def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, tmp_path, capfd):
+    config = make_config(cache, data={"instruction": "none"}, train={"steps": 0})
+    assert train(config, tmp_path / "untold") is None
+    said = capfd.readouterr().err
+    assert "Data.instruction='none': nothing tells the model which of de, en, fr" in said
+    model = dataclasses.replace(config.model, methods=(LanguageLayers(mlp=8, without=("en",)),))
+    assert train(dataclasses.replace(config, model=model), tmp_path / "told") is None
+    into_english = make_config(
+        cache,
+        data={"instruction": "none", "tasks": ("made_de_en", "made_fr_en")},
+        train={"steps": 0},
+    )
+    assert train(into_english, tmp_path / "one") is None
+    assert "nothing tells" not in capfd.readouterr().err
 
 
 def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
