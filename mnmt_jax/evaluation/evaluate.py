@@ -15,7 +15,6 @@ from mnmt_jax.errors import counted
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.finished import check_kept
 from mnmt_jax.evaluation.further import Further
-from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
@@ -329,7 +328,7 @@ def _signatures(scored: Sequence[Scored], benchmark: Benchmark) -> dict[str, Any
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
         "exact_match": "equal up to white space and Unicode's canonical forms",
-        "off_target_lid": lid_signature(),
+        "off_target_lid": benchmark.detector.signature,
     }
     if benchmark.nearest:
         signatures["off_target_nearest"] = benchmark.nearest.signature

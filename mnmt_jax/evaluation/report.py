@@ -29,7 +29,7 @@ from mnmt_jax.evaluation.page import (
     section,
     title_of,
 )
-from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, languages_of
+from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
 from mnmt_jax.evaluation.table import (
     average_rows,
     decoding_label,
@@ -175,7 +175,7 @@ def _maps(runs: Sequence[RunResult]) -> Html:
     languages = languages_of(runs)
     leading = leading_metrics(runs)
     parts = []
-    for metric in METRICS:
+    for metric in titled_metrics(runs):
         if all(value is None for run in runs for value in run.values(metric.key).values()):
             continue
         explanation = tag("p", metric.explanation, _floor(metric, runs), class_="muted")
@@ -187,7 +187,7 @@ def _maps(runs: Sequence[RunResult]) -> Html:
 
 
 def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
-    """Tells how often lid.176 errs on the references."""
+    """Tells how often the language detector errs on the references."""
     if metric.key != "off_target_lid":
         return ""
     floor = group_mean(runs[0], "off_target_lid_reference", "all").mean
@@ -201,7 +201,7 @@ def _averages(runs: Sequence[RunResult]) -> Html:
     for number, run in enumerate(runs):
         metrics = [
             metric
-            for metric in METRICS
+            for metric in titled_metrics([run])
             if any(value is not None for value in run.values(metric.key).values())
         ]
         columns = [average_rows(run.averages[metric.key]) for metric in metrics]
