@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
         default="",
         metavar="NAME",
         help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
-        "ec40, ted19, ted30 or opus100; without a name by the model's languages",
+        "ec40, ted19, ted30, opus100 or iwslt17; without a name by the model's languages",
     )
     scores.add_argument(
         "--flores200_model",
