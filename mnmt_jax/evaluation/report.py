@@ -259,23 +259,43 @@ def _curves(runs: Sequence[RunResult]) -> list[Html]:
         for number, run in enumerate(runs)
         if run.curves.get("train")
     ]
-    validation = [
-        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == "zero_shot")
-        for number, run in enumerate(runs)
-        for name, title in (("supervised", "supervised"), ("zero_shot", "zero-shot"))
-        if run.curves.get(name)
-    ]
+    validation = _validation_lines(runs, {"supervised": "supervised", "zero_shot": "zero-shot"})
+    english = _validation_lines(runs, {"to_english": "→ en", "from_english": "en →"})
     axes = {"x_title": "updates", "y_title": "nats per target token"}
     charts = [
         line_chart(title, lines, **axes)
-        for title, lines in (("Training loss", training), ("Validation loss", validation))
+        for title, lines in (
+            ("Training loss", training),
+            ("Validation loss", validation),
+            ("Validation loss to and from English", english),
+        )
         if lines
     ]
     if not charts:
         return []
-    told = "Negative log-likelihood of the reference; the legend gives the last value."
+    told = (
+        "Negative log-likelihood of the reference, of validation the mean over directions; the "
+        "legend gives the last value. The run's metrics.jsonl has mean perplexities of the same "
+        "groups."
+    )
     return [
         section("Training", tag("p", told, class_="muted"), tag("div", charts, class_="charts"))
+    ]
+
+
+def _validation_lines(runs: Sequence[RunResult], groups: Mapping[str, str]) -> list[Line]:
+    """Returns a line of each run and group of directions; those of the second group are dashed.
+
+    Args:
+        runs: whose curves are shown.
+        groups: name of the curve and its title.
+    """
+    second = list(groups)[1]
+    return [
+        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == second)
+        for number, run in enumerate(runs)
+        for name, title in groups.items()
+        if run.curves.get(name)
     ]
 
 

@@ -162,7 +162,8 @@ class RunResult:
         parameters: number of parameters; None if unknown.
         directions: results in the order they are shown in.
         signatures: how each metric was computed: per metric, per target language where it matters.
-        curves: training curves by name: `train` (loss), `supervised` and `zero_shot` (validation).
+        curves: training curves by name: `train` (loss), and of validation `supervised`,
+            `zero_shot`, `from_english` and `to_english`.
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: how the translations were made (beam size and the like).

@@ -164,6 +164,10 @@ def test_validation_measures_supervised_and_zero_shot_tasks(straight):
             result["tasks"][f"made_{pair}"]["nll"] for pair in ("en_de", "de_en", "en_fr", "fr_en")
         ]
         assert result["supervised"]["nll"] == pytest.approx(np.mean(supervised))
+        english = {"from_english": ("en_de", "en_fr"), "to_english": ("de_en", "fr_en")}
+        for group, pairs in english.items():
+            measured = [result["tasks"][f"made_{pair}"]["perplexity"] for pair in pairs]
+            assert result[group]["perplexity"] == pytest.approx(np.mean(measured))
 
 
 def stop_after(monkeypatch, step, action):
