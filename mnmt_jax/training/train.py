@@ -243,7 +243,10 @@ class Session:
         self._validated: tuple[int, float | None] = (-1, None)
         self._held = run.hold() if is_first() else None
         self._checkpoints = Checkpoints(
-            run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
+            run.checkpoints,
+            keep_last=config.train.keep_last,
+            keep_best=config.train.keep_best,
+            keep_every=config.train.keep_every,
         )
         try:
             self._begin(cache, init, like, origins)

@@ -463,11 +463,15 @@ def test_no_run_no_parameters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("best_by", "kept", "best"),
-    [("supervised", [2, 4, 5, 6], [2, 4]), ("all", [1, 3, 5, 6], [3, 1])],
+    ("best_by", "keep_every", "kept", "best"),
+    [
+        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
+        ("all", 0, [1, 3, 5, 6], [3, 1]),
+        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
+    ],
 )
 def test_kept_checkpoints_are_the_last_and_the_best(
-    best_by, kept, best, cache, tmp_path, monkeypatch
+    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
 ):
     trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
     unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
@@ -487,8 +491,9 @@ def test_kept_checkpoints_are_the_last_and_the_best(
 
     monkeypatch.setattr(Session, "advance", advance_and_remember)
     every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
+    every |= {"best_by": best_by, "keep_every": keep_every}
     run = tmp_path / "run"
-    assert train(make_config(cache, train={**every, "best_by": best_by}), run) is None
+    assert train(make_config(cache, train=every), run) is None
     assert steps_of(run) == kept
     assert best_steps(run, 2) == best
 
