@@ -25,7 +25,13 @@ _SCALED = (
     "Train.keep_last=1",
 )
 _BRANCHES = ("LanguageLayers.mlp=256", "LanguageLayers.dropout=0.1")
-_OMITTED = {PLAIN: (), "omitted": ("--gin.Data.instruction='none'",)}
+_NO_TAGS = "Data.instruction='none'"
+# Trained with tags: decoded without them, and without the branches (Table 9).
+_OMITTED = {
+    PLAIN: (),
+    "tags omitted": (f"--gin.{_NO_TAGS}",),
+    "branches off": ("--gin.LanguageLayers.off=True",),
+}
 
 
 def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> Experiment:
@@ -58,8 +64,15 @@ def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> E
                 model, ("Model.methods=('cut_residual',)", "CutResidual.sublayer='mlp'")
             ),
             "cll": Arm(model, (*fcll, "LanguageLayers.layers=(5,)")),
-            "fcll": Arm(model, fcll),
-            "sd": Arm(model, sd),
+            "fcll": Arm(model, fcll, decodings=_OMITTED),
+            "sd": Arm(model, sd, decodings=_OMITTED),
+            "fcll_without_tags": Arm(model, (*fcll, _NO_TAGS), tuned_as="fcll"),
+            "sd_without_tags": Arm(model, (*sd, _NO_TAGS), tuned_as="sd"),
+            "residual_without_tags": Arm(
+                model,
+                ("Model.methods=('cut_residual',)", _NO_TAGS),
+                tuned_as="residual_attention",
+            ),
             **more,
         },
     )

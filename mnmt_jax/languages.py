@@ -229,6 +229,9 @@ EC40_LANGUAGES: tuple[str, ...] = tuple(
 )
 """English and the 40 languages of EC-40 in the order of their language tags."""
 
+IWSLT17_LANGUAGES: tuple[str, ...] = ("en", "it", "ro", "nl")
+"""The languages of IWSLT 2017 in the language-specific layers paper."""
+
 EC40_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "high": ("de", "nl", "fr", "es", "ru", "cs", "hi", "bn", "ar", "he"),

@@ -55,12 +55,20 @@ def make_parser() -> CommandParser:
         default="",
         metavar="NAME",
         help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
-        "ec40, ted19, ted30 or opus100; without a name by the model's languages",
+        "ec40, ted19, ted30, opus100 or iwslt17; without a name by the model's languages",
     )
     scores.add_argument(
         "--flores200_model",
         metavar="FILE",
         help="spBLEU's SentencePiece model; default: where sacreBLEU keeps it",
+    )
+    scores.add_argument(
+        "--lid",
+        default="lid.176",
+        metavar="DETECTOR",
+        help="language detector of the off-target ratio: lid.176 (bundled, compressed), langdetect "
+        "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin; default: "
+        "lid.176",
     )
     scores.add_argument("--comet", metavar="FILE", help="checkpoint of a COMET model")
     scores.add_argument(
@@ -87,11 +95,12 @@ def main() -> None:
         translate_share,
     )
     from mnmt_jax.evaluation.further import Further, Wanted
+    from mnmt_jax.evaluation.language_detectors import find_detector
     from mnmt_jax.evaluation.table import comparison_table
-    from mnmt_jax.languages import language
 
     share = share_of(flags)
     check_folder(flags.output)
+    detector = find_detector(flags.lid)
     corpus, wanted = benchmark_corpus(flags)
     subject, languages = load_subject(
         flags.run,
@@ -109,11 +118,12 @@ def main() -> None:
         languages=[code for code in wanted if code not in missing],
         limit=flags.limit,
         candidates=languages,
+        detector=detector,
     )
-    unknown = {pair[1] for pair in benchmark.directions if language(pair[1]).detector is None}
+    unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
-        warn(f"no off-target ratio, since the detector does not know: {codes}")
+        warn(f"no off-target ratio, since {detector.name} does not know: {codes}")
     further = Further(
         Wanted(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,

@@ -189,6 +189,8 @@ class Train(Checked):
         keep_last: newest checkpoints kept.
         keep_best: checkpoints kept besides, the best by validation loss among those validated at
             their step; 0 keeps none.
+        keep_every: checkpoints whose step is a multiple of this are kept for good besides, for
+            curves over training; 0 keeps none. A multiple of `save_every`.
         best_by: the tasks whose mean loss that is: those trained on, or all that have validation
             text, which chooses by directions that count as zero-shot.
         methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
@@ -202,6 +204,7 @@ class Train(Checked):
     save_every: Count = 1000
     keep_last: Count = 5
     keep_best: Amount = 1
+    keep_every: Amount = 0
     best_by: Literal["supervised", "all"] = "supervised"
     methods: tuple[Method, ...] = ()
 
@@ -214,6 +217,12 @@ class Train(Checked):
                 raise UserError(
                     f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
                 )
+        if self.keep_every % self.save_every:
+            raise UserError(
+                f"Train.keep_every={self.keep_every} must be a multiple of Train.save_every="
+                f"{self.save_every}, or its steps are not saved; change one, or set "
+                "Train.keep_every=0"
+            )
         unaligned = self.save_every % self.eval_every and self.eval_every % self.save_every
         if self.keep_best and unaligned:
             raise UserError(

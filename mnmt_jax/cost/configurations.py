@@ -64,6 +64,17 @@ A third file adds the two-stage paper's contrastive term to a model and a run:
 layer 1.5N of decoder-only and two-stage models, counted through both stages; its Table 3 adds
 layer N, the only one for encoder-decoder models. N is 6 for TED-19, OPUS-100 wide, M2M-100 418M and
 NLLB, and 12 for OPUS-100 deep and M2M-100 1.2B. `--gin.InstruCL.layer=K` names any layer.
+
+The authors compare the pairs of one GPU's micro-batch. `InstruCL.groups` cuts the rows of a
+micro-batch into as many parts, 8 in these files; two runs need another number:
+
+| run | binding | tokens of a part | published, of a GPU |
+| --- | --- | --- | --- |
+| `ted19`, `ted19_from_m2m100_418m` | | 4,000 | 4,000 |
+| `ted19_from_nllb_600m` | | 2,000 | 2,000 |
+| `ted19_from_m2m100_1.2b` | `--gin.InstruCL.groups=4` | 4,000 | 4,000 |
+| `opus100_deep` | | 3,200 | 4,000 |
+| `opus100_wide` | `--gin.InstruCL.groups=10` | 2,048 | 2,000 |
 """
 
 

@@ -8,9 +8,11 @@
 | `4` | `[target tag] x </s>` | `</s>` | target tag |
 | `5` | `[source tag] x </s>` | `</s>` | target tag |
 | `register` | `[target tag] x </s>` | target tag | none |
+| `none` | `x </s>` | `</s>` | none |
 
 Source: Two-stage decoder-only paper, Appendix B, strategies 1 to 5; MITRE's released code for
-`register` (strategy 1 with the trigger replaced by the tag).
+`register` (strategy 1 with the trigger replaced by the tag); language-specific layers paper, Table
+7, for `none`: the direction enters only through layers that depend on the target language.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ class Instruction:
             raise ValueError(f"trigger={self.trigger!r} must be 'eos' or 'tag'")
 
     @property
+    def has_target_tag(self) -> bool:
+        """Whether a tag of the target language appears in the source or the target."""
+        return self.source_tag == "target" or self.trigger == "tag" or self.target_tag
+
+    @property
     def source_extra(self) -> int:
         """Tokens of the source span besides its pieces: eos and perhaps a tag."""
         return 1 + (self.source_tag is not None)
@@ -69,6 +76,7 @@ INSTRUCTIONS = {
     "4": Instruction("target", "eos", True),
     "5": Instruction("source", "eos", True),
     "register": Instruction("target", "tag", False),
+    "none": Instruction(None, "eos", False),
 }
 
 

@@ -35,6 +35,7 @@ from mnmt_jax.data.published_files import (
 from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
+    IWSLT17_LANGUAGES,
     LANGUAGES,
     MITRE_LANGUAGES,
     NEWSCRAWL_LANGUAGES,
@@ -207,8 +208,7 @@ def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
 # IWSLT 2017 and Europarl v7 from MMCR4NLP. Validation text is every direction's. Source: Qu and
 # Watanabe (2022), Tables 6 and 11, Appendix A, and the note on subsampling of their code; which
 # pairs their draws took cannot be had again.
-_IWSLT17_LANGUAGES = ("en", "it", "ro", "nl")
-_IWSLT17_CENTRIC = english_centric(_IWSLT17_LANGUAGES)
+_IWSLT17_CENTRIC = english_centric(IWSLT17_LANGUAGES)
 _IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
 _IWSLT17_ALL = (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE)
 _TRIANGLE: tuple[Direction, ...] = (("it", "nl"), ("nl", "de"), ("de", "it"))
@@ -260,11 +260,11 @@ def _iwslt17_row(
     """Returns IWSLT 2017 with some of its directions, so many pairs of each that `drawn` names."""
     return Published(
         name,
-        _IWSLT17_LANGUAGES,
-        mmcr(_IWSLT17_LANGUAGES, drawn),
+        IWSLT17_LANGUAGES,
+        mmcr(IWSLT17_LANGUAGES, drawn),
         _IWSLT17_WANTED,
         supervised,
-        _IWSLT17_LANGUAGES,
+        IWSLT17_LANGUAGES,
         temperature=1.0,
         folder="iwslt17",
         vocabulary="iwslt17",

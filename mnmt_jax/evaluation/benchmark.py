@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mnmt_jax.data.corpora import CORPORA, CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.errors import UserError, nearest
+from mnmt_jax.evaluation.language_detectors import LanguageDetector, lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.languages import MITRE_LANGUAGES, Direction
@@ -54,10 +55,12 @@ class Benchmark:
         limit: sentences per direction, the first ones; 0 takes all.
         candidates: further languages that output may be in, for off-target detection.
         split: whose sentences.
+        detector: of the language of outputs; None is lid.176.
 
     Attributes:
         task: as given.
         split: as given.
+        detector: as given.
         directions: what there is, in the corpus's order.
     """
 
@@ -70,8 +73,10 @@ class Benchmark:
         limit: int = 0,
         candidates: Sequence[str] = (),
         split: str = SPLIT,
+        detector: LanguageDetector | None = None,
     ) -> None:
         self.task, self.split = task, split
+        self.detector = detector or lid176()
         self._corpus = corpus
         self._limit = limit
         kept = set(corpus.languages if languages is None else languages)

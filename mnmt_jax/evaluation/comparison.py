@@ -138,6 +138,12 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
             "evaluation's own directions and sentences, and the means cannot be compared."
         ]
     notes = []
+    detectors = dict.fromkeys(result.detector for result in results)
+    if len(detectors) > 1:
+        notes.append(
+            f"The off-target ratios are by different language detectors ({', '.join(detectors)}) "
+            "and cannot be compared."
+        )
     union = dict.fromkeys(item.direction for result in results for item in result.directions)
     if left_out := ["-".join(pair) for pair in union if pair not in common]:
         notes.append(

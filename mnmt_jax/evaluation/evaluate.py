@@ -15,7 +15,6 @@ from mnmt_jax.errors import counted
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.finished import check_kept
 from mnmt_jax.evaluation.further import Further
-from mnmt_jax.evaluation.off_target import lid_signature
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
@@ -81,7 +80,8 @@ def load_subject(
     Args:
         run: the directory; nothing else is needed.
         step: a checkpoint's step, "best", "average", or None for the newest.
-        gin_files: read after the run's configuration.
+        gin_files: read after the run's configuration; `Data.instruction` is how tags are laid out
+            in decoding, e.g. 'none' omits those that the model was trained with.
         bindings: `Section.field=value`, read last.
         beam_size: hypotheses searched, as in `Translator.translate`.
         pivot: language to translate through, as there.
@@ -115,8 +115,11 @@ def load_subject(
         ]
 
     chosen = f"{step}, " if isinstance(step, str) else ""
-    through = {} if pivot is None else {"pivot": pivot}
-    usual = dataclasses.asdict(folder.config().decode)
+    trained = folder.config()
+    beside = {} if pivot is None else {"pivot": pivot}  # settings that are not of `Decode`
+    if config.data.instruction != trained.data.instruction:
+        beside["instruction"] = config.data.instruction
+    usual = dataclasses.asdict(trained.decode)
     settings = dataclasses.asdict(config.decode)
     changed = {name: value for name, value in settings.items() if usual[name] != value}
     subject = Subject(
@@ -126,7 +129,7 @@ def load_subject(
         decoding={
             "checkpoint": f"{chosen}step {translator.step}",
             **describe_search(config.decode),
-            **through,
+            **beside,
         },
         identity=translator.identity,
         step=translator.step,
@@ -134,7 +137,7 @@ def load_subject(
         supervised=folder.trained_directions(),
         metrics_file=folder.metrics_file,
         vocabulary=translator.vocabulary,
-        decoding_overrides={**changed, **through},
+        decoding_overrides={**changed, **beside},
     )
     return subject, translator.languages
 
@@ -325,7 +328,7 @@ def _signatures(scored: Sequence[Scored], benchmark: Benchmark) -> dict[str, Any
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
         "exact_match": "equal up to white space and Unicode's canonical forms",
-        "off_target_lid": lid_signature(),
+        "off_target_lid": benchmark.detector.signature,
     }
     if benchmark.nearest:
         signatures["off_target_nearest"] = benchmark.nearest.signature

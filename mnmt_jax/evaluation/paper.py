@@ -4,7 +4,8 @@ The scripts give sacreBLEU the hypotheses as references and the references as hy
 against references that went through SentencePiece and back (`<<unk>>` where a character has no
 piece); and average in ways of their own (`paper_groups`). None of this is how a translation should
 be scored: these numbers stand beside the correct ones and are labelled. Graformer's script leaves
-both in their places, and counts Moses' tokens.
+both in their places, and counts Moses' tokens. Of IWSLT17 the language-specific layers paper
+compares detokenized hypotheses with tokenized references, by its authors' own erratum.
 
 Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the rest.
 """
@@ -26,6 +27,7 @@ from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_note
 from mnmt_jax.language_codes import canonical_or_same
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
+    IWSLT17_LANGUAGES,
     MITRE_LANGUAGES,
     NEWSCRAWL_LANGUAGES,
     OPUS100_LANGUAGES,
@@ -58,8 +60,11 @@ class Procedure:
         name: of the benchmark.
         languages: of its models, by which it is recognised.
         spbleu: BLEU over Flores-200's pieces; else over the target language's words.
+        swapped: hypotheses and references exchanged in BLEU and chrF++; else BLEU alone, with both
+            in their places.
         detokenize: Moses' detokenizer on sources, hypotheses and references first.
-        tokenize: BLEU alone, with both in their places, over Moses' tokens, but for hi, ja and zh.
+        detokenize_references: False leaves references as they are in the corpus files.
+        tokenize: BLEU over Moses' tokens, but for hi, ja and zh.
         longest: pairs with a sentence of more tokens (tag and eos counted) were not scored; 0
             scores all.
         own_bert_models: as in `BertScore`.
@@ -69,7 +74,9 @@ class Procedure:
     name: str
     languages: tuple[str, ...]
     spbleu: bool
+    swapped: bool = True
     detokenize: bool = False
+    detokenize_references: bool = True
     tokenize: bool = False
     longest: int = 0
     own_bert_models: bool = True
@@ -80,15 +87,21 @@ class Procedure:
         """Says what readers of the numbers must know."""
         swapped = "hypotheses and references swapped in BLEU and chrF++"
         tokens = f"BLEU over Moses' tokens, to {', '.join(_OWN_TOKENS)} sacreBLEU's own"
-        parts = [f"as published: {tokens if self.tokenize else swapped}"]
+        in_place = tokens if self.tokenize else "BLEU with both in their places"
+        parts = [f"as published: {swapped if self.swapped else in_place}"]
         parts.append("references through SentencePiece and back")
-        if self.detokenize:
+        if self.detokenize and self.detokenize_references:
             parts.append("Moses' detokenizer first")
+        elif self.detokenize:
+            parts.append(
+                "Moses' detokenizer on hypotheses and not on references, an error by the authors' "
+                "erratum"
+            )
         if self.longest:
             parts.append(f"pairs of more than {self.longest} tokens left out")
         zeros = (
             "count"
-            if self.name in ("mitre", "ted30")
+            if self.name in ("mitre", "ted30", "iwslt17")
             else "are left out of en →, → en, zero and avg"
         )
         return "; ".join([*parts, f"values of exactly zero {zeros}"])
@@ -116,7 +129,22 @@ PROCEDURES: Mapping[str, Procedure] = {
             measured={"comet": _EC40_COMET, "off_target": _EC40_OFF_TARGET},
         ),
         Procedure("ted19", TED19_LANGUAGES, spbleu=False, detokenize=True),
-        Procedure("ted30", NEWSCRAWL_LANGUAGES, spbleu=False, detokenize=True, tokenize=True),
+        Procedure(
+            "ted30",
+            NEWSCRAWL_LANGUAGES,
+            spbleu=False,
+            swapped=False,
+            detokenize=True,
+            tokenize=True,
+        ),
+        Procedure(
+            "iwslt17",
+            IWSLT17_LANGUAGES,
+            spbleu=False,
+            swapped=False,
+            detokenize=True,
+            detokenize_references=False,
+        ),
         Procedure(
             "opus100",
             OPUS100_LANGUAGES,
@@ -127,7 +155,8 @@ PROCEDURES: Mapping[str, Procedure] = {
         ),
     )
 }
-"""The published procedures by name (registers.md 7.4-7.7, two_stage.md 7.2-7.8, graft.md 6)."""
+"""The published procedures by name (registers.md 7.4-7.7, two_stage.md 7.2-7.8, graft.md 6,
+language_layers.md 6)."""
 
 
 def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
@@ -204,7 +233,10 @@ class PaperScorer:
             kept.sources.append(self._detokenize(self._text(pieces[0]), source_lang))
             output = _UNKNOWN.sub("<unk>", hypothesis)
             kept.hypotheses.append(self._detokenize(output, target_lang))
-            kept.references.append(self._detokenize(self._text(pieces[1]), target_lang))
+            reference = self._text(pieces[1])
+            if self.procedure.detokenize_references:
+                reference = self._detokenize(reference, target_lang)
+            kept.references.append(reference)
         return kept
 
     def scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
@@ -219,8 +251,8 @@ class PaperScorer:
         """
         if not texts.references:
             return {}
-        if self.procedure.tokenize:
-            return self._tokenized_scores(direction, texts)
+        if not self.procedure.swapped:
+            return self._scores_in_place(direction, texts)
         found = {}
         swapped = (texts.references, [texts.hypotheses])  # sic
         if self.procedure.spbleu:
@@ -245,13 +277,13 @@ class PaperScorer:
             return ""
         return missing_tokenizer(language(direction[1]).sacrebleu_tokenizer)
 
-    def _tokenized_scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
-        """Returns BLEU with hypotheses and references in their places, as Graformer's script."""
+    def _scores_in_place(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
+        """Returns BLEU with hypotheses and references in their places."""
         if self.note(direction):
             return {}
         target, hypotheses, references = direction[1], texts.hypotheses, texts.references
         bleu = BLEU(tokenize=language(target).sacrebleu_tokenizer, force=True)
-        if target not in _OWN_TOKENS and self._moses is not None:
+        if self.procedure.tokenize and target not in _OWN_TOKENS and self._moses is not None:
             tokenize = self._moses.tokenize
             hypotheses = [tokenize(text, target) for text in hypotheses]
             references = [tokenize(text, target) for text in references]

@@ -106,6 +106,19 @@ def ted30_table(values: Values, measured: Collection[str] | None = None) -> Tabl
     }
 
 
+def iwslt17_table(values: Values, measured: Collection[str] | None = None) -> Table:
+    """Averages as the language-specific layers paper's tables: from, to and without English.
+
+    Args:
+        values: the metric per direction.
+        measured: languages the metric was computed for; None is all. Not used: all are.
+
+    Source: the captions of its Tables 2 and 3. Zeros count.
+    """
+    zero = _mean(v for pair, v in values.items() if "en" not in pair)
+    return {**ted30_table(values, measured), "zero": zero}
+
+
 TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = MappingProxyType(
     {
         "mitre": mitre_table,
@@ -113,6 +126,7 @@ TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = Mappin
         "ted19": english_table,
         "ted30": ted30_table,
         "opus100": english_table,
+        "iwslt17": iwslt17_table,
     }
 )
 """The averages of each paper's tables, by procedure."""

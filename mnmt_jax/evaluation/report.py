@@ -29,7 +29,7 @@ from mnmt_jax.evaluation.page import (
     section,
     title_of,
 )
-from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, languages_of
+from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
 from mnmt_jax.evaluation.table import (
     average_rows,
     decoding_label,
@@ -175,7 +175,7 @@ def _maps(runs: Sequence[RunResult]) -> Html:
     languages = languages_of(runs)
     leading = leading_metrics(runs)
     parts = []
-    for metric in METRICS:
+    for metric in titled_metrics(runs):
         if all(value is None for run in runs for value in run.values(metric.key).values()):
             continue
         explanation = tag("p", metric.explanation, _floor(metric, runs), class_="muted")
@@ -187,7 +187,7 @@ def _maps(runs: Sequence[RunResult]) -> Html:
 
 
 def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
-    """Tells how often lid.176 errs on the references."""
+    """Tells how often the language detector errs on the references."""
     if metric.key != "off_target_lid":
         return ""
     floor = group_mean(runs[0], "off_target_lid_reference", "all").mean
@@ -201,7 +201,7 @@ def _averages(runs: Sequence[RunResult]) -> Html:
     for number, run in enumerate(runs):
         metrics = [
             metric
-            for metric in METRICS
+            for metric in titled_metrics([run])
             if any(value is not None for value in run.values(metric.key).values())
         ]
         columns = [average_rows(run.averages[metric.key]) for metric in metrics]
@@ -259,23 +259,43 @@ def _curves(runs: Sequence[RunResult]) -> list[Html]:
         for number, run in enumerate(runs)
         if run.curves.get("train")
     ]
-    validation = [
-        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == "zero_shot")
-        for number, run in enumerate(runs)
-        for name, title in (("supervised", "supervised"), ("zero_shot", "zero-shot"))
-        if run.curves.get(name)
-    ]
+    validation = _validation_lines(runs, {"supervised": "supervised", "zero_shot": "zero-shot"})
+    english = _validation_lines(runs, {"to_english": "→ en", "from_english": "en →"})
     axes = {"x_title": "updates", "y_title": "nats per target token"}
     charts = [
         line_chart(title, lines, **axes)
-        for title, lines in (("Training loss", training), ("Validation loss", validation))
+        for title, lines in (
+            ("Training loss", training),
+            ("Validation loss", validation),
+            ("Validation loss to and from English", english),
+        )
         if lines
     ]
     if not charts:
         return []
-    told = "Negative log-likelihood of the reference; the legend gives the last value."
+    told = (
+        "Negative log-likelihood of the reference, of validation the mean over directions; the "
+        "legend gives the last value. The run's metrics.jsonl has mean perplexities of the same "
+        "groups."
+    )
     return [
         section("Training", tag("p", told, class_="muted"), tag("div", charts, class_="charts"))
+    ]
+
+
+def _validation_lines(runs: Sequence[RunResult], groups: Mapping[str, str]) -> list[Line]:
+    """Returns a line of each run and group of directions; those of the second group are dashed.
+
+    Args:
+        runs: whose curves are shown.
+        groups: name of the curve and its title.
+    """
+    second = list(groups)[1]
+    return [
+        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == second)
+        for number, run in enumerate(runs)
+        for name, title in groups.items()
+        if run.curves.get(name)
     ]
 
 

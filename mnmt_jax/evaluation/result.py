@@ -12,6 +12,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
+from mnmt_jax.evaluation.language_detectors import LID176, detector_name
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import one_line
@@ -63,6 +64,7 @@ METRICS: tuple[Metric, ...] = (
 )
 STANDARD = METRICS[:5]
 """Metrics that every evaluation has; the others are shown where they were computed."""
+_LID = METRICS[4]
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class DirectionResult:
         chrf: chrF++.
         exact_match: hypotheses equal to their reference.
         off_target_nearest: by nearest rendering; None where items are not known in all languages.
-        off_target_lid: by lid.176.
-        off_target_lid_reference: what lid.176 says of the references: the floor of the above.
+        off_target_lid: by a language detector, which `RunResult.detector` names.
+        off_target_lid_reference: what it says of the references: the floor of the above.
         spbleu: BLEU over Flores-200's pieces.
         comet: COMET, times 100.
         bert_score: BERTScore's F, times 100.
@@ -87,8 +89,8 @@ class DirectionResult:
             those above.
         empty: number of empty hypotheses.
         unknown_characters: number of source characters that no piece of the vocabulary covers.
-        detected: hypotheses per detected language (nearest rendering if there is one, else lid.176;
-            "" is none), most frequent first.
+        detected: hypotheses per detected language (by nearest rendering if there is one, else by
+            the language detector; "" is none), most frequent first.
         notes: what was left out and why.
         text_fingerprint: hash of the test sentences, `Texts.fingerprint`; "" if unknown.
     """
@@ -160,7 +162,8 @@ class RunResult:
         parameters: number of parameters; None if unknown.
         directions: results in the order they are shown in.
         signatures: how each metric was computed: per metric, per target language where it matters.
-        curves: training curves by name: `train` (loss), `supervised` and `zero_shot` (validation).
+        curves: training curves by name: `train` (loss), and of validation `supervised`,
+            `zero_shot`, `from_english` and `to_english`.
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: how the translations were made (beam size and the like).
@@ -209,6 +212,11 @@ class RunResult:
         return {key: average_groups(self.values(key), self.supervised) for key in keys}
 
     @property
+    def detector(self) -> str:
+        """The name of the language detector of `off_target_lid`."""
+        return detector_name(self.signatures.get("off_target_lid", LID176))
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
         """The standard metrics, and those of the others that were computed."""
         others = METRICS[len(STANDARD) :]
@@ -217,13 +225,25 @@ class RunResult:
             for metric in others
             if any(value is not None for value in self.values(metric.key).values())
         }
-        return (*STANDARD, *(metric for metric in others if metric.key in present))
+        standard = titled_metrics([self])[: len(STANDARD)]
+        return (*standard, *(metric for metric in others if metric.key in present))
 
     @property
     def off_target(self) -> Metric:
         """The off-target metric to lead with: nearest rendering where it was computed."""
         present = any(item.off_target_nearest is not None for item in self.directions)
-        return METRICS[3] if present else METRICS[4]
+        return METRICS[3] if present else titled_metrics([self])[4]
+
+
+def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
+    """Returns all metrics, with the language detectors of evaluations in title and explanation."""
+    names = ", ".join(dict.fromkeys(result.detector for result in results))
+    if names == LID176:
+        return METRICS
+    title = _LID.title.replace(LID176, names)
+    told = _LID.explanation.replace("fastText's lid.176", names)
+    lid = dataclasses.replace(_LID, title=title, explanation=told)
+    return tuple(lid if metric is _LID else metric for metric in METRICS)
 
 
 def write_result(result: RunResult, path: str | Path) -> None:

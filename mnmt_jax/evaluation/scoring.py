@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.evaluation.benchmark import Benchmark, Texts
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores
-from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.translations import Output
 from mnmt_jax.languages import Direction
@@ -49,14 +48,14 @@ def score_direction(
         direction: source and target.
         texts: its sentences.
         outputs: their translations.
-        benchmark: knows whether there is an exact detector.
+        benchmark: has the language detector, and the exact one if there is one.
         supervised: directions trained on; None if unknown.
         first_sample: number of the first sentence to show; counted on from the start at the end.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
     scores = corpus_scores(hypotheses, texts.references, target)
-    lid = lid_off_target(hypotheses, target)
+    lid = benchmark.detector.off_target(hypotheses, target)
     nearest = benchmark.nearest.off_target(hypotheses, target) if benchmark.nearest else None
     detected = (nearest or lid).detected
     unknown = Counter("".join(output.unknown_characters for output in outputs))
@@ -71,7 +70,7 @@ def score_direction(
         exact_match=scores.exact_match,
         off_target_nearest=nearest.ratio if nearest else None,
         off_target_lid=lid.ratio,
-        off_target_lid_reference=lid_off_target(texts.references, target).ratio,
+        off_target_lid_reference=benchmark.detector.off_target(texts.references, target).ratio,
         empty=sum(not text.strip() for text in hypotheses),
         unknown_characters=unknown.total(),
         detected=dict(Counter(detected).most_common()),

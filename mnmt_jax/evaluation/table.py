@@ -9,7 +9,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, metric_notes
 from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample
+from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, titled_metrics
 
 _LEADING = METRICS[:3]
 # Of decoding, what a label leaves out: named otherwise, or without effect on translations.
@@ -31,7 +31,7 @@ def format_count(value: float | None) -> str:
 def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
     """Lists the metrics of a summary: quality, and the one off-target ratio that all runs have."""
     nearest = all(result.off_target.key == "off_target_nearest" for result in results)
-    return (*_LEADING, METRICS[3] if nearest else METRICS[4])
+    return (*_LEADING, METRICS[3] if nearest else titled_metrics(results)[4])
 
 
 def group_mean(result: RunResult, key: str, field: str) -> Average:

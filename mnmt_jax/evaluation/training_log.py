@@ -10,6 +10,7 @@ from typing import Any
 from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.files.json_objects import is_number, read_records
 
+_CURVES = ("train", "supervised", "zero_shot", "from_english", "to_english")
 _POINTS = 400  # kept of a curve; more than a chart is wide
 
 
@@ -20,7 +21,8 @@ class TrainingLog:
     Attributes:
         seconds: of training up to the step asked for; None if unknown.
         curves: negative log-likelihood in nats per target token: `train`, and on validation
-            `supervised` and `zero_shot`; absent where nothing was logged.
+            `supervised`, `zero_shot`, `from_english` and `to_english`, means over directions;
+            absent where nothing was logged.
     """
 
     seconds: float | None = None
@@ -37,7 +39,7 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
     if path is None or not path.is_file():
         return TrainingLog()
     seconds = None
-    points: dict[str, list[tuple[float, float]]] = {"train": [], "supervised": [], "zero_shot": []}
+    points: dict[str, list[tuple[float, float]]] = {name: [] for name in _CURVES}
     for _, record in read_records(path):
         at = record["step"]
         if is_number(record.get("seconds")) and (step is None or at <= step):

@@ -247,6 +247,11 @@ def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
         tag = "tgt"  # stands in the text itself
     source = {"src": "source", "tgt": "target"}.get(str(tag))
     wanted = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
+    if wanted == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
+        raise UserError(
+            f"{path}: its settings do not say where language tags are; add encoder_langtok to "
+            "them: 'tgt' if each source begins with one, None if there are none"
+        )
     for key, instruction in INSTRUCTIONS.items():
         if instruction == wanted:
             return key
@@ -301,7 +306,13 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     }
     if is_register:
         found["register_factor"] = model.register_factor
-    return found | _method_arguments(model, "attention_position_bias" in found)
+    found |= _method_arguments(model, "attention_position_bias" in found)
+    if not source_tag and str(found["arch"]).endswith("_merged"):
+        raise UserError(
+            f"Data.instruction='{config.data.instruction}' has no counterpart in fairseq's "
+            f"{found['arch']}: its sources begin with the target's tag ('1' or '4')"
+        )
+    return found
 
 
 def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,8 @@ are its negatives.
 
 Source: two-stage decoder-only paper, section 4.2, equations 8 and 9; PhasedDecoder's
 `label_smoothed_cross_entropy_instruction`. Where they differ, `contrastive_loss` can follow either.
-The batch here is the whole micro-batch, every row and packed pair on every device, so that a value
-does not depend on the mesh. The authors compare the pairs of one GPU: at an equal number of tokens
-per update they have fewer negatives, and weights that vary more.
+The authors compare the pairs of one GPU. Here a batch is one of `InstruCL.groups` equal parts of a
+micro-batch's rows, whatever device they are on, so that a value does not depend on the mesh.
 """
 
 from __future__ import annotations
@@ -46,13 +45,16 @@ class InstruCL(Method, name="instructcl"):
             compared; the two-stage paper takes the last of stage 1 and deeper ones.
         form: `code` (as the authors train), `unweighted` (the same without the weights of the
             languages) or `paper` (the plain sum of its equations 8 and 9).
+        groups: parts of a micro-batch's rows, each with negatives, weights and scale of its own;
+            the authors have as many as GPUs.
     """
 
     layer: Count = 6
     form: Literal["code", "unweighted", "paper"] = "code"
+    groups: Count = 1
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that there is such a layer, and tags to compare.
+        """Checks that there are such a layer, tags to compare, and groups of equal size.
 
         Raises:
             UserError: otherwise; it names the layers or instructions to choose from.
@@ -65,6 +67,10 @@ class InstruCL(Method, name="instructcl"):
                 f"Data.instruction='{config.data.instruction}' has none; choose one of "
                 f"{', '.join(fitting)}, or leave 'instructcl' out of Train.methods"
             )
+        if config.data.rows % self.groups:
+            raise UserError(
+                f"InstruCL.groups={self.groups} must divide Data.rows={config.data.rows}"
+            )
 
     def objectives(self) -> tuple[Objective, ...]:
         """Returns the term."""
@@ -72,24 +78,26 @@ class InstruCL(Method, name="instructcl"):
         return (Objective("contrastive", reads, self._term),)
 
     def _term(self, forward: Forward) -> Array:
-        """Compares the tags of the batch's sources with those of the identity pairs."""
+        """Compares the tags of each group's sources with those of its identity pairs."""
         anchors, positives = (self._tags(forward, view) for view in (None, _IDENTITY))
-        tags = forward.batch["target_lang"].reshape(-1)
-        segment_ids = forward.batch[f"{SOURCE}_segment_ids"]
-        return contrastive_loss(
-            anchors,
-            positives,
-            tags,
-            tags >= 0,
-            source_tokens=(segment_ids != 0).sum(dtype=jnp.float32),
-            form=self.form,
-        )
+        tags = forward.batch["target_lang"].reshape(self.groups, -1)
+        present = (forward.batch[f"{SOURCE}_segment_ids"] != 0).reshape(self.groups, -1)
+
+        def term(anchors: Array, positives: Array, tags: Array, tokens: Array) -> Array:
+            return contrastive_loss(
+                anchors, positives, tags, tags >= 0, source_tokens=tokens, form=self.form
+            )
+
+        source_tokens = present.sum(axis=-1, dtype=jnp.float32)
+        return jax.vmap(term)(anchors, positives, tags, source_tokens).sum()
 
     def _tags(self, forward: Forward, view: View | None) -> Array:
-        """Returns the state of every pair's tag."""
+        """Returns the state of every pair's tag, [groups, instances, embed]."""
         batch = forward.view(view) if view else forward.batch
         states = forward.read(States(self.layer, view=view))
-        return tag_states(states, batch[f"{SOURCE}_segment_ids"], batch["target_lang"].shape[1])
+        segment_ids, segments = batch[f"{SOURCE}_segment_ids"], batch["target_lang"].shape[1]
+        found = tag_states(states, segment_ids, segments)
+        return found.reshape(self.groups, -1, states.shape[-1])
 
 
 def contrastive_loss(

@@ -44,6 +44,7 @@ MAY_CHANGE = (
     "train.save_every",
     "train.keep_last",
     "train.keep_best",
+    "train.keep_every",
     "decode",
     "mesh",
 )

@@ -109,8 +109,18 @@ def save_every() -> int:
 
 
 def keep_last() -> int:
-    """Returns the number of newest checkpoints kept."""
-    return parsed_config().train.keep_last
+    """Returns the number of newest checkpoints kept.
+
+    Raises:
+        UserError: if others are to be kept, which t5x does not.
+    """
+    train = parsed_config().train
+    if train.keep_every:
+        raise UserError(
+            f"Train.keep_every={train.keep_every}: t5x keeps the newest checkpoints alone; raise "
+            "Train.keep_last and set Train.keep_every=0"
+        )
+    return train.keep_last
 
 
 def rows() -> int:

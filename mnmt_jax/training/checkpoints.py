@@ -64,6 +64,7 @@ class Checkpoints:
         *,
         keep_last: int = 5,
         keep_best: int = 1,
+        keep_every: int = 0,
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Opens the folder, creating it if needed, and removes what an interrupted save left.
@@ -72,6 +73,7 @@ class Checkpoints:
             directory: of all steps.
             keep_last: newest steps kept, at least 1.
             keep_best: steps kept besides, by validation loss.
+            keep_every: multiples of it are kept besides; 0 keeps none.
             report: takes lines for the person watching; None prints them to stderr.
         """
         if keep_last < 1 or keep_best < 0:
@@ -80,7 +82,7 @@ class Checkpoints:
             )
         self.directory = absolute(directory)
         self._report = report or functools.partial(print, file=sys.stderr)
-        self._options = _options(keep_last, keep_best)
+        self._options = _options(keep_last, keep_best, keep_every)
         self._manager = self._open()
         self._saving: int | None = None
         self._failed = ""  # why the newest state is not on disk
@@ -314,18 +316,21 @@ class Checkpoints:
         self._manager = self._open()
 
 
-def _options(keep_last: int, keep_best: int) -> ocp.CheckpointManagerOptions:
+def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointManagerOptions:
     def loss(metrics: Mapping[str, float]) -> float:
         return metrics[LOSS]
 
     best = checkpoint_managers.BestN(
         get_metric_fn=loss, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
     )
-    policy = checkpoint_managers.AnyPreservationPolicy(
-        [checkpoint_managers.LatestN(keep_last), best]
-    )
+    kept: list[checkpoint_managers.PreservationPolicy] = [
+        checkpoint_managers.LatestN(keep_last),
+        best,
+    ]
+    if keep_every:
+        kept.append(checkpoint_managers.EveryNSteps(keep_every))
     return ocp.CheckpointManagerOptions(
-        preservation_policy=policy,
+        preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),
         best_fn=loss,
         best_mode="min",
     )

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.sharding import settle, tree_sharding
 from mnmt_jax.training.learner import Learner
-from mnmt_jax.training.losses import LossSums
+from mnmt_jax.training.losses import LossSums, Sums
 
 NEVER = -1
 
@@ -53,6 +55,31 @@ class Window:
             zero(),
             {role: zero() for role in roles},
             jnp.full((), NEVER, jnp.int32),
+        )
+
+    def widened(self, sums: Sums, batch: Batch, *, norm: Array, step: Array) -> Window:
+        """Return the window with one more update.
+
+        Args:
+            sums: of the update, by the names that the window has.
+            batch: arrays [micro-batches, rows, length].
+            norm: of its gradient, whatever is finite exactly when the gradient is.
+            step: its number, from 1.
+        """
+        finite = jnp.isfinite(sums["smoothed"]) & jnp.isfinite(norm)
+        first_bad = jnp.where((self.first_bad == NEVER) & ~finite, step, self.first_bad)
+        present = {
+            role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
+            for role, count in self.present.items()
+        }
+        role = TARGET if TARGET in present else SOURCE
+        starts = (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_positions"] == 0)
+        return Window(
+            updates=self.updates + 1,
+            losses={name: self.losses[name] + total for name, total in sums.items()},
+            examples=self.examples + starts.sum(dtype=jnp.float32),
+            present=present,
+            first_bad=first_bad,
         )
 
 

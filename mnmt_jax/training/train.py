@@ -41,6 +41,7 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
+from mnmt_jax.training.language_check import missing_target_language
 from mnmt_jax.training.learner import Learner, Turn, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.memory_check import check_state_memory
@@ -87,9 +88,8 @@ def train_step(
                 learner, turn, (params, states[turn.name]), batch, rng, state.step
             )
         sums |= found
-    window = _widen(
-        state.window, sums, batch, (functools.reduce(jnp.add, norms.values()), state.step + 1)
-    )
+    norm = functools.reduce(jnp.add, norms.values())
+    window = state.window.widened(sums, batch, norm=norm, step=state.step + 1)
     opt_state = states if learner.before else states[""]
     return TrainState(state.step + 1, params, opt_state, window), {
         **per_token(sums),
@@ -129,26 +129,6 @@ def _move(
     updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
     moved = turn.trainable.with_rows(optax.apply_updates(trained, updates), trained)
     return join(moved, frozen), opt_state, sums, norm
-
-
-def _widen(window: Window, sums: Sums, batch: Batch, norm_step: tuple[Array, Array]) -> Window:
-    """Adds an update to the sums for the metrics."""
-    norm, step = norm_step
-    finite = jnp.isfinite(sums["smoothed"]) & jnp.isfinite(norm)
-    first_bad = jnp.where((window.first_bad == NEVER) & ~finite, step, window.first_bad)
-    present = {
-        role: count + (batch[f"{role}_segment_ids"] != 0).sum(dtype=jnp.float32)
-        for role, count in window.present.items()
-    }
-    role = TARGET if TARGET in present else SOURCE
-    starts = (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_positions"] == 0)
-    return Window(
-        updates=window.updates + 1,
-        losses={name: window.losses[name] + total for name, total in sums.items()},
-        examples=window.examples + starts.sum(dtype=jnp.float32),
-        present=present,
-        first_bad=first_bad,
-    )
 
 
 def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -> str | None:
@@ -249,7 +229,10 @@ class Session:
         self._validated: tuple[int, float | None] = (-1, None)
         self._held = run.hold() if is_first() else None
         self._checkpoints = Checkpoints(
-            run.checkpoints, keep_last=config.train.keep_last, keep_best=config.train.keep_best
+            run.checkpoints,
+            keep_last=config.train.keep_last,
+            keep_best=config.train.keep_best,
+            keep_every=config.train.keep_every,
         )
         try:
             self._begin(cache, init, like, origins)
@@ -296,7 +279,8 @@ class Session:
             silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured)
+        untold = missing_target_language(self.config.data, self._learner.model.plan, cache)
+        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured, untold)
         lines = (f"continues at step {self.step}",) if restored else new
         for line in filter(None, lines):
             self.reporter.say(line)

@@ -1,4 +1,4 @@
-"""Validation loss per task, and its means over supervised and zero-shot tasks."""
+"""Validation loss per task, and its means over groups of tasks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
 from mnmt_jax.decoding.score import perplexity_of
+from mnmt_jax.languages import english_of
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
@@ -22,18 +23,35 @@ class ValidationTasks(NamedTuple):
     Attributes:
         supervised: tasks trained on.
         zero_shot: tasks never trained on.
+        from_english: tasks of either kind whose source is English and whose target is not.
+        to_english: tasks of either kind whose target is English and whose source is not.
     """
 
     supervised: tuple[str, ...]
     zero_shot: tuple[str, ...]
+    from_english: tuple[str, ...] = ()
+    to_english: tuple[str, ...] = ()
 
 
 def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
-    """Groups the cache's tasks that have a validation split by whether they are trained on."""
+    """Groups the cache's tasks that have a validation split.
+
+    They are grouped by whether they are trained on, and by the side that is English.
+    """
     present = pipeline.cache.tasks_with(VALIDATION)
     trained = set(pipeline.task_names)
-    zero_shot = tuple(name for name in present if name not in trained)
-    return ValidationTasks(tuple(name for name in present if name in trained), zero_shot)
+    pairs = {
+        name: (task.source_lang, task.target_lang)
+        for name in present
+        if (task := pipeline.cache.tasks[name]).source_lang != task.target_lang
+    }
+    english = english_of(dict.fromkeys(code for pair in pairs.values() for code in pair))
+    return ValidationTasks(
+        supervised=tuple(name for name in present if name in trained),
+        zero_shot=tuple(name for name in present if name not in trained),
+        from_english=tuple(name for name, (source, _) in pairs.items() if source == english),
+        to_english=tuple(name for name, (_, target) in pairs.items() if target == english),
+    )
 
 
 def task_languages(pipeline: Pipeline) -> dict[str, str]:
@@ -57,11 +75,12 @@ def validate(
         languages: of the tasks that are text of one language.
 
     Returns:
-        `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll); `supervised`
-        and `zero_shot`: unweighted means of the three over their tasks, absent for an empty group
-        (perplexities so averaged are those of Graformer's Tables 5 and 6); `perplexity`: of each of
-        `languages`, over the tokens of all its tasks, absent if there are none. For a model that
-        fills masks `nll` and so perplexities are per token asked for.
+        `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll); for each
+        group of `ValidationTasks`: unweighted means of the three over its tasks, absent for an
+        empty group (perplexities averaged over `to_english` and `from_english` are the two columns
+        of Graformer's Tables 5 and 6); `perplexity`: of each of `languages`, over the tokens of all
+        its tasks, absent if there are none. For a model that fills masks `nll` and so perplexities
+        are per token asked for.
     """
     sums: dict[str, Sums] = {}
     for name, batch in batches:
@@ -70,7 +89,7 @@ def validate(
     measures = {name: _per_token(total) for name, total in sums.items()}
     per_task = {name: v | {PERPLEXITY: perplexity_of(v["nll"])} for name, v in measures.items()}
     result: dict[str, Any] = {}
-    for group, names in zip((SUPERVISED, ZERO_SHOT), tasks, strict=True):
+    for group, names in tasks._asdict().items():
         measured = [per_task[name] for name in names if name in per_task]
         if measured:
             result[group] = {

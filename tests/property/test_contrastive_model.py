@@ -16,6 +16,7 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL, tag_states
 from mnmt_jax.model.flops import Sentence, forward_flops, states_flops
@@ -53,13 +54,13 @@ def make_batch(layout, rows, lengths: Lengths = LENGTHS, factor: float = 1.0):
     return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
 
 
-def make_learner(folder, name: str, layer: int, **changes) -> Learner:
+def make_learner(folder, name: str, layer: int, groups: int = 1, **changes) -> Learner:
     model = {"layout": name, "stage_layers": stage_layers(name), "dropout": 0.0} | changes
     config = make_config(
         folder,
         model=model,
         data={"instruction": "register" if "register" in name else "1"},
-        train={"methods": (InstruCL(layer),)},
+        train={"methods": (InstruCL(layer, groups=groups),)},
     )
     mesh = make_mesh(Mesh(), jax.devices()[:1])
     return Learner.from_config(config, VOCABULARY.size, mesh)
@@ -205,6 +206,26 @@ def test_packing_changes_no_loss(name, tmp_path):
         np.testing.assert_allclose(value, expected_sums[name], rtol=1e-5)
     assert float(sums["contrastive"]) > 1
     np.testing.assert_allclose(total, sums["smoothed"] + sums["contrastive"], rtol=1e-6)
+
+
+def test_groups_are_batches_of_their_own(tmp_path):
+    """The term of two groups is the sum over two half batches, as on two GPUs of the authors."""
+    whole, halves = (make_learner(tmp_path, "prefix", 1, groups) for groups in (1, 2))
+    pairs = examples(9, seed=3)
+    batch = make_batch(whole.model.layout, [pairs[:3], pairs[3:4], pairs[4:7], pairs[7:]])
+    params = random_params(whole.model, batch)
+
+    def contrast(learner, batch):
+        return float(
+            jax.jit(lambda p, b: batch_loss(learner, p, b)[1])(params, batch)["contrastive"]
+        )
+
+    parts = ({n: array[half] for n, array in batch.items()} for half in (slice(2), slice(2, 4)))
+    expected = sum(contrast(whole, part) for part in parts)
+    assert contrast(halves, batch) == pytest.approx(expected, rel=1e-5)
+    assert contrast(whole, batch) > 1.05 * expected  # more negatives
+    with pytest.raises(UserError, match="InstruCL.groups=3 must divide Data.rows=8"):
+        make_learner(tmp_path, "prefix", 1, 3)
 
 
 def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):

@@ -9,10 +9,13 @@ import pytest
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.evaluation.evaluate import load_subject
+from mnmt_jax.evaluation.benchmark import Benchmark
+from mnmt_jax.evaluation.evaluate import evaluate, load_subject
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.table import decoding_label, told_apart
 from mnmt_jax.training.train import train
 from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary
@@ -199,6 +202,22 @@ def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
         "instruction": "1",
     }
     assert other.identity == subject.identity | {"instruction": "2"}
+
+
+def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
+    """Table 8 of the language-specific layers paper: trained with tags, decoded without."""
+    corpus = ParallelFiles("mine", str(folder / "{split}.{language}"), ("de", "fr"))
+    benchmark = Benchmark("mine", corpus, limit=2)
+    results = []
+    for name, bindings in {"with": [], "without": ["Data.instruction='none'"]}.items():
+        subject, _ = load_subject(folder / "tiny", bindings=bindings)
+        results.append(evaluate(subject, benchmark, tmp_path / name))
+    with_tags, without = (read_result(tmp_path / name) for name in ("with", "without"))
+    assert without.decoding == {**with_tags.decoding, "instruction": "none"}
+    assert without.decoding_overrides == {"instruction": "none"}
+    assert not with_tags.decoding_overrides
+    assert [each.name for each in told_apart(results)] == ["tiny", "tiny, instruction=none"]
+    assert decoding_label(without) == f"{decoding_label(with_tags)}, instruction=none"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,12 @@ def test_t5x_gets_its_values_from_our_keys(parse):
     assert float(t5x_settings.learning_rate()(gin_step(1000))) == pytest.approx(1e-3)
 
 
+def test_checkpoints_that_t5x_would_delete_are_refused(parse):
+    parse("Train.keep_every = 5000", "Train.keep_last = 3")
+    with pytest.raises(UserError, match="Train.keep_every=5000: t5x keeps the newest"):
+        t5x_settings.keep_last()
+
+
 def gin_step(step: int):
     import jax.numpy as jnp
 

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.system import spans_of
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
@@ -87,8 +88,7 @@ def forced_log_probs(
 
     def log_probs(tokens: Sequence[int]) -> np.ndarray:
         segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
-        batch = converter.batch(segments, 1)
-        batch = {name: array for name, array in batch.items() if name not in PER_SEGMENT}
+        batch = spans_of(converter.batch(segments, 1))
         logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
         return np.asarray(jax.nn.log_softmax(logits))
 

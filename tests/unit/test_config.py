@@ -191,6 +191,9 @@ def test_best_checkpoints_need_losses_at_their_steps():
     for aligned in (dict(eval_every=5, save_every=10), dict(eval_every=10, save_every=5)):
         assert Train(**aligned).keep_best == 1
     assert Train(eval_every=4, save_every=6, keep_best=0).save_every == 6
+    assert Train(save_every=1000, keep_every=5000).keep_every == 5000
+    with pytest.raises(UserError, match="keep_every=1500 must be a multiple of Train.save_every"):
+        Train(save_every=1000, keep_every=1500)
     with pytest.raises(UserError, match="Train.eval_every=4 and Train.save_every=6"):
         Train(eval_every=4, save_every=6)
 
@@ -214,7 +217,7 @@ def test_a_host_process_keeps_its_gin_state(bindings):
 
 
 def test_there_are_few_keys():
-    assert 40 < sum(len(dataclasses.fields(section)) for section in SECTIONS) <= 66
+    assert 40 < sum(len(dataclasses.fields(section)) for section in SECTIONS) <= 67
 
 
 T5X = ROOT / "gin_configs" / "t5x"  # read by t5x, whose modules they import: tests/t5x

@@ -369,13 +369,42 @@ def test_three_files_make_every_published_row_with_instructcl(family, run_name, 
         files.append(GIN_CONFIGS / "runs" / "settings" / f"instructcl_{layer}.gin")
         config = load_config([str(file) for file in files])
         assert files[-1] in contrastive_files()
-        term = InstruCL(layer, "code")
+        term = InstruCL(layer, "code", 8)
         assert config.train == dataclasses.replace(without.train, methods=(term,))
         layout = get_layout(config.model.layout, config.model.stage_layers)
         assert layout.layers == 2 * half
         term.check(config, make_plan(config.model, layout))
         if is_encoder_decoder:
             assert layer == layout.layers_with("source")[-1]
+
+
+# two_stage.md 8.2 and 8.3: tokens of a GPU's micro-batch; the bindings are those of the page.
+@pytest.mark.parametrize(
+    ("run_name", "binding", "published", "off"),
+    [
+        ("ted19", "", 4000, 0.0),
+        ("ted19_from_m2m100_418m", "", 4000, 0.0),
+        ("ted19_from_nllb_600m", "", 2000, 0.0),
+        ("ted19_from_m2m100_1.2b", "InstruCL.groups=4", 4000, 0.0),
+        ("opus100_deep", "", 4000, -0.2),
+        ("opus100_wide", "InstruCL.groups=10", 2000, 0.024),
+    ],
+)
+def test_instructcl_compares_the_pairs_of_one_gpu_of_the_authors(run_name, binding, published, off):
+    files = [GIN_CONFIGS / "runs" / f"{run_name}.gin"]
+    files.append(GIN_CONFIGS / "runs" / "settings" / "instructcl_6.gin")
+    config = load_config([str(file) for file in files], [binding] if binding else [])
+    (method,) = config.train.methods
+    assert config.data.rows % method.groups == 0
+    tokens = config.data.rows * config.data.source_length / method.groups
+    assert tokens / published - 1 == pytest.approx(off, abs=1e-6)
+    cells = f"| `--gin.{binding}` | " if binding else "| | "
+    (row,) = [
+        line
+        for line in configuration_page().splitlines()
+        if f"`{run_name}`" in line and line.endswith(f"{cells}{tokens:,.0f} | {published:,} |")
+    ]
+    assert row.startswith("| `")
 
 
 def test_tags_stand_where_the_released_models_have_them():

@@ -220,6 +220,7 @@ def test_static_batch_is_the_batch_without_the_target():
         ("4", [DE, 11, 12, 1], [1, DE, 21, 22, 23], [DE, 21, 22, 23, 1], (DE,)),
         ("5", [EN, 11, 12, 1], [1, DE, 21, 22, 23], [DE, 21, 22, 23, 1], (DE,)),
         ("register", [DE, 11, 12, 1], [DE, 21, 22, 23], [21, 22, 23, 1], ()),
+        ("none", [11, 12, 1], [1, 21, 22, 23], [21, 22, 23, 1], ()),
     ],
 )
 def test_instructions(key, source, target, labels, forced):

@@ -8,10 +8,13 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
+from mnmt_jax.evaluation.comparison import comparison_notes
 from mnmt_jax.evaluation.evaluate import Subject, evaluate
 from mnmt_jax.evaluation.finished import check_kept
+from mnmt_jax.evaluation.language_detectors import find_detector
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
+from mnmt_jax.evaluation.table import comparison_table
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output, TranslationStore
 from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
@@ -156,6 +159,36 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     after = evaluate(_subject(again), benchmark, tmp_path)
     assert set(again.calls) == {("en", "de"), ("de", "fr"), ("fr", "cs"), ("cs", "en")}
     assert after == before
+
+
+def test_another_language_detector_is_named_and_not_mixed(tmp_path):
+    texts = {"en": "The weather was much better than we had expected.", "de": "Das Wetter war gut."}
+    for code, line in texts.items():
+        (tmp_path / f"test.{code}").write_text(f"{line}\n" * 2)
+    corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
+
+    def translate(lines, direction):
+        return [Output(texts["en"]) for _ in lines]
+
+    subject = _subject(translate, supervised=None)
+    usual = evaluate(subject, Benchmark("mine", corpus), tmp_path / "lid")
+    benchmark = Benchmark("mine", corpus, detector=find_detector("langdetect"))
+    result = evaluate(subject, benchmark, tmp_path / "out")
+    assert [item.off_target_lid for item in result.directions] == [100.0, 0.0]
+    assert [item.off_target_lid_reference for item in result.directions] == [0.0, 0.0]
+    page = (tmp_path / "out" / "table.md").read_text()
+    assert "Off-target (langdetect)" in page and "lid.176" not in page
+    assert "- off_target_lid: `langdetect" in page
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "Off-target (langdetect)" in html and "lid.176" not in html
+    assert "Off-target (lid.176, langdetect)" in comparison_table([usual, result])
+    (note,) = comparison_notes([usual, result])
+    assert "different language detectors (lid.176, langdetect)" in note
+    assert comparison_notes([result, result]) == []
+    with pytest.raises(UserError, match=r"--lid: langdetect, now lid.176"):
+        evaluate(subject, Benchmark("mine", corpus), tmp_path / "out")
+    replaced = evaluate(subject, Benchmark("mine", corpus), tmp_path / "out", overwrite=True)
+    assert replaced == usual
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from mnmt_jax.languages import LANGUAGES as KNOWN
 from mnmt_jax.languages import MITRE_LANGUAGES
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
+from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, random_params, read_all
@@ -351,6 +352,7 @@ def test_fairseq_settings(tmp_path, kind):
         ({"encoder_normalize_before": True}, "encoder_normalize_before=True"),
         ({"attention_position_bias": 2}, "attention_position_bias=2"),
         ({"encoder_langtok": "src"}, "no instruction of ours"),
+        ({"encoder_langtok": None}, "do not say where language tags are; add encoder_langtok"),
         ({"decoder_layers": None}, "holds no model settings"),
     ],
 )
@@ -375,6 +377,25 @@ def test_the_settings_of_an_export_are_those_of_its_import(name):
         arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
         found = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
         assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
+
+
+def test_a_model_without_tags_is_exported_unless_fairseqs_text_has_them():
+    """What is read back is what was written, or it is not written."""
+    config = load_config([], ["Data.instruction='none'"])
+    branches = LanguageLayers(LANGUAGES, LANGUAGES[:1], (3, 4), 12)
+    model = dataclasses.replace(
+        MODELS["encoder_decoder"], stage_layers=(2, 2), norm="post", methods=(branches,)
+    )
+    arguments = fairseq._export_arguments(dataclasses.replace(config, model=model))
+    assert arguments["arch"] == "transformer_cll"
+    assert fairseq._instruction(Path("model.pt"), arguments) == "none"
+    cut = CutResidual(2, "mlp", "pre")
+    one = LanguageLayers(LANGUAGES, LANGUAGES[:1], (4,), 12)
+    merged = dataclasses.replace(config, model=dataclasses.replace(model, methods=(one, cut)))
+    with pytest.raises(UserError, match="'none' has no counterpart .*transformer_sd_merged"):
+        fairseq._export_arguments(merged)
+    tagged = dataclasses.replace(merged, data=dataclasses.replace(merged.data, instruction="1"))
+    assert fairseq._export_arguments(tagged)["arch"] == "transformer_sd_merged"
 
 
 def test_positions_that_others_do_not_have_are_refused():

@@ -14,8 +14,8 @@ from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.decoding.input_checks import codes_of_lines
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores
-from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
 from mnmt_jax.language_codes import (
     canonical_code,

@@ -157,7 +157,9 @@ def test_a_saved_configuration_with_methods_reads_back(tmp_path):
     assert "Model.methods = ('adaption',)" in text and "InstruCL.form = 'paper'" in text
     assert load_config([], run=tmp_path / "config.gin") == config
     facts = json.loads(json.dumps(as_facts(config)))
-    assert facts["train"]["methods"] == [{"name": "instructcl", "layer": 2, "form": "paper"}]
+    assert facts["train"]["methods"] == [
+        {"name": "instructcl", "layer": 2, "form": "paper", "groups": 1}
+    ]
 
 
 def test_methods_edit_in_their_order():

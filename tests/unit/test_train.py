@@ -20,6 +20,7 @@ from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.runs.average import average_checkpoints, newest_steps
 from mnmt_jax.runs.parameters import best_steps, restore_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -163,6 +164,10 @@ def test_validation_measures_supervised_and_zero_shot_tasks(straight):
             result["tasks"][f"made_{pair}"]["nll"] for pair in ("en_de", "de_en", "en_fr", "fr_en")
         ]
         assert result["supervised"]["nll"] == pytest.approx(np.mean(supervised))
+        english = {"from_english": ("en_de", "en_fr"), "to_english": ("de_en", "fr_en")}
+        for group, pairs in english.items():
+            measured = [result["tasks"][f"made_{pair}"]["perplexity"] for pair in pairs]
+            assert result[group]["perplexity"] == pytest.approx(np.mean(measured))
 
 
 def stop_after(monkeypatch, step, action):
@@ -299,6 +304,19 @@ def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tm
     said = capfd.readouterr().err
     assert "compiling; the first figures come with step 2" in said
     assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
+
+
+def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, tmp_path, capfd):
+    config = make_config(cache, data={"instruction": "none"}, train={"steps": 0})
+    assert train(config, tmp_path / "untold") is None
+    said = capfd.readouterr().err
+    assert "Data.instruction='none': nothing tells the model which of de, en, fr" in said
+    model = dataclasses.replace(config.model, methods=(LanguageLayers(mlp=8, without=("en",)),))
+    assert train(dataclasses.replace(config, model=model), tmp_path / "told") is None
+    data = {"instruction": "none", "tasks": ("made_de_en", "made_fr_en")}
+    into_english = make_config(cache, data=data, train={"steps": 0})
+    assert train(into_english, tmp_path / "one") is None
+    assert "nothing tells" not in capfd.readouterr().err
 
 
 def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
@@ -442,11 +460,15 @@ def test_no_run_no_parameters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("best_by", "kept", "best"),
-    [("supervised", [2, 4, 5, 6], [2, 4]), ("all", [1, 3, 5, 6], [3, 1])],
+    ("best_by", "keep_every", "kept", "best"),
+    [
+        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
+        ("all", 0, [1, 3, 5, 6], [3, 1]),
+        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
+    ],
 )
 def test_kept_checkpoints_are_the_last_and_the_best(
-    best_by, kept, best, cache, tmp_path, monkeypatch
+    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
 ):
     trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
     unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
@@ -466,8 +488,9 @@ def test_kept_checkpoints_are_the_last_and_the_best(
 
     monkeypatch.setattr(Session, "advance", advance_and_remember)
     every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
+    every |= {"best_by": best_by, "keep_every": keep_every}
     run = tmp_path / "run"
-    assert train(make_config(cache, train={**every, "best_by": best_by}), run) is None
+    assert train(make_config(cache, train=every), run) is None
     assert steps_of(run) == kept
     assert best_steps(run, 2) == best
 

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.data.converter import Example, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.generate import first_steps, length_limit
 from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods.language_layers import LanguageLayers
 from tests.slow_search import slow_beam_search
-from tests.unit.made_text import vocabulary
+from tests.unit.made_language_model import write_made_run
+from tests.unit.made_text import LANGUAGES, vocabulary
 from tests.unit.made_translator import (
     BUCKETS,
     LINES,
@@ -50,6 +53,29 @@ def test_translating_feeds_the_model_what_training_does(instruction: str, layout
             [h.score for h in translation.hypotheses], [s for s, _ in expected], atol=SCORE_ATOL
         )
         assert translation.text == vocabulary().decode(expected[0][1])
+
+
+def test_without_tags_language_layers_still_tell_the_target(tmp_path):
+    """Trained with a tag in the source, decoded without (paper 002, Table 8)."""
+    layers = LanguageLayers(LANGUAGES, ("en",), mlp=24)
+    changes = (("methods", (layers,)),)
+    tagged = made_translator("1", "encoder_decoder", changes)
+    run = write_made_run(tmp_path / "run", tagged)
+    omitted = Translator.load(run, bindings=["Data.instruction='none'"])
+    spans = omitted.system.converter(BUCKETS[-1])
+    segments = segments_from_rows([[Example(np.array([5, 6]), np.array([7]), 0, 2)]])
+    batch = spans.static_batch(segments, 1)
+    assert batch["source_tokens"][0, :4].tolist() == [5, 6, vocabulary().eos_id, 0]
+    assert batch["target_lang"].tolist() == [[2]]
+    found = {}
+    for target in ("de", "fr"):
+        found[target] = omitted.translate_nbest(LINES[:2], source="en", target=target)
+        for line, translation in zip(LINES, found[target], strict=False):
+            expected = _slow(omitted, line, 3, target)
+            assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
+    texts = [[each.text for each in lines] for lines in found.values()]
+    assert texts[0] != texts[1]  # of one input, by the branches alone
+    assert tagged.translate(LINES[:2], source="en", target="fr") != texts[1]
 
 
 def test_order_blank_lines_and_cut_lines():

