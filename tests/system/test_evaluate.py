@@ -81,6 +81,8 @@ def test_a_run_is_evaluated_and_continued(folder):
         "train": 2,
         "supervised": 1,
         "zero_shot": 1,
+        "from_english": 1,
+        "to_english": 1,
     }
     assert result.decoding["checkpoint"] == "step 2" and result.decoding["method"] == "greedy"
     direct = Translator.load(folder / "tiny").translate(
@@ -126,9 +128,12 @@ def test_several_processes_evaluate_as_one(folder, tmp_path):
 def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de")
     where = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
-    done = _run(*where, *files, "--beam_size=3")
+    done = _run(*where, *files, "--beam_size=3", "--lid=langdetect")
     assert done.returncode == 0, done.stderr
-    decoding = read_result(tmp_path).decoding
+    assert "Off-target (langdetect)" in done.stdout
+    result = read_result(tmp_path)
+    assert result.signatures["off_target_lid"].startswith("langdetect|seed:0")
+    decoding = result.decoding
     assert (decoding["method"], decoding["beam_size"]) == ("beam", 3)
     path = tmp_path / "translations" / "en-de.jsonl"
     found = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
