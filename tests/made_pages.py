@@ -10,6 +10,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
@@ -102,6 +103,17 @@ def foreign_checkpoints(root: Path) -> None:
     made_foreign.mitre_directory(root / "mitre_466m")
     made_foreign.fairseq_checkpoint(root / "DICTS", "mitre")
     (root / "DICTS" / "checkpoint.pt").rename(root / "checkpoint.pt")
+
+
+def iwslt17(root: Path) -> None:
+    """IWSLT 2017 as docs/data.md names its files: phrases, line i the same in all languages."""
+    languages = ("en", "it", "ro", "nl")
+    corpus = CldrText(languages, sizes={"train": 600, "validation": 8, "test": 3})
+    for split, word in (("train", "train"), ("validation", "dev"), ("test", "test")):
+        for code in languages[1:]:
+            sides = zip(*corpus.pairs(split, ("en", code)), strict=True)
+            for name, lines in zip(("en", code), sides, strict=True):
+                write_lines(root / f"data/iwslt17/{word}.{name}", lines)
 
 
 def gin_file(root: Path, name: str, target: str) -> None:

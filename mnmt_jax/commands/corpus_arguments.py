@@ -52,7 +52,8 @@ def add_corpus_arguments(
     group.add_argument(
         "--monolingual",
         action="store_true",
-        help="take the text of each language by itself, for language models",
+        help="take the text of each language by itself, each sentence once: for language models, "
+        "and for vocabularies in which no language counts several times",
     )
     group.add_argument("--name", help="name of your corpus, in task names (default: corpus)")
     group.add_argument(

@@ -64,6 +64,7 @@ def _facts(known: Language) -> dict[str, Any]:
         "wmt14": languages.WMT14_LANGUAGES,
         "newscrawl": languages.NEWSCRAWL_LANGUAGES,
         "opus100": languages.OPUS100_LANGUAGES,
+        "opus100_all": languages.OPUS100_ALL_LANGUAGES,
     }
     facts = dataclasses.asdict(known)
     corpora = [name for name, codes in lists.items() if known.code in codes]

@@ -45,7 +45,8 @@ class Data(Checked):
         target_length: tokens of a row's target span.
         max_segments: sentence pairs packed into a row at most; 1 switches packing off.
         chunk_examples: examples planned (shuffled, packed) at a time.
-        validation_examples: sentence pairs per validation task.
+        validation_examples: sentence pairs validated on of each task, its first ones; more than
+            there are takes all.
     """
 
     cache: str = ""

@@ -163,6 +163,8 @@ class Selection:
 
     Attributes:
         first: pairs taken at most, the first ones, by split; a split not named is taken whole.
+        lines: first and last line of the files, counted from 1, that are read of a split; a split
+            not named is read whole. Files that end before are refused.
         held_out: splits whose pairs are left out of the other splits; what remains of those comes
             once. Keeps 8 bytes (of a hash) per pair in memory.
         drawn: training pairs taken at most, by direction: those that come first after
@@ -170,6 +172,7 @@ class Selection:
     """
 
     first: Mapping[str, int] = field(default_factory=dict)
+    lines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
     drawn: Mapping[Direction, int] = field(default_factory=dict)
 
@@ -253,7 +256,7 @@ class FileCorpus(Corpus):
         """Yields the pairs without a flaw that no held-out split has; counts the others."""
         known = self._held_out_pairs(split, direction)
         undecodable, number, last_good = EncodingCheck(), 0, 0
-        for number, line in enumerate(self._read(split, direction), start=1):
+        for number, line in enumerate(self._wanted_lines(split, direction), start=1):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair, last_good = line.sentences(), number
@@ -278,6 +281,28 @@ class FileCorpus(Corpus):
             report.dropped[flaw.reason] += 1
             report.first = report.first or place
         undecodable.check(number)
+
+    def _wanted_lines(self, split: str, direction: Direction) -> Iterator[Line]:
+        """Yields the lines of the files that belong to the split.
+
+        Raises:
+            UserError: if the files end before its last line.
+        """
+        lines = self._read(split, direction)
+        if split not in self._selection.lines:
+            yield from lines
+            return
+        first, last = self._selection.lines[split]
+        number = 0
+        for number, line in enumerate(itertools.islice(lines, last), start=1):
+            if number >= first:
+                yield line
+        if number < last:
+            raise UserError(
+                f"{listed(self.files(split, direction))}: {counted(number, 'line')}; {split} text "
+                f"of corpus {self.name!r} is lines {first:,} to {last:,}: put the published files "
+                "there, whole"
+            )
 
     def _held_out_pairs(self, split: str, direction: Direction) -> set[bytes] | None:
         """Returns digests of the pairs of held-out splits; None if this split may repeat them."""

@@ -246,7 +246,7 @@ def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
 def _published_mixtures() -> tuple[Mixture, ...]:
     """Lists the mixtures of published runs, most of them named as their corpora."""
     names = {"nllb": "nllb_bridge"}
-    parts = ("flores_tuning", "wmt14")
+    parts = ("flores_tuning", "iwslt17_de", "wmt14")
     plain = [row for row in PUBLISHED.values() if row.supervised and row.name not in parts]
     tuning = PUBLISHED["flores_tuning"]
     return (
@@ -269,11 +269,23 @@ def _published_mixtures() -> tuple[Mixture, ...]:
             )
             for count in FINE_TUNING_COUNTS
         ),
+        _german_mixture("iwslt17_de", "iwslt17"),
         *_transfer_mixtures("ted30"),
         *_transfer_mixtures("wmt14"),
         Mixture("wmt14_en_de", "wmt14", (("en", "de"),), 1.0, ()),
         Mixture("wmt14_en_fr", "wmt14", (("en", "fr"),), 1.0, ()),
     )
+
+
+def _german_mixture(name: str, before: str) -> Mixture:
+    """Returns a mixture that adds German to a corpus, tested with all its other languages.
+
+    Source: Qu and Watanabe (2022), section 4.4 (Table 4).
+    """
+    row = PUBLISHED[name]
+    others = [code for code in PUBLISHED[before].languages if code != "en"]
+    zero_shot = [pair for code in others for pair in ((code, "de"), ("de", code))]
+    return Mixture(name, name, row.supervised, row.temperature, tuple(zero_shot))
 
 
 def _transfer_mixtures(corpus: str) -> Iterator[Mixture]:

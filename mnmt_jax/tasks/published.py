@@ -7,6 +7,7 @@ is missing is said when a task is first used.
 |---|---|
 | `ted19`, `ted19_zero_shot` | 36 with English; the 306 others |
 | `opus100`, `opus100_zero_shot` | 188 with English; 30 |
+| `opus100_all`, `opus100_all_zero_shot` | 198 with English; 30 |
 | `ec40`, `ec40_zero_shot` | 80 with English; 1560 |
 | `nllb_bridge`, `nllb_bridge_zero_shot` | MITRE's 194, tested on Flores+; the 358 others |
 | `flores_finetune_5`, `_25`, `_100` | MITRE's fine-tuning directions: trains on dev |
@@ -14,6 +15,7 @@ is missing is said when a task is first used.
 | `ted20`, `ted20_zero_shot` | 38 with English; 342 |
 | `iwslt17`, `iwslt17_zero_shot` | 6 with English; 6 |
 | `iwslt17_circle`, `iwslt17_circle_90k`, and with `_zero_shot` | 9; 3 |
+| `iwslt17_de`, `iwslt17_de_zero_shot` | 2, en with de; 6, de with it, ro, nl |
 | `europarl_triangle`, `europarl_square`, and with `_zero_shot` | 3 and 8; 3 and 4 |
 | `multiun`, `multiun_zero_shot` | 6 with English; 6 |
 | `europarl_centric`, `europarl_centric_zero_shot` | 4 with English; 2 |

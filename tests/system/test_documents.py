@@ -255,3 +255,17 @@ def test_methods(root, monkeypatch):
     models = (dataclasses.replace(trained, methods=(branches, each)) for each in (cut, middle))
     given, chosen = (make_plan(model, layout) for model in models)
     assert given == chosen
+
+
+def test_recipes(root):
+    """From the corpus's files to scores of all directions, by the commands of the page."""
+    made_pages.iwslt17(root)
+    run_page("docs/recipes.md", root)
+    cache = TokenCache.open(root / "runs/iwslt17/cache")
+    splits = ("train", "validation")
+    assert [len(cache.tasks_with(split)) for split in splits] == [6, 12]
+    result = read_result(root / "runs/iwslt17/fcll/report")
+    assert result.task == "iwslt17" and len(result.directions) == 12
+    trained = RunDirectory(root / "runs/iwslt17/fcll").config()
+    assert trained.data.validation_examples == 10_000 and trained.train.best_by == "all"
+    assert trained.model.methods[0].languages == cache.vocabulary.languages

@@ -161,6 +161,8 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     made_pages.gin_file(root, "RUN_FILE", "runs/mitre_finetune_5_lora.gin")
     made_pages.run(root, "runs/quickstart/prefix")
     (root / "runs/quickstart/cache").symlink_to(root / "made_cache")
+    (root / "runs/iwslt17_de/grown").mkdir(parents=True)
+    made_pages.gin_file(root, "runs/iwslt17_de/grown/config.gin", "models/sd_iwslt17.gin")
     printed = run_page("docs/finetuning.md", root)
     described, run = (text for text in printed if "describe" in text)
     assert len(printed) == 22

@@ -28,6 +28,7 @@ def test_every_mixture_is_registered_with_its_directions():
     }
     expected = {
         "ted19": 36, "ted19_zero_shot": 306, "opus100": 188, "opus100_zero_shot": 30, "ec40": 80,
+        "opus100_all": 198, "opus100_all_zero_shot": 30, "iwslt17_de": 2, "iwslt17_de_zero_shot": 6,
         "ec40_zero_shot": 1560, "nllb_bridge": 194, "nllb_bridge_zero_shot": 358, "flores": 552,
         "flores_finetune_5": 5, "flores_finetune_25": 25, "flores_finetune_100": 100, "ntrex": 552,
         "multi30k": 6, "multi30k_zero_shot": 6, "libreoffice_help": 12,
