@@ -27,8 +27,10 @@ from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 from mnmt_jax.training.passes import Passes
 
 # Tokens whose logits exist at one time, per shard of the batch: 18 rows of 256. Every chunk reads
-# and writes the gradient of the whole table.
+# and writes the gradient of the whole table. On a CPU logits should stay in its cache: with 512
+# tokens an update of a small model with 8,000 pieces ran 1.15 times as fast as with 4,608.
 LOSS_CHUNK = 4608
+CPU_LOSS_CHUNK = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,7 +110,7 @@ class Learner:
             make_optimizer(config.optimizer, config.train.steps),
             make_schedule(config.optimizer, config.train.steps),
             config.optimizer.label_smoothing,
-            LOSS_CHUNK * batch_shards(mesh),
+            _loss_chunk(mesh) * batch_shards(mesh),
             config.train.seed,
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
@@ -199,6 +201,11 @@ class Learner:
         A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
         """
         return dataclasses.replace(self, objectives=(), before=(), derived=())
+
+
+def _loss_chunk(mesh: jax.sharding.Mesh) -> int:
+    """Return the tokens of a shard whose logits exist at one time."""
+    return CPU_LOSS_CHUNK if mesh.devices.flat[0].platform == "cpu" else LOSS_CHUNK
 
 
 def _check_names(
