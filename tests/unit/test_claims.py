@@ -1,0 +1,135 @@
+"""benchmarks/claims.py: the order of jobs, the choice of a candidate, and the tables of results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.errors import UserError
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield
+    for name in ("experiments", "claim_tables", "claim_summary"):
+        sys.modules.pop(name, None)
+
+
+def test_every_job_of_every_table_needs_jobs_that_are_there(tmp_path):
+    from claim_tables import EXPERIMENTS
+    from experiments import ROOT, Workspace
+
+    for table, experiment in EXPERIMENTS.items():
+        jobs = Workspace(tmp_path / table, experiment).jobs(list(experiment.arms))
+        names = [job.name for job in jobs]
+        assert len(set(names)) == len(names)
+        assert all(set(job.needs) <= set(names) for job in jobs), table
+        models = {arm.model for arm in experiment.arms.values()}
+        files = [ROOT / "gin_configs/models" / f"{model}.gin" for model in models]
+        assert all(file.is_file() for file in files)
+
+
+def test_jobs_wait_for_what_they_need_and_failures_are_skipped(capfd):
+    from experiments import Job, execute
+
+    done = []
+
+    def action(name, fails=False):
+        def act(cores):
+            assert cores
+            if fails:
+                raise UserError("broken")
+            done.append(name)
+
+        return act
+
+    jobs = [
+        Job("last", ("first", "second"), action("last")),
+        Job("first", (), action("first")),
+        Job("broken", (), action("broken", fails=True)),
+        Job("after", ("broken",), action("after")),
+        Job("second", ("first",), action("second")),
+    ]
+    assert execute(jobs, 1) == 2
+    assert done == ["first", "second", "last"]
+    said = capfd.readouterr().err
+    assert "failed broken in 0 s: broken" in said and "skipped after" in said
+
+
+def write_run(folder, losses):
+    folder.mkdir(parents=True)
+    records = [
+        {"step": step, "validation": {"supervised": {"loss": loss, "nll": loss / 2}}}
+        for step, loss in enumerate(losses, start=1)
+    ]
+    lines = "\n".join(json.dumps(record) for record in records)
+    (folder / "metrics.jsonl").write_text(lines + "\n", encoding="utf-8")
+    (folder / "finished").touch()
+
+
+def test_the_candidate_of_the_lowest_supervised_loss_is_chosen(tmp_path):
+    from experiments import Arm, Cache, Experiment, Workspace
+
+    arms = {
+        "base": Arm("encoder_decoder_tiny"),
+        "like": Arm("encoder_decoder_tiny", tuned_as="base"),
+    }
+    rates = tuple((f"Optimizer.learning_rate={rate}",) for rate in (1, 2, 3))
+    experiment = Experiment(
+        *("title", "task", "run", {"vocabulary": ()}, {"cache": Cache(())}, (), rates),
+        **{"steps": 3, "every": 1, "seeds": (7, 8), "limit": 0, "arms": arms},
+    )
+    space = Workspace(tmp_path, experiment)
+    for number, losses in enumerate(([3.0, 2.0, 2.5], [3.0, 1.5, 1.9])):
+        write_run(space.run("base", number, 7), losses)
+    with pytest.raises(UserError, match="base: a candidate has no validation loss yet"):
+        space.choice("base")
+    write_run(space.run("base", 2, 7), [1.6, 1.7, 1.8])
+    assert space.losses("base") == [2.0, 1.5, 1.6]
+    assert space.choice("base") == space.choice("like") == 1
+    needs = {job.name: job.needs for job in space.jobs(["like"])}
+    name = tmp_path.name
+    assert f"{name} base candidate 2" in needs[f"{name} like seed 7"]
+    assert f"{name} like candidate 0" not in needs
+
+
+def row(group, bleu):
+    return {"group": group, "bleu": bleu, "chrf": bleu, "exact_match": 0.0, "off_target": 1.0}
+
+
+def arm(*zero_shot, curve=()):
+    seeds = {
+        str(seed): {
+            "curve": list(curve),
+            "scores": {
+                "plain": {
+                    "directions": {
+                        "de-fr": row("supervised", 90.0),
+                        "fr-de": row("zero-shot", score),
+                        "fr-cs": row("zero-shot", score + 2),
+                    }
+                }
+            },
+        }
+        for seed, score in enumerate(zero_shot, start=1)
+    }
+    return {"chosen": [], "losses": [1.0], "seeds": seeds}
+
+
+def test_tables_compare_arms_with_the_first(tmp_path):
+    from claim_summary import equal_loss_table, means, score_tables
+
+    curve = [[100, 0.5, 1.5], [200, 0.3, 1.0], [300, 0.2, 0.9]]
+    arms = {"base": arm(10.0, 12.0, 14.0, curve=curve), "cut": arm(20.0, 22.0, 24.0, curve=curve)}
+    assert means(arms["base"], "plain", "zero-shot", "bleu") == [11.0, 13.0, 15.0]
+    page = score_tables({"title": "Made up", "arms": arms})
+    lines = [line for line in page.splitlines() if line.startswith("| cut")]
+    assert "23.0 (21.0 to 25.0)" in lines[1] and "+10.0 (" in lines[1] and "0.100" in lines[1]
+    (first, _) = equal_loss_table({"arms": arms}, [0.3, 0.1]).splitlines()[2:]
+    assert "1.000 after 200" in first and "reached by 0 of 3" in first
