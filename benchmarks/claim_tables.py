@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from experiments import PLAIN, Arm, Cache, Experiment
@@ -205,7 +206,127 @@ _GRAFT = Experiment(
     },
 )
 
+_SOURCE_TAG = ("Data.instruction='1'",)
+_MULTI30K_BOUND = (
+    "Model.dropout=0.3",
+    "Model.positions=('sinusoidal',10000.0)",
+    "Data.rows=64",
+    "Data.source_length=64",
+    "Data.target_length=64",
+    "Data.temperature=1.0",
+    "Data.validation_examples=1014",
+    "Optimizer.learning_rate=3e-3",
+    "Optimizer.warmup_steps=1000",
+    "Train.patience=4000",
+    "Train.log_every=250",
+    "Train.keep_last=1",
+    "Decode.max_length=100",
+)
+_MULTI30K = Experiment(
+    title="Multi30k, English with German, French and Czech",
+    task="multi30k",
+    run="own_text",
+    vocabularies={
+        "vocabulary": ("--mixture=multi30k", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
+    },
+    caches={"cache": Cache(("--mixture=multi30k",))},
+    bindings=_MULTI30K_BOUND,
+    grid=(),
+    steps=30_000,
+    every=500,
+    seeds=(1, 2, 3),
+    limit=0,
+    arms={
+        "encoder_decoder": Arm(
+            "encoder_decoder_tiny",
+            ("Model.stage_layers=(3,3)", *_SOURCE_TAG),
+            decodings={PLAIN: (), "pivot": ("--pivot=en",)},
+        ),
+        "sd": Arm(
+            "encoder_decoder_tiny",
+            (
+                "Model.stage_layers=(3,3)",
+                *_SOURCE_TAG,
+                "Model.methods=('language_layers','cut_residual')",
+                "LanguageLayers.without=('en',)",
+                "LanguageLayers.mlp=256",
+                "LanguageLayers.dropout=0.3",
+                "LanguageLayers.layers=(5,)",
+                "CutResidual.sublayer='mlp'",
+            ),
+        ),
+        "prefix": Arm("prefix_tiny", ("Model.stage_layers=(6,)",)),
+        "register": Arm("register_tiny", ("Model.stage_layers=(6,)",)),
+        "gtpdm": Arm(
+            "encoder_decoder_tiny",
+            (
+                "Model.stage_layers=(3,3)",
+                *_SOURCE_TAG,
+                *_TPDM,
+                "TPDM.gated=True",
+                "TPDM.information=0.25",
+                *_MENDED,
+            ),
+            seeds=(1,),
+        ),
+        "mrasp2": Arm(
+            "encoder_decoder_tiny",
+            (
+                "Model.stage_layers=(3,3)",
+                *_SOURCE_TAG,
+                "Train.methods=('mrasp2',)",
+                "MRASP2.layer=3",
+            ),
+            seeds=(1,),
+        ),
+        "two_stage": Arm(
+            "two_stage_trigger_tiny",
+            (
+                "Model.stage_layers=(3,3)",
+                "Model.methods=('adaption',)",
+                "Adaption.mlp=512",
+                "Adaption.dropout=0.3",
+                "Train.methods=('instructcl',)",
+                "InstruCL.layer=4",
+            ),
+            seeds=(1,),
+        ),
+    },
+)
+# Wu et al. 2021, "Transformer-Tiny": Moses tokens in lower case; ANCHOR_TEXT is their folder.
+_ANCHOR_TEXT = os.environ.get("ANCHOR_TEXT", "anchor_text")
+_ANCHOR_FILES = (
+    f"--parallel={_ANCHOR_TEXT}",
+    "--languages=en,de",
+    "--splits=train=train,validation=val,test=test2016",
+)
+_ANCHOR = Experiment(
+    title="Multi30k, English to German in lower case",
+    task="anchor",
+    run="own_text",
+    vocabularies={"vocabulary": (*_ANCHOR_FILES, "--vocab_size=8000", *_PUBLISHED_VOCABULARY)},
+    caches={"cache": Cache((*_ANCHOR_FILES, "--name=anchor", "--directions=en-de"))},
+    bindings=(
+        *_MULTI30K_BOUND,
+        *_SOURCE_TAG,
+        "Model.stage_layers=(4,4)",
+        "Model.mlp=256",
+        "Optimizer.learning_rate=5e-3",
+        "Train.keep_last=10",
+        "Train.patience=2000",
+    ),
+    grid=(),
+    steps=12_000,
+    every=250,
+    seeds=(1,),
+    limit=0,
+    arms={"encoder_decoder": Arm("encoder_decoder_tiny")},
+    evaluate=(*_ANCHOR_FILES,),
+)
+
 EXPERIMENTS = {
+    "anchor": _ANCHOR,
+    "multi30k": _MULTI30K,
     "graft": _GRAFT,
     "positions": Experiment(
         title="Position disentangling on phrases",

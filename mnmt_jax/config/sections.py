@@ -194,6 +194,8 @@ class Train(Checked):
             curves over training; 0 keeps none. A multiple of `save_every`.
         best_by: the tasks whose mean loss that is: those trained on, or all that have validation
             text, which chooses by directions that count as zero-shot.
+        patience: updates without a better loss by `best_by` after which the run ends before
+            `steps`; 0 is off.
         methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
             changes the model stands in `Model.methods`.
     """
@@ -207,6 +209,7 @@ class Train(Checked):
     keep_best: Amount = 1
     keep_every: Amount = 0
     best_by: Literal["supervised", "all"] = "supervised"
+    patience: Amount = 0
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
@@ -218,6 +221,12 @@ class Train(Checked):
                 raise UserError(
                     f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
                 )
+        if self.patience % self.eval_every:
+            raise UserError(
+                f"Train.patience={self.patience} must be a multiple of Train.eval_every="
+                f"{self.eval_every}, since only a validation can show that nothing improves; "
+                "change one, or set Train.patience=0"
+            )
         if self.keep_every % self.save_every:
             raise UserError(
                 f"Train.keep_every={self.keep_every} must be a multiple of Train.save_every="

@@ -45,6 +45,7 @@ MAY_CHANGE = (
     "train.keep_last",
     "train.keep_best",
     "train.keep_every",
+    "train.patience",
     "decode",
     "mesh",
 )

@@ -99,8 +99,17 @@ def log_every() -> int:
 
 
 def eval_every() -> int:
-    """Returns the updates between two validations."""
-    return parsed_config().train.eval_every
+    """Returns the updates between two validations.
+
+    Raises:
+        UserError: if training is to end when validation stops improving, which t5x does not.
+    """
+    train = parsed_config().train
+    if train.patience:
+        raise UserError(
+            f"Train.patience={train.patience}: t5x trains to Train.steps; set Train.patience=0"
+        )
+    return train.eval_every
 
 
 def save_every() -> int:

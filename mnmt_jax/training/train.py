@@ -164,7 +164,7 @@ def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -
             why = fused.without_kernel(config.model.dtype)
             if config.model.attention == "fused" and why:
                 session.reporter.say(f"Model.attention='fused' computes as 'split': {why}")
-        while session.step < settings.steps and not asked:
+        while session.step < settings.steps and not session.stalled and not asked:
             session.advance()
             record: Record = {}
             if session.due(settings.log_every):
@@ -179,8 +179,10 @@ def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -
         session.save()
         beyond = session.step > settings.steps  # more were asked for before
         done = f"step {session.step}{', beyond' if beyond else ' of'} {settings.steps}"
+        done += session.stalled
     stopped = asked.name if asked else None
-    again = "; the same command continues" if session.step < settings.steps else ""
+    ended = session.step >= settings.steps or session.stalled
+    again = "" if ended else "; the same command continues"
     session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {done}{again}")
     return stopped if again else None
 
@@ -227,6 +229,7 @@ class Session:
         self._dispatched: collections.deque[Any] = collections.deque()
         self._unchecked: dict[int, list[np.ndarray]] = {}
         self._validated: tuple[int, float | None] = (-1, None)
+        self._best: Sequence[float] | None = None  # step and loss of the best validation
         self._held = run.hold() if is_first() else None
         self._checkpoints = Checkpoints(
             run.checkpoints,
@@ -269,7 +272,7 @@ class Session:
         taken = self._take(start) if start else ()
         self.step = int(self.state.step)
         self._saved = self.step if restored else NEVER
-        seconds = extra.get("seconds", 0.0)
+        seconds, self._best = extra.get("seconds", 0.0), extra.get("best")
         self.reporter = Reporter(
             self.run,
             self.step,
@@ -356,6 +359,14 @@ class Session:
         """Returns whether something done every so many steps is due now, or the run is complete."""
         return self.step % every == 0 or self.step == self.config.train.steps
 
+    @property
+    def stalled(self) -> str:
+        """Why no further update helps, by `Train.patience`; empty as long as one may."""
+        patience = self.config.train.patience
+        if not patience or self._best is None or self.step - self._best[0] < patience:
+            return ""
+        return f": no better validation in {patience} updates after step {self._best[0]:.0f}"
+
     def advance(self) -> None:
         """Does one update; returns before the device has finished it."""
         parts = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
@@ -406,7 +417,10 @@ class Session:
         with self.reporter.paused():
             languages = task_languages(self._pipeline)
             result = validate(self._pipeline.validation(names), loss, self._tasks, languages)
-        self._validated = (self.step, chosen_by(result, self.config.train.best_by))
+        chosen = chosen_by(result, self.config.train.best_by)
+        self._validated = (self.step, chosen)
+        if chosen is not None and (self._best is None or chosen < self._best[1]):
+            self._best = (self.step, chosen)
         return {"validation": result}
 
     def save(self) -> None:
@@ -418,6 +432,7 @@ class Session:
         with self.reporter.paused():
             self._publish(complain=False)  # first: who continues can drop lines, not add them
             extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
+            extra |= {"best": self._best}
             self._checkpoints.save(self.state, extra, loss if step == self.step else None)
         self._saved = self.step
 

@@ -71,6 +71,12 @@ def test_checkpoints_that_t5x_would_delete_are_refused(parse):
         t5x_settings.keep_last()
 
 
+def test_an_end_that_t5x_does_not_know_is_refused(parse):
+    parse("Train.eval_every = 100", "Train.patience = 300")
+    with pytest.raises(UserError, match="Train.patience=300: t5x trains to Train.steps"):
+        t5x_settings.eval_every()
+
+
 def gin_step(step: int):
     import jax.numpy as jnp
 
