@@ -169,6 +169,26 @@ def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
     return {f"{name}_{share}": arm for name, arm in arms.items()}
 
 
+def _transfer() -> dict[str, Arm]:
+    """Paper 003's Tables 7 and 8: trained from German to English, tested from French as well."""
+    shared: dict[str, Any] = {
+        "cache": "cache_transfer",
+        "grid": _DROPOUTS,
+        "decodings": {PLAIN: ("--directions=de-en,fr-en",)},
+    }
+    return {
+        "encoder_decoder_transfer": Arm(
+            "encoder_decoder_tiny",
+            ("Model.stage_layers=(4,4)", "Model.methods=('tables',)"),
+            **shared,
+        ),
+        "graft_transfer": Arm("grafted_tiny", sources=_BOTH, **shared),
+        "graft_transfer_frozen": Arm(
+            "grafted_tiny", ("Graformer.encoder='freeze'",), sources=_BOTH, **shared
+        ),
+    }
+
+
 _TEXT: dict[str, Any] = {"cache": "cache_text", "steps": 4000, "grid": (("Model.dropout=0.1",),)}
 _GRAFT = Experiment(
     title="Grafting on a manual's prose",
@@ -181,6 +201,7 @@ _GRAFT = Experiment(
         "cache_text": Cache(("--mixture=libreoffice_help", "--monolingual")),
         "cache_1": Cache(("--mixture=libreoffice_help", "--share=0.01")),
         "cache_10": Cache(("--mixture=libreoffice_help", "--share=0.1")),
+        "cache_transfer": Cache(("--mixture=libreoffice_help", "--directions=de-en")),
     },
     bindings=(
         "Model.positions=('sinusoidal',10000.0)",
@@ -203,6 +224,7 @@ _GRAFT = Experiment(
         "lm": Arm("causal_lm_tiny", evaluated=False, **_TEXT),
         **_few_pairs(1, 1500),
         **_few_pairs(10, 3000),
+        **_transfer(),
     },
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.arguments import (
     CommandParser,
@@ -15,10 +15,18 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.commands.corpus_arguments import add_own_files, benchmark_corpus, check_limit
+from mnmt_jax.commands.corpus_arguments import (
+    add_own_files,
+    benchmark_corpus,
+    check_limit,
+    listed_directions,
+)
 from mnmt_jax.distributed.shares import add_share_flags, share_of
-from mnmt_jax.errors import warn
+from mnmt_jax.errors import UserError, listed, warn
 from mnmt_jax.language_codes import find_code
+
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.benchmark import Benchmark
 
 
 def make_parser() -> CommandParser:
@@ -34,7 +42,8 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--directions",
         default="all",
-        help="all, supervised (trained on) or zero_shot; default: all",
+        metavar="WHICH",
+        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
     parser.add_argument("--output", required=True, help="folder; run again, it continues there")
     parser.add_argument(
@@ -120,6 +129,7 @@ def main() -> None:
         candidates=languages,
         detector=detector,
     )
+    benchmark, which = _listed(benchmark, flags.directions)
     unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
@@ -135,7 +145,7 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    chosen: dict[str, Any] = {"which": flags.directions, "overwrite": flags.overwrite}
+    chosen: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
     chosen["further"] = further
     if share.processes > 1 and not translate_share(
         subject, benchmark, flags.output, share, **chosen
@@ -144,3 +154,27 @@ def main() -> None:
     result = evaluate(subject, benchmark, flags.output, **chosen)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
+
+
+def _listed(benchmark: Benchmark, which: str) -> tuple[Benchmark, str]:
+    """Return the benchmark with the directions of a list, and which of them are evaluated.
+
+    Args:
+        benchmark: with all directions of the task.
+        which: of `--directions`.
+
+    Raises:
+        UserError: if the task has no such direction.
+    """
+    from mnmt_jax.evaluation.benchmark import WHICH
+
+    if which in WHICH:
+        return benchmark, which
+    codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
+    named = listed_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
+    if missing := [pair for pair in named if pair not in benchmark.directions]:
+        raise UserError(
+            f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
+            f"{listed(list(map('-'.join, benchmark.directions)))}"
+        )
+    return benchmark.only(named), "all"

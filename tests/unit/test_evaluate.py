@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mnmt_jax.commands.evaluate import _listed
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
@@ -472,3 +473,14 @@ def test_lines_of_a_log_that_are_no_records_are_skipped(tmp_path):
     MetricsFile(tmp_path / "metrics.jsonl", after_step=2)
     kept = (tmp_path / "metrics.jsonl").read_bytes().split(b"\n")
     assert kept == [*lines[6:8], b""]
+
+
+def test_directions_may_be_listed():
+    benchmark = Benchmark("cldr_quickstart", find_corpus("cldr_quickstart")[0], limit=2)
+    kept, which = _listed(benchmark, "fra-de,de-cs")
+    assert kept.directions == (("fr", "de"), ("de", "cs")) and which == "all"
+    assert _listed(benchmark, "zero_shot") == (benchmark, "zero_shot")
+    with pytest.raises(UserError, match="'nl', which is not among en de fr cs; or write all, sup"):
+        _listed(benchmark, "de-nl")
+    with pytest.raises(UserError, match="task 'cldr_quickstart' has no fr-de; it has de-cs"):
+        _listed(benchmark.only([("de", "cs"), ("fr", "cs"), ("de", "fr")]), "fr-de")
