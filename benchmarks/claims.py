@@ -25,7 +25,14 @@ def main() -> None:
     """Run the jobs of experiments."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("tables", help=f"comma-separated: {', '.join(EXPERIMENTS)}")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="of all runs, one folder a table")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs/claims"),
+        metavar="DIR",
+        help="of all runs, one folder a table; default: runs/claims",
+    )
     parser.add_argument("--arms", help="comma-separated; default: all")
     parser.add_argument("--seeds", type=int, help="number of seeds; default: the experiment's")
     parser.add_argument("--workers", type=int, default=1, help="jobs at a time")
@@ -39,6 +46,8 @@ def main() -> None:
     tables = flags.tables.split(",")
     if unknown := [name for name in tables if name not in EXPERIMENTS]:
         raise UserError(f"no table '{unknown[0]}'; there are {', '.join(EXPERIMENTS)}")
+    if flags.print and not flags.results:
+        raise UserError("--print: name the folder of the results, e.g. --results docs/results")
     if flags.print:
         for table in tables:
             file = flags.results / f"{table}.json"

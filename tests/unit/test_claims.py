@@ -133,3 +133,16 @@ def test_tables_compare_arms_with_the_first(tmp_path):
     assert "23.0 (21.0 to 25.0)" in lines[1] and "+10.0 (" in lines[1] and "0.100" in lines[1]
     (first, _) = equal_loss_table({"arms": arms}, [0.3, 0.1]).splitlines()[2:]
     assert "1.000 after 200" in first and "reached by 0 of 3" in first
+
+
+def test_the_page_shows_what_its_results_say():
+    from claim_summary import score_tables
+
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "results.md").read_text(encoding="utf-8")
+    files = sorted((docs / "results").glob("*.json"))
+    assert files
+    for file in files:
+        tables = score_tables(json.loads(file.read_text(encoding="utf-8")))
+        rows = [line for line in tables.splitlines() if line.startswith("|")]
+        assert len(rows) > 4 and not [row for row in rows if row not in page], file.name
