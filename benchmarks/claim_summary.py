@@ -62,12 +62,12 @@ def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
         term: [[record["step"], round(record[term], 4)] for record in logged if term in record]
         for term in _TERMS
     }
-    found: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}
+    run_facts: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}
     for decoding in decodings:
         report = run / f"report_{decoding}"
         if (report / "scores.json").is_file():
-            found.setdefault("scores", {})[decoding] = _scores(report)
-    return found
+            run_facts.setdefault("scores", {})[decoding] = _scores(report)
+    return run_facts
 
 
 def _scores(report: Path) -> dict[str, Any]:
@@ -96,13 +96,13 @@ def _scores(report: Path) -> dict[str, Any]:
 
 def means(arm: Mapping[str, Any], decoding: str, group: str, score: str) -> list[float]:
     """Return for each evaluated seed the mean of a score over a group of directions."""
-    found = []
+    seed_means = []
     for run in arm["seeds"].values():
         rows = run.get("scores", {}).get(decoding, {}).get("directions", {}).values()
         values = [row[score] for row in rows if row["group"] == group and row[score] is not None]
         if values:
-            found.append(sum(values) / len(values))
-    return found
+            seed_means.append(sum(values) / len(values))
+    return seed_means
 
 
 def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
@@ -141,10 +141,10 @@ def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[
 def _range(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    own = spread(values)
-    if own.count == 1:
-        return f"{own.mean:.1f}"
-    return f"{own.mean:.1f} ({own.low:.1f} to {own.high:.1f})"
+    scores = spread(values)
+    if scores.count == 1:
+        return f"{scores.mean:.1f}"
+    return f"{scores.mean:.1f} ({scores.low:.1f} to {scores.high:.1f})"
 
 
 def equal_loss_table(summary: Mapping[str, Any], levels: Sequence[float]) -> str:

@@ -167,7 +167,7 @@ class Workspace:
 
     def jobs(self, names: Sequence[str]) -> list[Job]:
         """List the jobs of some arms: seed by seed, candidates before chosen runs."""
-        experiment, found = self.experiment, dict[str, Job]()
+        experiment, jobs = self.experiment, dict[str, Job]()
         arms = {name: experiment.arms[name] for name in self._with_sources(names)}
         for name, arm in arms.items():
             candidates = range(len(experiment.grid_of(arm)))
@@ -177,7 +177,7 @@ class Workspace:
                     job = self._name(f"{name} candidate {number}")
                     needs = [self._job(source, seed) for source in arm.sources.values()]
                     action = functools.partial(self._train, name, number, seed)
-                    found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
+                    jobs[job] = Job(job, (*self._prepared(arm.cache, jobs), *needs), action)
         rounds = max(len(experiment.seeds_of(arm)) for arm in arms.values())
         for turn in range(rounds):
             for name, arm in arms.items():
@@ -187,19 +187,19 @@ class Workspace:
                 job = self._job(name, seeds[turn])
                 tuned, candidates = arm.tuned_as or name, range(len(experiment.grid_of(arm)))
                 tried = [self._name(f"{tuned} candidate {number}") for number in candidates]
-                needs = [one for one in tried if one in found]
+                needs = [one for one in tried if one in jobs]
                 needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
                 action = functools.partial(self._finish, name, seeds[turn])
-                found[job] = Job(job, (*self._prepared(arm.cache, found), *needs), action)
-        return list(found.values())
+                jobs[job] = Job(job, (*self._prepared(arm.cache, jobs), *needs), action)
+        return list(jobs.values())
 
     def _with_sources(self, names: Sequence[str]) -> list[str]:
-        found = dict[str, None]()
+        ordered = dict[str, None]()
         for name in names:
             arm = self.experiment.arms[name]
             needs = (*arm.sources.values(), *filter(None, [arm.tuned_as]), name)
-            found |= dict.fromkeys(needs)
-        return list(found)
+            ordered |= dict.fromkeys(needs)
+        return list(ordered)
 
     def _job(self, arm: str, seed: int) -> str:
         return self._name(f"{arm} seed {seed}")

@@ -59,7 +59,7 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
     common = [name for name in names[0] if name in names[1]]
     if not common:
         raise UserError(f"{first} and {second}: no direction in common; evaluate both on one task")
-    found: list[PairedScore] = []
+    scores: list[PairedScore] = []
     for name in common:
         sides = [_read(folder, name) for folder in (first, second)]
         if sides[0][1] != sides[1][1]:
@@ -67,8 +67,8 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
                 f"{second}: the sentences of {name} are not those of {first}; evaluate both with "
                 "the same --limit"
             )
-        found += _compare(name, [side[0] for side in sides], sides[0][1], samples)
-    return found
+        scores += _compare(name, [side[0] for side in sides], sides[0][1], samples)
+    return scores
 
 
 def paired_table(scores: Sequence[PairedScore], title: str) -> str:
@@ -86,12 +86,12 @@ def paired_table(scores: Sequence[PairedScore], title: str) -> str:
     ]
     lines = [markdown_table(header, rows), ""]
     for metric in dict.fromkeys(score.metric for score in scores):
-        own = [score for score in scores if score.metric == metric]
-        clear = [score for score in own if score.p < _LEVEL]
+        of_metric = [score for score in scores if score.metric == metric]
+        clear = [score for score in of_metric if score.p < _LEVEL]
         better = sum(score.second > score.first for score in clear)
         lines.append(
-            f"{metric}: better in {better} of {len(own)} directions, worse in "
-            f"{len(clear) - better}, undecided in {len(own) - len(clear)} (p < {_LEVEL})."
+            f"{metric}: better in {better} of {len(of_metric)} directions, worse in "
+            f"{len(clear) - better}, undecided in {len(of_metric) - len(clear)} (p < {_LEVEL})."
         )
     return "\n".join(lines)
 
@@ -134,7 +134,7 @@ def _compare(
         _, scores = test()
     results = [column for key, column in scores.items() if key != "System"]
     for title, column in zip(metrics, results, strict=True):
-        one, other = (each for each in column if isinstance(each, Result))
+        one, other = (score for score in column if isinstance(score, Result))
         p = 1.0 if other.p_value is None else float(other.p_value)
         yield PairedScore(direction, title, one.score, other.score, p)
 

@@ -115,8 +115,8 @@ def _permutation_p(first: Sequence[float], second: Sequence[float]) -> float | N
     def gap(one: Sequence[float], other: Sequence[float]) -> float:
         return statistics.fmean(one) - statistics.fmean(other)
 
-    found = stats.permutation_test((first, second), gap, n_resamples=math.inf, vectorized=False)
-    return float(found.pvalue)
+    test = stats.permutation_test((first, second), gap, n_resamples=math.inf, vectorized=False)
+    return float(test.pvalue)
 
 
 def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
@@ -193,9 +193,14 @@ def _present(values: Iterable[float | None]) -> list[float]:
 
 def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[str]:
     """Write the statistics of a system, and its difference to the baseline's scores."""
-    own = spread(values)
-    variance = "–" if own.variance is None else f"{own.variance:.3f}"
-    cells = [str(own.count), f"{own.mean:.2f}", f"{own.low:.1f} to {own.high:.1f}", variance]
+    system = spread(values)
+    variance = "–" if system.variance is None else f"{system.variance:.3f}"
+    cells = [
+        str(system.count),
+        f"{system.mean:.2f}",
+        f"{system.low:.1f} to {system.high:.1f}",
+        variance,
+    ]
     if not baseline:
         return [*cells, "–", "–"]
     gap = difference(values, baseline)

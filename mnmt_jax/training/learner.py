@@ -184,11 +184,11 @@ class Learner:
             step: number of updates done.
             metrics: means since the last log, by objective.
         """
-        found = {}
-        for objective in (each for turn in self.turns for each in turn.objectives):
+        lines = {}
+        for objective in (one for turn in self.turns for one in turn.objectives):
             if objective.warning and (line := objective.warning(step, metrics[objective.name])):
-                found[objective.name] = line
-        return found
+                lines[objective.name] = line
+        return lines
 
     @property
     def is_plain(self) -> bool:
