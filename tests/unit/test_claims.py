@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.errors import UserError
+from tests.run_commands import call
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 
@@ -60,6 +61,18 @@ def test_jobs_wait_for_what_they_need_and_failures_are_skipped(capfd):
     assert done == ["first", "second", "last"]
     said = capfd.readouterr().err
     assert "failed broken in 0 s: broken" in said and "skipped after" in said
+
+
+def test_text_becomes_moses_tokens_in_lower_case(tmp_path):
+    pytest.importorskip("sacremoses")
+    for split in ("train", "val", "test_2016_flickr"):
+        (tmp_path / f"{split}.en").write_text("A man's hat, please.\nTwo dogs\n", encoding="utf-8")
+    call("benchmarks/moses_text.py", [str(tmp_path), str(tmp_path / "out"), "--languages=en"])
+    written = {file.name: file.read_text() for file in (tmp_path / "out").iterdir()}
+    expected = "a man 's hat , please .\ntwo dogs\n"
+    assert written == {f"{split}.en": expected for split in ("train", "val", "test2016")}
+    with pytest.raises(UserError, match="no file .*train.de"):
+        call("benchmarks/moses_text.py", [str(tmp_path), str(tmp_path / "o"), "--languages=de"])
 
 
 def write_run(folder, losses):
