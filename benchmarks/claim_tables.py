@@ -108,7 +108,7 @@ _POSITIONS = {
     "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_MENDED),
 }
 
-_DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3, 0.5))
+_DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3))
 _BOTH = {"mlm": "mlm", "lm": "lm"}
 _TAKEN = (
     "('mlm','embedding','embedding'),('mlm','layer_{0-1}','layer_{0-1}'),"
