@@ -236,7 +236,7 @@ def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
         (["--task", "x", "--tsv", "a", "--parallel", "b"], "not allowed with argument"),
         (["--task", "cldr", "--limit", "-1"], "--limit=-1 must be positive"),
         (["--task", "cldr", "--run", "nowhere"], "nowhere/config.gin: no such file"),
-        (["--task", "cldr", "--directions", "best"], "must be one of all, supervised, zero_shot"),
+        (["--task", "cldr", "--directions", "best"], "or write all, supervised, zero_shot"),
     ],
 )
 def test_mistakes_are_one_line(folder, tmp_path, arguments, message):
