@@ -5,12 +5,11 @@ The file has everything the tables need, so that they can be printed without the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import PLAIN, Workspace, validations
+from experiments import PLAIN, Workspace, logged
 
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.seeds import difference, spread
@@ -51,15 +50,14 @@ def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
 
 def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
     """Return validation curve, terms and scores of a run."""
-    records = validations(run)
+    records = logged(run)
     curve = [
         [record["step"], *(round(v[g]["nll"], 4) for g in ("supervised", "zero_shot") if g in v)]
         for record in records
-        if (v := record["validation"])
+        if (v := record.get("validation"))
     ]
-    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     terms = {
-        term: [[record["step"], round(record[term], 4)] for record in logged if term in record]
+        term: [[record["step"], round(record[term], 4)] for record in records if term in record]
         for term in _TERMS
     }
     run_facts: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}

@@ -229,6 +229,7 @@ _GRAFT = Experiment(
 )
 
 _SOURCE_TAG = ("Data.instruction='1'",)
+_ENCODER_DECODER = ("Model.stage_layers=(3,3)", *_SOURCE_TAG)
 _MULTI30K_BOUND = (
     "Model.dropout=0.3",
     "Model.positions=('sinusoidal',10000.0)",
@@ -261,14 +262,13 @@ _MULTI30K = Experiment(
     arms={
         "encoder_decoder": Arm(
             "encoder_decoder_tiny",
-            ("Model.stage_layers=(3,3)", *_SOURCE_TAG),
+            _ENCODER_DECODER,
             decodings={PLAIN: (), "pivot": ("--pivot=en",)},
         ),
         "sd": Arm(
             "encoder_decoder_tiny",
             (
-                "Model.stage_layers=(3,3)",
-                *_SOURCE_TAG,
+                *_ENCODER_DECODER,
                 "Model.methods=('language_layers','cut_residual')",
                 "LanguageLayers.without=('en',)",
                 "LanguageLayers.mlp=256",
@@ -282,8 +282,7 @@ _MULTI30K = Experiment(
         "gtpdm": Arm(
             "encoder_decoder_tiny",
             (
-                "Model.stage_layers=(3,3)",
-                *_SOURCE_TAG,
+                *_ENCODER_DECODER,
                 *_TPDM,
                 "TPDM.gated=True",
                 "TPDM.information=0.25",
@@ -294,8 +293,7 @@ _MULTI30K = Experiment(
         "mrasp2": Arm(
             "encoder_decoder_tiny",
             (
-                "Model.stage_layers=(3,3)",
-                *_SOURCE_TAG,
+                *_ENCODER_DECODER,
                 "Train.methods=('mrasp2',)",
                 "MRASP2.layer=3",
             ),

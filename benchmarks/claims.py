@@ -1,6 +1,7 @@
-"""Runs the experiments behind docs/results.md; run again, it continues.
+"""The experiments behind docs/results.md; an interrupted command continues when repeated.
 
-python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]
+Example:
+    python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]
 """
 
 from __future__ import annotations

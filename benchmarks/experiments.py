@@ -305,13 +305,14 @@ def best_loss(run: Path) -> float | None:
     """Return the lowest supervised validation loss of a finished run; None of another."""
     if not (run / "finished").is_file():
         return None
-    return min(record["validation"]["supervised"]["loss"] for record in validations(run))
+    validations = (record["validation"] for record in logged(run) if "validation" in record)
+    return min(validation["supervised"]["loss"] for validation in validations)
 
 
-def validations(run: Path) -> list[dict]:
-    """Return the validated records of a run's metrics."""
+def logged(run: Path) -> list[dict]:
+    """Return the records of a run's metrics."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [record for line in lines if "validation" in (record := json.loads(line))]
+    return [json.loads(line) for line in lines]
 
 
 class Queue:
