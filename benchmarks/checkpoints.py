@@ -25,10 +25,11 @@ import numpy as np
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.names import MITRE, entries
-from mnmt_jax.interchange.safetensors import write_safetensors
+from mnmt_jax.interop.names import MITRE, entries
+from mnmt_jax.interop.safetensors import write_safetensors
+from mnmt_jax.runtime.run_command import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 1 << 30

@@ -19,7 +19,8 @@ from claim_tables import EXPERIMENTS
 from experiments import Experiment, Workspace, execute
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:

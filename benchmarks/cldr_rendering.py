@@ -17,7 +17,7 @@ def main() -> None:
 
     start = time.perf_counter()
     from mnmt_jax.data.cldr import CldrCorpus
-    from mnmt_jax.languages import MITRE_LANGUAGES
+    from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
     corpus = CldrCorpus(MITRE_LANGUAGES, inventory=arguments.inventory)
     loaded = time.perf_counter()

@@ -21,8 +21,8 @@ from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.errors import run_command
-from mnmt_jax.languages import MITRE_LANGUAGES, mitre_directions
+from mnmt_jax.runtime.run_command import run_command
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, mitre_directions
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 

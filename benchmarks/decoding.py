@@ -23,13 +23,13 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Decode, Model
+from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.search import EOS_ID, Request
-from mnmt_jax.decoding.system import System
-from mnmt_jax.decoding.turns import Turn, search_in_turns
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.errors import run_command
 from mnmt_jax.model.network import Network, build_model
+from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:
@@ -78,18 +78,18 @@ def _figures(model: Network, params: Any, flags: argparse.Namespace, beam: int) 
         }
 
     unused: Any = None  # the batches are laid out here
-    system = System(model, params, unused, unused)
+    system = InferenceModel(model, params, unused, unused)
     sentences = flags.batch * flags.batches
     drawn = np.random.default_rng(0).integers(flags.steps // 4, flags.steps + 1, sentences)
 
-    def turns(size: int) -> Iterator[Turn]:
+    def turns(size: int) -> Iterator[Admission]:
         given = _batch(model, flags, size)
         for first in range(0, sentences, size):
             request = _request(drawn[first : first + size], flags.steps)
-            yield Turn(range(first, first + size), given, request)
+            yield Admission(range(first, first + size), given, request)
 
     def in_turns(size: int) -> dict[str, float]:
-        run = lambda: list(search_in_turns(system, search, turns(size), flags.batch))  # noqa: E731
+        run = lambda: list(search_continuously(system, search, turns(size), flags.batch))  # noqa: E731
         best, compiling = _measure(run, flags)
         return {
             "sentences_per_second": round(sentences / best, 1),

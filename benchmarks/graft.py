@@ -23,8 +23,8 @@ from several_runs import (
 )
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import run_command
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.runtime.run_command import run_command
 
 _DRAWN = ("--gin.Graformer.encoder='none'", "--gin.Graformer.decoder='none'")
 _TABLES = "--gin.Model.methods=('tables',)"

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from turns import medians
 
-from mnmt_jax.errors import run_command
-from mnmt_jax.model.routing import ROUTINGS, Branches, choose_routing, one_slot
+from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing, one_slot
+from mnmt_jax.runtime.run_command import run_command
 
 EMBED, HIDDEN = 512, 1024
 # Name -> positions, positions that share a language, whether it is one language for all, gradients.

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.moses import Moses
+from mnmt_jax.runtime.run_command import run_command
 
 # The names of the files, by what they are called afterwards.
 _SPLITS = {

@@ -42,7 +42,7 @@ def main() -> None:
 def ours(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:
     """Returns our translator, which cuts its text itself."""
     from mnmt_jax.decoding.translator import Translator
-    from mnmt_jax.interchange.token_table import rows_of_vocabulary
+    from mnmt_jax.interop.token_table import rows_of_vocabulary
 
     weights = [f"Decode.weights='{precision}'"] if precision else []
     translator = Translator.load(folder / "run", bindings=weights)

@@ -27,8 +27,8 @@ from mnmt_jax.commands.arguments import (
     parse_command_line,
 )
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.errors import run_command
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.train import Session
 
 

@@ -27,7 +27,7 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.converter import TASK, Example, Extras, make_converter, segments_from_rows
 from mnmt_jax.distributed.sharding import make_mesh, place_batch
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import create_state, make_init
 from mnmt_jax.training.train import train_step

@@ -21,8 +21,9 @@ from several_runs import (
 )
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.runtime.run_command import run_command
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,27 +8,24 @@ Importing the package loads neither JAX nor TensorFlow; names are loaded when fi
 
 The rooms, each of which imports only rooms above it:
 
-    design         a model and its training as data: roles, layouts, plan, views, objectives
-    files          files written whole or not at all, in folders and buckets
-    config         gin files to frozen dataclasses; the interface of methods
-    distributed    meshes and sharding, several processes, what dropout drops on any of them
-    vocabulary     pieces, tags, fixed ids
+    errors         `UserError` and the words of messages
+    runtime        process start and end: command frame, interrupts, compilation cache
+    files          atomic writes, folders, buckets, JSON
+    vocabulary     languages, pieces, tags, fixed ids
+    design         a model and its training as data: roles, layouts, plan, methods, objectives
+    config         gin files to frozen dataclasses
+    distributed    meshes and sharding, several processes, dropout masks, work shards
     data           corpora, token cache, batches
-    attention      who meets whose keys: implementations
-    model          the network
+    model          network, attention, caches, forward passes
     methods        one paper, one file
     runs           run directories and their parameters
     decoding       search, translation, `Translator` and `LanguageModel`
     training       updates, checkpoints, reports
     evaluation     scores and the report
-    analysis       what a trained model does inside
-    interchange    checkpoints of other toolkits, adapters
-    cost           what a configuration costs before it runs
-    seqio, tasks   corpora as tasks of seqio; with TensorFlow, as t5x
-    t5x            the models in t5x's trainer
+    analysis       what a trained model computes inside
+    interop        other toolkits: fairseq, Hugging Face, CTranslate2, safetensors, seqio, t5x
+    cost           parameters, FLOPs and memory of a configuration before it runs
     commands       the command lines
-
-`moved` holds the names that gin files and modules from before the rooms know.
 """
 
 from __future__ import annotations
@@ -37,14 +34,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.version import __version__
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.language_model import LanguageModel
     from mnmt_jax.decoding.lines import Hypothesis, Translation
     from mnmt_jax.decoding.translator import Translator
 
-__path__.append(f"{__path__[0]}/moved")
+__version__ = "0.1.0"
 __all__ = ["Hypothesis", "LanguageModel", "Translation", "Translator", "UserError", "__version__"]
 
 _HEAVY = {

@@ -1,7 +1,7 @@
 """Analyses a model: attribution, attention maps, ablation and scales of language branches."""
 
 from mnmt_jax.commands.analyse import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

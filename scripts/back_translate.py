@@ -1,7 +1,7 @@
 """Makes pseudo pairs: a run translates targets of its training data into languages drawn anew."""
 
 from mnmt_jax.commands.back_translate import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,7 +1,7 @@
 """Writes the token cache that training reads: a mixture or your own files, as piece ids."""
 
 from mnmt_jax.commands.cache import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,7 +1,7 @@
 """Prints a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
 
 from mnmt_jax.commands.describe import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

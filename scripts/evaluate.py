@@ -1,7 +1,7 @@
 """Translates and scores every direction of a task; writes scores.json, table.md and report.html."""
 
 from mnmt_jax.commands.evaluate import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

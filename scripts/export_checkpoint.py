@@ -1,7 +1,7 @@
 """Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
 from mnmt_jax.commands.export_checkpoint import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,7 +1,7 @@
 """Fetches a corpus that packages of Debian hold, and writes it as parallel files."""
 
 from mnmt_jax.commands.fetch import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

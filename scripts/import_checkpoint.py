@@ -1,7 +1,7 @@
 """Turns a checkpoint of fairseq, Hugging Face or t5x into a run directory of this project."""
 
 from mnmt_jax.commands.import_checkpoint import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Writes the embedded corpus of CLDR phrases as plain parallel files or TSV."""
 
 from mnmt_jax.commands.corpus import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -16,7 +16,8 @@ from typing import Any
 
 from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 # Name -> topology; gin_configs/runs/settings/tpu_NAME.gin has the rest. A v5p slice is named by its

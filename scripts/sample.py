@@ -1,7 +1,7 @@
 """Draws texts from a language model."""
 
 from mnmt_jax.commands.sample import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

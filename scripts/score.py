@@ -1,7 +1,7 @@
 """Prints how probable given texts or translations are."""
 
 from mnmt_jax.commands.score import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,7 +1,7 @@
 """Trains a model, or continues a training: the same command does both."""
 
 from mnmt_jax.commands.train import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

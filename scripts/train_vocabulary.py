@@ -1,7 +1,7 @@
 """Trains a SentencePiece vocabulary, adopts a SentencePiece model, or splits shared pieces."""
 
 from mnmt_jax.commands.vocabulary import main
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 if __name__ == "__main__":
     run_command(main)

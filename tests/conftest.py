@@ -44,7 +44,7 @@ for _name, _value in (
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
-    "mnmt_jax.attention",
+    "mnmt_jax.model.attention",
     "mnmt_jax.decoding.contrast",
     "mnmt_jax.decoding.search",
     "mnmt_jax.training.losses",

@@ -34,7 +34,7 @@ _IMPORTED = (
     "mnmt_jax.training.train",
     "mnmt_jax.decoding.translator",
     "mnmt_jax.evaluation.evaluate",
-    "mnmt_jax.evaluation.further",
+    "mnmt_jax.evaluation.optional_metrics",
     "mnmt_jax.data.mixtures",
     "array_record.python.array_record_module",
     "google.cloud.storage",  # tensorboardX does, where it is installed

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.method import Method
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.names import (
+from mnmt_jax.interop.names import (
     FAIRSEQ,
     M2M100,
     MITRE,
     Dialect,
     entries,
 )
-from mnmt_jax.interchange.safetensors import write_safetensors
-from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_TAGS
-from mnmt_jax.interchange.torch_files import write_torch
+from mnmt_jax.interop.safetensors import write_safetensors
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
+from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer

@@ -13,12 +13,12 @@ from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_r
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.languages import LANGUAGES, MITRE_LANGUAGES
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
+from mnmt_jax.vocabulary.languages import LANGUAGES, MITRE_LANGUAGES
 from tests import made_foreign
 from tests.made_run import SUPERVISED, make_cache, make_config, one_device
 from tests.random_params import random_params
@@ -160,7 +160,7 @@ def seqio_module(root: Path) -> None:
     """A module that registers `wmt19` with text at hand, as the page's own does with TFDS."""
     lines = (
         "import seqio",
-        "from mnmt_jax.seqio.tasks import add_mixture, add_task",
+        "from mnmt_jax.interop.seqio.tasks import add_mixture, add_task",
         "from tests.t5x.made_tasks import VOCABULARY, source",
         "seqio.MixtureRegistry.remove('wmt19')",  # the page's own, in the same process
         "text = source('de', 'en')",

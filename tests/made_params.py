@@ -11,8 +11,8 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.names import FAIRSEQ, entries, read_params
-from mnmt_jax.interchange.token_table import plain_rows
+from mnmt_jax.interop.names import FAIRSEQ, entries, read_params
+from mnmt_jax.interop.token_table import plain_rows
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.new_run import write_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.fields import Amount
-from mnmt_jax.config.method import Method
+from mnmt_jax.design.fields import Amount
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Head, Sublayer, Table
 from mnmt_jax.model.sublayers import StageNorm
 

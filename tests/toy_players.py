@@ -7,9 +7,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from mnmt_jax.config.fields import Weight
-from mnmt_jax.config.method import Method
+from mnmt_jax.design.fields import Weight
 from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Objective, Player, States
 from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.model.sublayers import FeedForward
@@ -20,7 +20,7 @@ FIRST, LAST = States(1), States(2)
 def guess(forward, held):
     """Sums how far the critic's guess of the last layer's states, by the first's, is from them."""
     given, wanted = held(forward.read(FIRST)), held(forward.read(LAST))
-    distances = ((forward.aside("critic", given) - wanted) ** 2).mean(axis=-1)
+    distances = ((forward.auxiliary("critic", given) - wanted) ** 2).mean(axis=-1)
     return jnp.where(forward.batch[f"{SOURCE}_segment_ids"] != 0, distances, 0.0).sum()
 
 
@@ -37,7 +37,7 @@ class Guessed(Method, name="guessed"):
     rate: Weight = 0.05
 
     def edit(self, plan, config):
-        return dataclasses.replace(plan, aside=(Sublayer("critic", FeedForward(8, "critic")),))
+        return dataclasses.replace(plan, auxiliary=(Sublayer("critic", FeedForward(8, "critic")),))
 
     def players(self):
         own = Objective(

@@ -21,8 +21,8 @@ from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.table import group_mean
 from mnmt_jax.evaluation.translations import read_outputs
-from mnmt_jax.languages import Direction
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.vocabulary.languages import Direction
 
 OFF = "LanguageLayers.off=True"
 ON = "LanguageLayers.off=False"

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mnmt_jax.analysis.attention_maps import MapPlace, attention_weights, map_places
-from mnmt_jax.analysis.forced import Forced, Rows, batches
 from mnmt_jax.analysis.layer_states import READ_ROLES
+from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches
 from mnmt_jax.analysis.token_classes import EOS, PUNCTUATION, TAG, classes_of_id
-from mnmt_jax.decoding.system import System
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -89,14 +89,14 @@ def masses(weights: Weights, groups: Sequence[str]) -> dict[str, float]:
 
 
 def alignment(
-    system: System, every: Sequence[Forced], longest: int, layers: Sequence[int] = ()
+    system: InferenceModel, every: Sequence[Forced], longest: int, layers: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Reads what registers and targets attend to of what is translated, under teacher forcing.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.forced.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
         layers: to keep to, counted from 1; () is all.
 
     Returns:

@@ -12,8 +12,8 @@ import numpy as np
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.evaluation.markup import Child
 from mnmt_jax.evaluation.page import generator_mark, html_page
+from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.json_objects import differing, parse_json, read_object
-from mnmt_jax.files.partial import check_replaced, check_writable, write_text
 
 FORMAT = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")

@@ -16,17 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mnmt_jax.analysis.forced import Forced, Rows, batches, tokens_of
-from mnmt_jax.attention.core import masked_softmax, pair_mask
-from mnmt_jax.decoding.system import System
+from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches, tokens_of
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layout import Layout, Sees, Stage
-from mnmt_jax.design.objective import Tap
+from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.design.plan import Plan, Sublayer
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.attention.core import masked_softmax, pair_mask
+from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.model.intermediates import KEYS, QUERIES
 from mnmt_jax.model.network import Network
-from mnmt_jax.model.sublayers import MemoryAttention, SelfAttention
-from mnmt_jax.model.taps import KEYS, QUERIES
-from mnmt_jax.training.passes import Passes
+from mnmt_jax.model.sublayers import CrossAttention, SelfAttention
 
 _DIGITS = 6
 
@@ -50,8 +50,8 @@ class MapPlace:
     query: str
     keys: tuple[str, ...]
     sees: tuple[Sees, ...]
-    queries_tap: Tap
-    key_taps: tuple[Tap, ...]
+    queries_tap: Intermediate
+    key_taps: tuple[Intermediate, ...]
 
 
 def map_places(plan: Plan) -> tuple[MapPlace, ...]:
@@ -63,7 +63,7 @@ def map_places(plan: Plan) -> tuple[MapPlace, ...]:
             roles = [role for role in stage.roles if each.passes(role)]
             if isinstance(each.kind, SelfAttention):
                 found += (_self_attention(number, side, stage, each, role) for role in roles)
-            elif isinstance(each.kind, MemoryAttention):
+            elif isinstance(each.kind, CrossAttention):
                 edges = [(role, stage.memory_role(role)) for role in roles]
                 found += (_cross_attention(number, side, each, *e) for e in edges if e[1])
     return tuple(found)
@@ -85,7 +85,7 @@ def attention_weights(
         float32 weights of each; a query of padding has any.
     """
     reads = [tap for each in places for tap in (each.queries_tap, *each.key_taps)]
-    passes = Passes(model, params, batch, reads=reads)
+    passes = ForwardPasses(model, params, batch, reads=reads)
     found = []
     for each in places:
         queries = passes.read(each.queries_tap)
@@ -101,7 +101,7 @@ def attention_weights(
 
 
 def attention_maps(
-    system: System,
+    system: InferenceModel,
     every: Sequence[Forced],
     longest: int,
     layers: Sequence[int] = (),
@@ -113,7 +113,7 @@ def attention_maps(
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.forced.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
         layers: to keep to, counted from 1; () is all.
         by_head: keep the heads, [heads, query, key] each, in the place of their average.
 
@@ -146,7 +146,7 @@ def attention_maps(
 
 
 def _sentence(
-    system: System,
+    system: InferenceModel,
     rows: Rows,
     row: int,
     weights: Sequence[np.ndarray],
@@ -197,8 +197,8 @@ def _self_attention(number: int, side: str, stage: Stage, each: Sublayer, role: 
         role,
         keys,
         tuple(stage.visibility(role, key) for key in keys),
-        Tap(f"{path}/{QUERIES}", role),
-        tuple(Tap(f"{path}/{KEYS}", key) for key in keys),
+        Intermediate(f"{path}/{QUERIES}", role),
+        tuple(Intermediate(f"{path}/{KEYS}", key) for key in keys),
     )
 
 
@@ -210,6 +210,6 @@ def _cross_attention(number: int, side: str, each: Sublayer, role: str, read: An
         role,
         (read,),
         (Sees.FULL,),
-        Tap(f"{path}/{QUERIES}", role),
-        (Tap(f"{path}/{KEYS}", role),),
+        Intermediate(f"{path}/{QUERIES}", role),
+        (Intermediate(f"{path}/{KEYS}", role),),
     )

@@ -20,13 +20,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.branches import BranchLayer, branch_layers
-from mnmt_jax.analysis.forced import Forced, Rows, batches, tokens_of
-from mnmt_jax.decoding.system import System
-from mnmt_jax.design.objective import Tap
+from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches, tokens_of
+from mnmt_jax.decoding.inference_model import InferenceModel
+from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.model.intermediates import ENTERED
 from mnmt_jax.model.network import Network
-from mnmt_jax.model.taps import ENTERED
-from mnmt_jax.training.passes import Passes
 
 NODES = 50  # Captum's default
 OUTPUTS = ("ffn1", "ffn2", "lsl1", "lsl2")
@@ -195,8 +195,10 @@ def _attribute_batch(
     nodes: int,
 ) -> list[dict[str, Any]]:
     """Attributes every target position of a batch in one language, [rows, length] each."""
-    reads = [Tap("/".join((*each.path, ENTERED)), model.layout.generated) for each in layers]
-    passes = Passes(model, params, batch, reads=reads)
+    reads = [
+        Intermediate("/".join((*each.path, ENTERED)), model.layout.generated) for each in layers
+    ]
+    passes = ForwardPasses(model, params, batch, reads=reads)
     found = []
     for each, tap in zip(layers, reads, strict=True):
         states = passes.read(tap)
@@ -208,7 +210,7 @@ def _attribute_batch(
 
 
 def attributions(
-    system: System,
+    system: InferenceModel,
     every: Sequence[Forced],
     longest: int,
     layers: Sequence[int] = (),
@@ -261,7 +263,10 @@ def _chosen(model: Network, layers: Sequence[int]) -> tuple[BranchLayer, ...]:
 
 
 def _sentences(
-    system: System, rows: Rows, layers: Sequence[BranchLayer], parts: Sequence[Mapping[str, Any]]
+    system: InferenceModel,
+    rows: Rows,
+    layers: Sequence[BranchLayer],
+    parts: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Returns the facts of each row's tokens, padding left out."""
     found = []
@@ -281,7 +286,7 @@ def _sentences(
 
 
 def _direction(
-    system: System,
+    system: InferenceModel,
     forced: Forced,
     layers: Sequence[BranchLayer],
     sentences: Sequence[Mapping[str, Any]],

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mnmt_jax.analysis.forced import Forced, Rows, batches
-from mnmt_jax.decoding.system import System
+from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import REGISTER, SOURCE
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network
-from mnmt_jax.training.passes import Passes
 
 READ_ROLES = (SOURCE, REGISTER)
 """Roles that hold what is translated, of which a layout has the first or both."""
@@ -58,7 +58,7 @@ def state_places(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()) -
             found.append(States(number, role))
             end = ends.get(number)
             last = end is plan.stages[-1] and role != layout.generated
-            if end and not last and any(each.passes(role) for each in end.leave):
+            if end and not last and any(each.passes(role) for each in end.after):
                 found.append(States(number, role, ended=True))
     return tuple(found)
 
@@ -88,7 +88,7 @@ def layer_states(
     Returns:
         float32 states of each; those of padding are any.
     """
-    passes = Passes(model, params, batch, reads=places)
+    passes = ForwardPasses(model, params, batch, reads=places)
     return [passes.read(place).astype(jnp.float32) for place in places]
 
 
@@ -110,14 +110,14 @@ def pooled_states(
 
 
 def sentence_states(
-    system: System, every: Sequence[Forced], longest: int, places: Places
+    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
 ) -> dict[Forced, Float[np.ndarray, "sentences places embed"]]:
     """Returns the pooled states of sentences.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.forced.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
         places: which.
     """
     parts: dict[Forced, list[np.ndarray]] = {forced: [] for forced in every}
@@ -129,7 +129,7 @@ def sentence_states(
 
 
 def token_states(
-    system: System, every: Sequence[Forced], longest: int, places: Places
+    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
 ) -> Iterator[tuple[Rows, list[Float[np.ndarray, "batch length embed"]]]]:
     """Yields batches with the states of their tokens; arguments as of `sentence_states`."""
     for rows in batches(system, every, longest):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mnmt_jax.analysis.page_parts import Facts
+from mnmt_jax.analysis.page_elements import Facts
 from mnmt_jax.errors import counted, listed
 from mnmt_jax.evaluation.markup import language_name
 from mnmt_jax.evaluation.page import title_of

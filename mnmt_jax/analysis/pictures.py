@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from mnmt_jax.analysis.attribution import OUTPUTS
-from mnmt_jax.analysis.page_facts import (
-    facts_line,
-    left_out,
-    model_names,
-    page_title,
-    warnings_of,
-)
-from mnmt_jax.analysis.page_parts import (
+from mnmt_jax.analysis.page_elements import (
     Facts,
     charts,
     direction_name,
@@ -22,6 +15,13 @@ from mnmt_jax.analysis.page_parts import (
     percent,
     plain_table,
     three_digits,
+)
+from mnmt_jax.analysis.page_facts import (
+    facts_line,
+    left_out,
+    model_names,
+    page_title,
+    warnings_of,
 )
 from mnmt_jax.analysis.state_pictures import STATE_SECTIONS
 from mnmt_jax.evaluation.chart import bar_chart

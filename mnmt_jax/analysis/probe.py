@@ -23,7 +23,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.analysis.probe_features import Features
-from mnmt_jax.files.partial import new_path
+from mnmt_jax.files.atomic_write import new_path
 
 LEARNED_FROM = 0.9  # share of the sentences
 _TESTED_AT_ONCE = 8192  # tokens

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from mnmt_jax.analysis.forced import Forced
 from mnmt_jax.analysis.layer_states import Places, place_facts, token_states
-from mnmt_jax.decoding.system import System
+from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
-from mnmt_jax.files.partial import new_folder
+from mnmt_jax.files.atomic_write import new_folder
 
 _FACTS, _TOKENS = "facts.json", "tokens.npz"
 
@@ -58,7 +58,7 @@ class Features:
 
 def kept_features(
     folder: Path,
-    system: System,
+    system: InferenceModel,
     every: Sequence[Forced],
     *,
     longest: int,
@@ -71,7 +71,7 @@ def kept_features(
         folder: of all features.
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.forced.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
         places: of the source.
         told: what the states depend on besides: the model, its parameters and vocabulary; `split`.
     """
@@ -92,7 +92,7 @@ def kept_features(
 
 
 def _extract(
-    folder: Path, system: System, every: Sequence[Forced], longest: int, places: Places
+    folder: Path, system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
 ) -> None:
     extra = system.instruction.source_extra
     total = sum(len(one.source) + extra for forced in every for one in forced.examples)

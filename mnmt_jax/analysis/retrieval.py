@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.analysis.layer_states import Places, place_facts, read_places
-from mnmt_jax.analysis.parallel import Aligned, by_languages
+from mnmt_jax.analysis.parallel_sentences import Aligned, by_languages
 from mnmt_jax.analysis.similarity import Matrix, Pooled, unit
 
 

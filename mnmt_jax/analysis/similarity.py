@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.forced import Forced
 from mnmt_jax.analysis.layer_states import Places, place_facts, read_places
-from mnmt_jax.analysis.parallel import Aligned, by_languages
+from mnmt_jax.analysis.parallel_sentences import Aligned, by_languages
+from mnmt_jax.analysis.teacher_forcing import Forced
 
 Pooled = Mapping[Forced, Float[np.ndarray, "sentences places embed"]]
 Matrix = Float[np.ndarray, "sentences embed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from mnmt_jax.analysis.page_parts import (
+from mnmt_jax.analysis.page_elements import (
     Facts,
     charts,
     curve,

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mnmt_jax.analysis.layer_states import Places, place_facts, read_places
-from mnmt_jax.analysis.parallel import Aligned, by_languages
+from mnmt_jax.analysis.parallel_sentences import Aligned, by_languages
 from mnmt_jax.analysis.similarity import Matrix, Pooled
 
 KEPT = 0.99  # share of the variance (Raghu et al. 2017)

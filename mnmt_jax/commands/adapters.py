@@ -9,7 +9,7 @@ def main() -> None:
     """Parses the command line, does what it says, and prints the folder made."""
     flags = make_parser().parse_args()
 
-    from mnmt_jax.interchange.adapters import load_adapter, merge_adapter, save_adapter
+    from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
 
     if flags.command == "save":
         save_adapter(flags.run, flags.output, step=flags.step)

@@ -21,7 +21,7 @@ from mnmt_jax.commands.vocabulary import (
     training_options,
 )
 from mnmt_jax.errors import UserError, docs_page
-from mnmt_jax.language_codes import find_code, new_code
+from mnmt_jax.vocabulary.language_codes import find_code, new_code
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -59,7 +59,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Makes the run and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
-    from mnmt_jax.files.partial import check_output
+    from mnmt_jax.files.atomic_write import check_output
     from mnmt_jax.runs.new_language import NewRows, add_language
     from mnmt_jax.runs.run_directory import RunDirectory
     from mnmt_jax.vocabulary.pieces import Vocabulary

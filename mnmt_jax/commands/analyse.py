@@ -270,7 +270,7 @@ def _of_sentences(
     from mnmt_jax.analysis.attention_maps import attention_maps
     from mnmt_jax.analysis.attribution import NODES, attributions
     from mnmt_jax.analysis.branches import branch_layers
-    from mnmt_jax.analysis.forced import in_float32
+    from mnmt_jax.analysis.teacher_forcing import in_float32
     from mnmt_jax.decoding.translator import Translator
 
     layers = layer_numbers(flags.layers)
@@ -296,7 +296,7 @@ def _scales(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
     """Returns the facts of the branches' scales."""
-    from mnmt_jax.analysis.scales import branch_scales
+    from mnmt_jax.analysis.branch_scales import branch_scales
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(

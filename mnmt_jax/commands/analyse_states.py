@@ -25,10 +25,10 @@ from mnmt_jax.commands.corpus_arguments import split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from mnmt_jax.analysis.forced import Forced
     from mnmt_jax.analysis.layer_states import Places
     from mnmt_jax.analysis.probe_features import Features
-    from mnmt_jax.decoding.system import System
+    from mnmt_jax.analysis.teacher_forcing import Forced
+    from mnmt_jax.decoding.inference_model import InferenceModel
     from mnmt_jax.decoding.translator import Translator
 
 # Kind -> sentences per direction by default; 0: all.
@@ -62,7 +62,7 @@ def of_states(
     if flags.kind == "svcca":
         return _svcca(flags, gin_files, bindings)
     if flags.kind == "states":
-        from mnmt_jax.analysis.plane import check_installed
+        from mnmt_jax.analysis.projection_2d import check_installed
 
         check_installed()
     translator, facts = next(_models(flags, gin_files, bindings))
@@ -116,8 +116,8 @@ def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in names}
 
 
-def _system(translator: Translator) -> System:
-    from mnmt_jax.analysis.forced import in_float32
+def _system(translator: Translator) -> InferenceModel:
+    from mnmt_jax.analysis.teacher_forcing import in_float32
 
     return in_float32(translator.system)
 
@@ -230,8 +230,8 @@ def _features(
 ) -> Features:
     """Returns the features of a split's sources."""
     from mnmt_jax.analysis.probe_features import kept_features
-    from mnmt_jax.config.method import as_facts
     from mnmt_jax.design.layouts import SOURCE
+    from mnmt_jax.design.method import as_facts
 
     model = as_facts(translator.config.model)
     return kept_features(
@@ -250,7 +250,7 @@ def _features(
 def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Returns the facts of cosines between languages and roles."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel import aligned
+    from mnmt_jax.analysis.parallel_sentences import aligned
     from mnmt_jax.analysis.similarity import language_similarity, role_similarity
     from mnmt_jax.design.layouts import TARGET
 
@@ -265,7 +265,7 @@ def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, 
 def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Returns the facts of sentences looked for in other languages."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel import aligned, check_aligned
+    from mnmt_jax.analysis.parallel_sentences import aligned, check_aligned
     from mnmt_jax.analysis.retrieval import chance, retrieval
 
     every, read = _tested(flags, translator)
@@ -303,11 +303,11 @@ def _svcca_of_one(
 ) -> tuple[dict[str, Any], tuple[Places, dict[Forced, Any]]]:
     """Returns the facts of one model, and its places and states."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel import aligned, into_own
+    from mnmt_jax.analysis.parallel_sentences import aligned, to_own_language
     from mnmt_jax.analysis.svcca import language_svcca, preferences
 
     places = _places(flags, translator, READ_ROLES)
-    own = into_own(translator, every)
+    own = to_own_language(translator, every)
     asked = dict.fromkeys([*every, *(each for triple in own for each in triple[1:])])
     pooled = sentence_states(_system(translator), list(asked), _longest(translator), places)
     three = [(pair.direction, [pooled[each] for each in (pair, *rest)]) for pair, *rest in own]
@@ -322,7 +322,7 @@ def _svcca_of_one(
 def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Returns the facts of states on a plane."""
     from mnmt_jax.analysis.layer_states import READ_ROLES
-    from mnmt_jax.analysis.plane import Settings, planes
+    from mnmt_jax.analysis.projection_2d import Settings, planes
     from mnmt_jax.design.layouts import TARGET
 
     layout = translator.system.model.layout

@@ -18,14 +18,14 @@ from mnmt_jax.commands.corpus_arguments import (
 )
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import find_code, match_code
+from mnmt_jax.vocabulary.language_codes import find_code, match_code
 
 if TYPE_CHECKING:
-    from mnmt_jax.analysis.forced import Forced
+    from mnmt_jax.analysis.teacher_forcing import Forced
     from mnmt_jax.config.sections import Config
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.languages import Direction
+    from mnmt_jax.vocabulary.languages import Direction
 
 TEST = "test"
 
@@ -73,7 +73,7 @@ def origin(
         UserError: if a finished analysis of something else would be replaced.
     """
     from mnmt_jax.analysis.analysis_files import check_finished
-    from mnmt_jax.config.method import as_facts
+    from mnmt_jax.design.method import as_facts
 
     task = Path(flags.input).name if flags.input else flags.task
     settings = dict(flags.settings)
@@ -105,7 +105,7 @@ def forced_sentences(
     Raises:
         UserError: if there are none.
     """
-    from mnmt_jax.analysis.forced import force
+    from mnmt_jax.analysis.teacher_forcing import force
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if flags.input:

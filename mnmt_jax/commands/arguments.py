@@ -45,7 +45,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message) from error
 
     def error(self, message: str) -> NoReturn:
-        """Raises the mistake for `mnmt_jax.errors.run_command` to print.
+        """Raises the mistake for `mnmt_jax.runtime.run_command` to print.
 
         Raises:
             UserError: always.

@@ -18,9 +18,9 @@ from mnmt_jax.commands.arguments import (
 )
 from mnmt_jax.commands.corpus_arguments import split_list
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
-from mnmt_jax.distributed.shares import share_of
+from mnmt_jax.distributed.work_shards import work_shard_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import find_code
+from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.commands.rounds import Rounds
@@ -107,7 +107,7 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
             "--distributed, --coordinator_address: processes that share --output do not meet; give "
             "--num_processes and --process_id alone"
         )
-    share = share_of(flags)
+    share = work_shard_of(flags)
     rounds = _rounds(flags, gin_files, bindings)
     cache = rounds.write_cache(Path(flags.output), flags.round or 1, share)
     if cache is None:
@@ -122,7 +122,7 @@ def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
     from mnmt_jax.commands.rounds import Rounds
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.pseudo_pairs import Draws
-    from mnmt_jax.training.origins import Origin
+    from mnmt_jax.training.source_runs import SourceRunSpec
 
     import_modules(flags.module_import)
     cache = TokenCache.open(flags.cache)
@@ -134,7 +134,7 @@ def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
     return Rounds(
         draws=Draws.of(languages, pool, seed=flags.seed),
         cache=cache,
-        origin=Origin(flags.run, flags.step),
+        origin=SourceRunSpec(flags.run, flags.step),
         beam_size=flags.beam_size,
         configuration=(gin_files, bindings),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mnmt_jax.data.cache import TaskSource
     from mnmt_jax.data.corpus import Share
-    from mnmt_jax.languages import Direction
+    from mnmt_jax.vocabulary.languages import Direction
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")
@@ -123,7 +123,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         check_training_text,
         language_text,
     )
-    from mnmt_jax.data.share import SharedCorpus
+    from mnmt_jax.data.subsample import SubsampledCorpus
     from mnmt_jax.vocabulary.pieces import Vocabulary
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
@@ -145,7 +145,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         text = language_text(corpus, directions, options.sentences)
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
-        corpus = SharedCorpus(corpus, share)
+        corpus = SubsampledCorpus(corpus, share)
     return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
@@ -191,8 +191,8 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         get_mixture(arguments.mixture)  # raises: names the built-in ones
     fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
-    import_modules([*arguments.module_import, "mnmt_jax.seqio.tasks"])
-    from mnmt_jax.seqio import tasks as seqio_tasks
+    import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
+    from mnmt_jax.interop.seqio import tasks as seqio_tasks
 
     vocabulary = seqio_tasks.registered_vocabulary(arguments.mixture).vocabulary
     return seqio_tasks.task_sources(arguments.mixture, ("train", "validation")), vocabulary

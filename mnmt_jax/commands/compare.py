@@ -49,7 +49,7 @@ def main() -> None:
     from mnmt_jax.evaluation.result import read_result
     from mnmt_jax.evaluation.seeds import group_by_seed, seed_table
     from mnmt_jax.evaluation.table import comparison_table, sample_lines, told_apart
-    from mnmt_jax.files.partial import check_replaced
+    from mnmt_jax.files.atomic_write import check_replaced
 
     check_replaced(Path(flags.output), is_report)
     results = [read_result(folder) for folder in flags.results]

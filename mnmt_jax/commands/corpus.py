@@ -35,7 +35,7 @@ def main() -> None:
     from mnmt_jax.commands.corpus_arguments import split_list
     from mnmt_jax.data.cldr import CldrCorpus
     from mnmt_jax.data.export import export_cldr
-    from mnmt_jax.language_codes import canonical_codes
+    from mnmt_jax.vocabulary.language_codes import canonical_codes
 
     corpus = CldrCorpus(
         canonical_codes(split_list(arguments.languages), "--languages"),

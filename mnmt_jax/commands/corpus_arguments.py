@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.arguments import import_modules
-from mnmt_jax.data.split_words import likely_word
+from mnmt_jax.data.split_aliases import likely_word
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.path_names import check_name
-from mnmt_jax.language_codes import (
+from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
     find_code,
     is_code,
@@ -21,7 +21,7 @@ from mnmt_jax.language_codes import (
 
 if TYPE_CHECKING:
     from mnmt_jax.data.corpora import Corpus
-    from mnmt_jax.languages import Direction
+    from mnmt_jax.vocabulary.languages import Direction
 
 
 FILE_FLAGS = ("languages", "splits", "on_bad_line")
@@ -279,8 +279,8 @@ def benchmark_corpus(
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
     if flags.module_import and not is_built_in(flags.task):
         refuse_flags(flags, others, "a seqio mixture, whose module decides it")
-        import_modules(["mnmt_jax.seqio.tasks"])
-        from mnmt_jax.seqio.tasks import RegisteredText
+        import_modules(["mnmt_jax.interop.seqio.tasks"])
+        from mnmt_jax.interop.seqio.tasks import RegisteredText
 
         corpus = RegisteredText(flags.task)
         wanted = corpus.languages
@@ -370,7 +370,7 @@ def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
 
 
 def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
-    from mnmt_jax.languages import english_centric, many_to_many
+    from mnmt_jax.vocabulary.languages import english_centric, many_to_many
 
     if not text:
         return ()

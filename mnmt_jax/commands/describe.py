@@ -49,7 +49,7 @@ def main() -> None:
         from mnmt_jax.data.cache import TokenCache
 
         vocabulary = TokenCache.open(config.data.cache).vocabulary
-        vocab_size, config = vocabulary.size, config.fitted(vocabulary.languages)
+        vocab_size, config = vocabulary.size, config.bind_languages(vocabulary.languages)
     if not vocab_size:
         raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
     description = describe(

@@ -21,9 +21,9 @@ from mnmt_jax.commands.corpus_arguments import (
     check_limit,
     listed_directions,
 )
-from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, listed, warn
-from mnmt_jax.language_codes import find_code
+from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -86,7 +86,7 @@ def make_parser() -> CommandParser:
         help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
     )
     add_own_files(parser)
-    add_share_flags(parser, "directions")
+    add_work_shard_flags(parser, "directions")
     add_configuration(parser)
     return parser
 
@@ -103,11 +103,11 @@ def main() -> None:
         load_subject,
         translate_share,
     )
-    from mnmt_jax.evaluation.further import Further, Wanted
     from mnmt_jax.evaluation.language_detectors import find_detector
+    from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
     from mnmt_jax.evaluation.table import comparison_table
 
-    share = share_of(flags)
+    share = work_shard_of(flags)
     check_folder(flags.output)
     detector = find_detector(flags.lid)
     corpus, wanted = benchmark_corpus(flags)
@@ -134,8 +134,8 @@ def main() -> None:
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
         warn(f"no off-target ratio, since {detector.name} does not know: {codes}")
-    further = Further(
-        Wanted(
+    further = OptionalMetrics(
+        MetricSelection(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,
             flores200_model=flags.flores200_model,
             comet=flags.comet,

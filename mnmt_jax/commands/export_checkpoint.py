@@ -22,7 +22,7 @@ def main() -> None:
     """Parses the command line, exports, and prints the files written."""
     flags = make_parser().parse_args()
 
-    from mnmt_jax.interchange.exporting import export_checkpoint
+    from mnmt_jax.interop.exporting import export_checkpoint
 
     for path in export_checkpoint(flags.format, flags.run, flags.output, step=flags.step):
         print(path)

@@ -37,7 +37,7 @@ def main() -> None:
     """Parses the command line, imports, and prints the run's directory."""
     flags = make_parser().parse_args()
 
-    from mnmt_jax.interchange.importing import import_checkpoint
+    from mnmt_jax.interop.importing import import_checkpoint
 
     import_checkpoint(flags.format, flags.input, flags.output, vocabulary=flags.vocabulary)
     print(flags.output)

@@ -11,7 +11,7 @@ from mnmt_jax.commands.arguments import CommandParser
 from mnmt_jax.errors import docs_page
 
 if TYPE_CHECKING:
-    from mnmt_jax.languages import Language
+    from mnmt_jax.vocabulary.languages import Language
 
 _COLUMNS = ("code", "flores", "name", "script", "family", "detector", "corpora")
 _ABSENT = "-"
@@ -36,7 +36,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Prints one language a row, with the code that was given first where codes were given."""
     flags = make_parser().parse_args()
-    from mnmt_jax.languages import LANGUAGES, language
+    from mnmt_jax.vocabulary.languages import LANGUAGES, language
 
     asked = flags.codes or list(LANGUAGES)
     rows = [_facts(language(code)) for code in asked]
@@ -53,7 +53,7 @@ def main() -> None:
 
 def _facts(known: Language) -> dict[str, Any]:
     """Return the facts of a language; `corpora` lists the built-in corpora that have it."""
-    from mnmt_jax import languages
+    from mnmt_jax.vocabulary import languages
 
     lists = {
         "cldr": languages.MITRE_LANGUAGES,

@@ -5,7 +5,7 @@ FOLDER/round_1/cache           real pairs, and what the first run makes of their
 FOLDER/round_1/run             trained on it, from that run
 FOLDER/round_2/cache           real pairs, and what round_1/run makes of their targets; and so on
 
-Several processes that train together share what is translated as `mnmt_jax.distributed.shares` has
+Several processes that train together share what is translated as `mnmt_jax.distributed.work_shards` has
 it: each its sentences, on its own devices.
 """
 
@@ -23,25 +23,25 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from mnmt_jax.commands.unfinished import Unfinished
-from mnmt_jax.config.method import all_lasting, as_facts
+from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
 from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
 from mnmt_jax.data.taken import TakenTask, taken_tasks
-from mnmt_jax.decoding.readings import Line
+from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translator import WINDOW, Translator
 from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import is_first, told_by_first, wait_for_all
-from mnmt_jax.distributed.shares import WHOLE, Share
+from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, counted, listed
+from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing, read_object
-from mnmt_jax.files.partial import write_text
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 
 _STEPS = "Train.steps="
@@ -64,7 +64,7 @@ class Rounds:
 
     draws: Draws
     cache: TokenCache
-    origin: Origin
+    origin: SourceRunSpec
     beam_size: int
     configuration: tuple[list[str], list[str]]
 
@@ -99,10 +99,10 @@ class Rounds:
             if stopped := train(config, place / "run", (origin,)):
                 return stopped
             wait_for_all("trained")
-            origin = Origin(place / "run")
+            origin = SourceRunSpec(place / "run")
         return None
 
-    def write_cache(self, output: Path, number: int, share: Share = WHOLE) -> TokenCache | None:
+    def write_cache(self, output: Path, number: int, share: WorkShard = WHOLE) -> TokenCache | None:
         """Writes the real pairs, and pseudo pairs that the run makes.
 
         Args:
@@ -121,7 +121,7 @@ class Rounds:
         return self._write_cache(self._translator(self.origin), output, number, share)
 
     def _write_cache(
-        self, translator: Translator, output: Path, number: int, share: Share
+        self, translator: Translator, output: Path, number: int, share: WorkShard
     ) -> TokenCache | None:
         check_absent(output, overwrite=False)
         pairs = PseudoPairs(self.cache, dataclasses.replace(self.draws, round=number))
@@ -129,7 +129,7 @@ class Rounds:
         output.parent.mkdir(parents=True, exist_ok=True)
         left: list[int] = []
         made_by = translator.made_by(decode) | pairs.facts()
-        with Unfinished(str(output), made_by, WINDOW, share) as kept:
+        with ResumableOutput(str(output), made_by, WINDOW, share) as kept:
             wait_for_all("opened")  # before the last one can write the cache
             with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
                 translate = functools.partial(translator.as_completed, decode=decode)
@@ -163,7 +163,7 @@ class Rounds:
         yield from taken_tasks(self.cache, self.cache.vocabulary)
         yield from pairs.sources(translations)
 
-    def _translator(self, origin: Origin) -> Translator:
+    def _translator(self, origin: SourceRunSpec) -> Translator:
         files, bindings = self.configuration
         translator = Translator.load(
             origin.run,
@@ -196,7 +196,7 @@ class Rounds:
                 seed=seed,
             )
             steps = -(-pipeline.epoch_batches() // config.optimizer.accumulate)
-        methods = all_lasting(config.train.methods)
+        methods = all_for_resume(config.train.methods)
         settings = dataclasses.replace(config.train, steps=steps, seed=seed, methods=methods)
         return dataclasses.replace(config, data=data, train=settings)
 
@@ -248,9 +248,9 @@ class Rounds:
             )
 
 
-def _own_share() -> Share:
+def _own_share() -> WorkShard:
     """Returns which sentences are this process's."""
-    return Share(jax.process_index(), jax.process_count())
+    return WorkShard(jax.process_index(), jax.process_count())
 
 
 def _wait_for(folder: Path) -> None:

@@ -13,14 +13,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.data import text_lines
 from mnmt_jax.data.encodings import EncodingCheck
-from mnmt_jax.distributed.shares import WHOLE, Share
-from mnmt_jax.errors import UserError, flush_output, naming
-from mnmt_jax.files.partial import new_file, open_text
+from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
+from mnmt_jax.errors import UserError, naming
+from mnmt_jax.files.atomic_write import new_file, open_text
 from mnmt_jax.files.storage import refusal
+from mnmt_jax.runtime.run_command import flush_output
 
 if TYPE_CHECKING:
+    from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.lines import Translation
-    from mnmt_jax.decoding.readings import Line
 
 BadLines = dict[str, list[int]]
 """Numbers of bad lines, from 1, by the reason of their flaw: "bad_utf8" or "too_long"."""
@@ -78,7 +79,7 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
 
 
 def check_output_file(
-    output: str, source: str | None, flag: str = "--input", share: Share = WHOLE
+    output: str, source: str | None, flag: str = "--input", share: WorkShard = WHOLE
 ) -> None:
     """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
@@ -120,7 +121,7 @@ def _is_read(path: str, source: str | None) -> bool:
         return False
 
 
-def unfinished_path(output: str, share: Share = WHOLE) -> str:
+def unfinished_path(output: str, share: WorkShard = WHOLE) -> str:
     """Returns where the translations for a file are kept until they are complete.
 
     Args:

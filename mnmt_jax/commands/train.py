@@ -16,12 +16,12 @@ from mnmt_jax.commands.arguments import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.design.move import is_origin_name
+from mnmt_jax.design.param_mapping import is_source_run_name
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from mnmt_jax.training.origins import Origin
+    from mnmt_jax.training.source_runs import SourceRunSpec
 
 _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, plus its number
 
@@ -77,7 +77,7 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 
-def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[Origin, ...]:
+def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, ...]:
     """Returns the runs to start from, each with its step.
 
     Args:
@@ -87,7 +87,7 @@ def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[Origin, ...]:
     Raises:
         UserError: if a run has no name, a step is nobody's, or one of two.
     """
-    from mnmt_jax.training.origins import Origin
+    from mnmt_jax.training.source_runs import SourceRunSpec
 
     if "" in runs:
         raise UserError("--initialize_from= names no run; leave it out, or name one")
@@ -102,10 +102,10 @@ def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[Origin, ...]:
             raise UserError(f"--initialize_step={text}: needs --initialize_from={given}")
         chosen[name] = checkpoint_step(step)
     default = chosen.get("")
-    return tuple(Origin(run, chosen.get(name, default), name) for name, run in named)
+    return tuple(SourceRunSpec(run, chosen.get(name, default), name) for name, run in named)
 
 
 def _named(text: str) -> tuple[str, str]:
     """Splits NAME=VALUE; the name is empty if there is none."""
     name, equals, value = text.partition("=")
-    return (name, value) if equals and is_origin_name(name) else ("", text)
+    return (name, value) if equals and is_source_run_name(name) else ("", text)

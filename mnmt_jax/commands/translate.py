@@ -32,13 +32,13 @@ from mnmt_jax.commands.text_files import (
     read_lines,
 )
 from mnmt_jax.data.text_lines import MAX_LINE_BYTES
-from mnmt_jax.distributed.shares import add_share_flags, share_of
+from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, counted, listed, warn
-from mnmt_jax.language_codes import match_code
+from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
-    from mnmt_jax.decoding.readings import Line
+    from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.translator import Translator
 
 
@@ -73,7 +73,7 @@ def make_parser() -> CommandParser:
         "the pivot language and the lines contrasted with",
     )
     add_step(parser)
-    add_share_flags(parser, "lines")
+    add_work_shard_flags(parser, "lines")
     add_configuration(parser)
     return parser
 
@@ -81,7 +81,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Runs the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    share = share_of(flags)
+    share = work_shard_of(flags)
     if share.processes > 1 and (not flags.output or is_stream(flags.output)):
         raise UserError(
             "--num_processes: the processes keep their lines beside a file; give --output"
@@ -206,13 +206,13 @@ def _into_file(
     Returns:
         As `_write`; None if another process is to write it.
     """
-    from mnmt_jax.commands.unfinished import Unfinished
+    from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.decoding.translator import WINDOW
 
     made_by = translator.made_by(decode, flags.pivot)
     made_by |= {"source": flags.source, "target": flags.target}
     translate = functools.partial(translator.as_completed, decode=decode, pivot=flags.pivot)
-    with Unfinished(flags.output, made_by, WINDOW, share_of(flags)) as unfinished:
+    with ResumableOutput(flags.output, made_by, WINDOW, work_shard_of(flags)) as unfinished:
         with _progress() as report:
             unfinished.finish(lines, translate, report)
         if not unfinished.is_last():

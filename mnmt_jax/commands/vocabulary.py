@@ -21,7 +21,7 @@ from mnmt_jax.commands.corpus_arguments import (
     split_list,
 )
 from mnmt_jax.errors import UserError, listed, warn
-from mnmt_jax.language_codes import canonical_codes
+from mnmt_jax.vocabulary.language_codes import canonical_codes
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import Counts, Flags
@@ -157,7 +157,7 @@ def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
     Raises:
         UserError: if it cannot be written, or another process has written there meanwhile.
     """
-    from mnmt_jax.files.partial import locked, new_folder
+    from mnmt_jax.files.atomic_write import locked, new_folder
     from mnmt_jax.vocabulary.folder import FACTS_FILE
 
     folder = Path(arguments.output)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.config.earlier import told as told_earlier
+from mnmt_jax.config.legacy_configs import was_legacy
 from mnmt_jax.errors import UserError
 
 
@@ -165,7 +165,7 @@ class Bindings:
         known = self._field_names(title)
         if known is None:
             return ""
-        earlier = told_earlier(f"{title}.{field}")
+        earlier = was_legacy(f"{title}.{field}")
         return earlier or _no_such_name(field, known, f"{title}.")
 
     def _taken(self, value: Any, told: str, place: str) -> _Bound:

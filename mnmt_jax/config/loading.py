@@ -1,7 +1,7 @@
 """Gin files to a configuration and back.
 
 Of gin this room takes the grammar alone: a file is read as data, and nothing in it is imported or
-called. t5x, which reads the same files, uses gin itself (`mnmt_jax.t5x.parsed`).
+called. t5x, which reads the same files, uses gin itself (`mnmt_jax.interop.t5x.parsed`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Protocol
 from gin import config_parser
 
 from mnmt_jax.config.bindings import Bindings
-from mnmt_jax.config.earlier import renewed
 from mnmt_jax.config.grammar import statements_of
-from mnmt_jax.config.method import Method, check_edits
+from mnmt_jax.config.legacy_configs import migrate
 from mnmt_jax.config.registry import get_method, get_section, section_titles
 from mnmt_jax.config.sections import SECTIONS, Config, Model, Train
+from mnmt_jax.design.method import Method, check_edits
 from mnmt_jax.errors import UserError, docs_page
-from mnmt_jax.files.partial import write_text
+from mnmt_jax.files.atomic_write import write_text
 
 
 class Source(Protocol):
@@ -162,7 +162,7 @@ def _read_file(
         raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())
     statements = statements_of(text, named)
-    for statement in renewed(statements) if values_alone else statements:
+    for statement in migrate(statements) if values_alone else statements:
         place = f"{named}:{statement.location.line_num}: "
         includes = isinstance(statement, config_parser.IncludeStatement)
         if not includes and not isinstance(statement, config_parser.ImportStatement):

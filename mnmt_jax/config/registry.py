@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 
-from mnmt_jax.config.method import Method
+from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError, listed, nearest
 
 _LIBRARY = "mnmt_jax.methods"  # imported by name, like a module of the user's: it imports this room

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import gin
 
-from mnmt_jax.config.fields import (
+from mnmt_jax.design.fields import (
     Amount,
     Checked,
     Count,
@@ -26,7 +26,7 @@ from mnmt_jax.config.fields import (
     Weight,
     Width,
 )
-from mnmt_jax.config.method import Method, check_once
+from mnmt_jax.design.method import Method, check_once
 from mnmt_jax.errors import UserError
 
 
@@ -85,7 +85,7 @@ class Model(Checked):
             the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
         lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
             beside their weights; 0 is without.
-        lora: patterns (`mnmt_jax.model.patterns`) of the projections that carry it.
+        lora: patterns (`mnmt_jax.model.param_patterns`) of the projections that carry it.
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
         attention: `split` (each role meets only the keys it may see), `fused` (the same by a kernel
             of its own where one fits, on TPU and GPU) or `dense` (the slow oracle).
@@ -151,7 +151,7 @@ class Optimizer(Checked):
         clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
         accumulate: micro-batches per update.
-        frozen: patterns (`mnmt_jax.model.patterns`) of parameters that do not train. LoRA's own
+        frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that do not train. LoRA's own
             always do; with `Model.lora_rank` and no pattern they alone do.
     """
 
@@ -355,7 +355,7 @@ class Config:
         """Those of the model and of training."""
         return (*self.model.methods, *self.train.methods)
 
-    def fitted(self, languages: Sequence[str]) -> Config:
+    def bind_languages(self, languages: Sequence[str]) -> Config:
         """Returns it with what methods must know of a vocabulary.
 
         Args:
@@ -366,7 +366,7 @@ class Config:
         """
 
         def changed(section: Any) -> Any:
-            methods = tuple(method.fitted(languages) for method in section.methods)
+            methods = tuple(method.bind_languages(languages) for method in section.methods)
             return dataclasses.replace(section, methods=methods)
 
         return dataclasses.replace(self, model=changed(self.model), train=changed(self.train))

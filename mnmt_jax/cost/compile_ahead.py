@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import collectives
 from mnmt_jax.cost.estimates import estimates
@@ -46,6 +45,7 @@ from mnmt_jax.distributed.sharding import (
     replicated,
 )
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.attention.fused import KERNEL_METADATA
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, abstract_state, make_init, shardings_of

@@ -13,7 +13,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.sublayers import make_plan
-from mnmt_jax.model.trainable import Trainable
+from mnmt_jax.model.trainable_params import Trainable
 
 GIN_CONFIGS = GIN_ROOT / "gin_configs"
 

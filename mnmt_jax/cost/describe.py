@@ -16,7 +16,7 @@ from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.modules import FIRST_ROW
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.model.trainable import Trainable
+from mnmt_jax.model.trainable_params import Trainable
 
 _LORA, _EMBEDDING, _NORMS = "lora", "embedding", "norms"
 # Listed even where a model has none.
@@ -31,7 +31,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         shapes: a parameter tree of arrays or shapes.
         plan: of the model.
     """
-    aside = {each.name for each in plan.aside}
+    aside = {each.name for each in plan.auxiliary}
     tables = [table.name for table in plan.tables]
     tables += [f"{name}_positions" for name in tables]
     components = dict.fromkeys(tables, _EMBEDDING) | {
@@ -59,7 +59,7 @@ def count_aside(shapes: Any, plan: Plan) -> dict[str, int]:
         shapes: as for `count_parameters`.
         plan: of the model.
     """
-    trees = {each.name: jax.tree.leaves(shapes[each.name]) for each in plan.aside}
+    trees = {each.name: jax.tree.leaves(shapes[each.name]) for each in plan.auxiliary}
     return {name: sum(int(np.prod(x.shape)) for x in leaves) for name, leaves in trees.items()}
 
 

@@ -10,9 +10,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from mnmt_jax.attention.fused import KERNEL_METADATA
 from mnmt_jax.cost.collectives import instructions, rounds
-from mnmt_jax.distributed.drawn import MULTIPLIERS
+from mnmt_jax.distributed.dropout_mask import MULTIPLIERS
+from mnmt_jax.model.attention.fused import KERNEL_METADATA
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")

@@ -18,7 +18,7 @@ from mnmt_jax.data.po_lines import check_po_lines
 from mnmt_jax.data.text_lines import Flaw, open_bytes
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import one_line
-from mnmt_jax.language_codes import parse_code
+from mnmt_jax.vocabulary.language_codes import parse_code
 
 UNTRANSLATED = Flaw("untranslated", "no translation", expected=True)
 _FUZZY = Flaw("fuzzy", "a translation that somebody has to review", expected=True)

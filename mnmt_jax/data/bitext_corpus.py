@@ -9,8 +9,8 @@ from mnmt_jax.data.bitext import UNTRANSLATED, normal_tag, read_units
 from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
 from mnmt_jax.data.text_lines import Cleaning, resolve
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.language_codes import parse_code
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.language_codes import parse_code
+from mnmt_jax.vocabulary.languages import Direction
 
 
 class BitextFiles(FileCorpus):

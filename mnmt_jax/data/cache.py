@@ -26,12 +26,12 @@ import numpy as np
 
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_writable, new_folder
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.files.partial import check_writable, new_folder
 from mnmt_jax.files.path_names import MAX_JOINED_BYTES, check_name, leads_out
 from mnmt_jax.files.storage import one_line, storage_trouble
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 if TYPE_CHECKING:

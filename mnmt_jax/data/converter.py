@@ -20,13 +20,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnmt_jax.config.method import all_objectives
 from mnmt_jax.config.sections import Config, Data
 from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.data.token_masks import mask
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.design.mask_shares import MaskShares
+from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError

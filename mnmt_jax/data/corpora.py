@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
 from mnmt_jax.data.file_columns import Place, find_place
-from mnmt_jax.data.split_words import language_words
+from mnmt_jax.data.split_aliases import language_words
 from mnmt_jax.data.text_lines import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import canonical_codes
-from mnmt_jax.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.language_codes import canonical_codes
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
 _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
 

@@ -18,8 +18,8 @@ from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.data.text_lines import NUL, REPEATED, Cleaning, Flaw, check_sentence
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.files.path_names import check_name
-from mnmt_jax.language_codes import canonical_codes
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.language_codes import canonical_codes
+from mnmt_jax.vocabulary.languages import Direction
 
 _log = logging.getLogger(__name__)
 _DRAW_SEED = 1  # published: see `Selection.drawn`
@@ -57,7 +57,7 @@ class DropReport:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a corpus's training pairs is kept (`mnmt_jax.data.share`).
+    """Which part of a corpus's training pairs is kept (`mnmt_jax.data.subsample`).
 
     Attributes:
         of_pairs: above 0, up to 1.
@@ -84,7 +84,7 @@ class Corpus(abc.ABC):
 
     Attributes:
         name: short name; tasks are called NAME_SOURCE_TARGET.
-        languages: canonical codes (`mnmt_jax.language_codes`) of the languages it has.
+        languages: canonical codes (`mnmt_jax.vocabulary.language_codes`) of the languages it has.
         reports: what the latest full pass over a (split, direction) left out.
         least_languages: that it must have.
         share: of the training pairs there are that it serves; None for all.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.partial import locked, new_file
+from mnmt_jax.files.atomic_write import locked, new_file
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv whose first line names the languages."""

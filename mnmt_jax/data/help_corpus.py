@@ -20,7 +20,7 @@ from typing import IO
 
 from mnmt_jax.data.help_pages import Segment, segments
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.partial import open_text
+from mnmt_jax.files.atomic_write import open_text
 from mnmt_jax.files.path_names import check_inside
 
 HELP_FOLDERS: Mapping[str, str] = {

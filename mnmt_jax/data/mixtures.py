@@ -15,7 +15,7 @@ from mnmt_jax.data.cache import TaskSource, encode_pairs
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError, listed
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
     Direction,
     english_centric,

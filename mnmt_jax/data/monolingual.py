@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, is_new
-from mnmt_jax.data.split_words import language_words
+from mnmt_jax.data.split_aliases import language_words
 from mnmt_jax.data.text_lines import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 
 
 class OneSide(Corpus):

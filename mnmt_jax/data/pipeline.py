@@ -18,8 +18,8 @@ import numpy as np
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache, split_records
 from mnmt_jax.data.converter import Extras, HostBatch, Segments, make_converter
+from mnmt_jax.data.mixing_schedule import Schedule
 from mnmt_jax.data.packing import first_fit
-from mnmt_jax.data.schedule import Schedule
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.order import mix64, text_key

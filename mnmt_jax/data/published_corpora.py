@@ -33,7 +33,7 @@ from mnmt_jax.data.published_files import (
     wmt14,
 )
 from mnmt_jax.errors import UserError, docs_page
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
     LANGUAGES,

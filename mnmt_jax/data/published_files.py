@@ -8,7 +8,7 @@ from pathlib import Path
 from mnmt_jax.data.corpora import PatternFiles
 from mnmt_jax.data.corpus import Corpus, Selection
 from mnmt_jax.data.text_lines import Cleaning
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     WMT14_LANGUAGES,
     Direction,

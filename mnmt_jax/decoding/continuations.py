@@ -18,13 +18,13 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import HostBatch, segments_from_rows
+from mnmt_jax.decoding.continuous_batching import Admission, Finished, search_continuously
+from mnmt_jax.decoding.encoded_lines import Line, example_of
 from mnmt_jax.decoding.generate import make_search
+from mnmt_jax.decoding.inference_model import InferenceModel, spans_of
 from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, hypotheses_of
-from mnmt_jax.decoding.readings import Line, example_of
 from mnmt_jax.decoding.search import Request, sentence_rngs
 from mnmt_jax.decoding.search_limits import check_memory, guarded
-from mnmt_jax.decoding.system import System, spans_of
-from mnmt_jax.decoding.turns import Ended, Turn, search_in_turns
 from mnmt_jax.errors import UserError
 
 
@@ -59,7 +59,7 @@ class _Draw(NamedTuple):
 
 
 def draw_continuations(
-    system: System, draws: Sequence[tuple[Line, int]], decode: Decode
+    system: InferenceModel, draws: Sequence[tuple[Line, int]], decode: Decode
 ) -> list[Continuation]:
     """Draws a continuation for each prompt and number of a draw.
 
@@ -88,16 +88,16 @@ def draw_continuations(
     for width in sorted(set(widths)):
         members = [i for i in range(len(draws)) if widths[i] == width]
         turns = (
-            Turn(chunk, *_laid_out(system, [asked[i] for i in chunk], decode, width, rows))
+            Admission(chunk, *_laid_out(system, [asked[i] for i in chunk], decode, width, rows))
             for chunk in _groups(lengths, members, rows)
         )
-        searched = search_in_turns(system, make_search(decode), turns, rows)
+        searched = search_continuously(system, make_search(decode), turns, rows)
         for ended in guarded(searched, decode):
             found[ended.number] = _continuation(system, ended, asked[ended.number], decode)
     return [found[i] for i in range(len(draws))]
 
 
-def _prefixes(system: System, lines: Sequence[Line]) -> list[tuple[int, ...]]:
+def _prefixes(system: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, ...]]:
     """Returns what the model is given of each prompt: trigger, tag if there is one, and pieces."""
     vocabulary, instruction = system.vocabulary, system.instruction
     texts = list(dict.fromkeys((line.text, line.target_lang) for line in lines))
@@ -119,7 +119,7 @@ def _groups(sizes: Sequence[int], members: Sequence[int], most: int) -> Iterator
 
 
 def _laid_out(
-    system: System, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
+    system: InferenceModel, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
 ) -> tuple[HostBatch, Request]:
     """Lays out so many rows, the last ones empty if prompts are lacking."""
     count, length = len(draws), len(draws[0].prefix)
@@ -141,7 +141,9 @@ def _laid_out(
     return spans_of(system.converter(width).static_batch(segments, rows)), request
 
 
-def _continuation(system: System, ended: Ended, draw: _Draw, decode: Decode) -> Continuation:
+def _continuation(
+    system: InferenceModel, ended: Finished, draw: _Draw, decode: Decode
+) -> Continuation:
     """Returns what was drawn."""
     before = draw.prefix[system.instruction.target_extra :]
     hypotheses = hypotheses_of(system, ended.found, ended.row, before)

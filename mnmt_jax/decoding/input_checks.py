@@ -9,7 +9,7 @@ from typing import Any
 
 from mnmt_jax.data.text_lines import MAX_LINE_BYTES
 from mnmt_jax.errors import MnmtWarning, UserError, counted, listed
-from mnmt_jax.language_codes import match_code
+from mnmt_jax.vocabulary.language_codes import match_code
 
 _OF_CALLER = 4  # frames from the warning to what called `Translator.translate` or `log_probs`
 

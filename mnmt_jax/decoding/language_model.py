@@ -9,19 +9,19 @@ from typing import Any
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.continuations import Continuation, draw_continuations
+from mnmt_jax.decoding.encoded_lines import Line, number_lines
 from mnmt_jax.decoding.generate import with_settings
 from mnmt_jax.decoding.input_checks import check_list, codes_of_lines
 from mnmt_jax.decoding.lines import score_lines
+from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.pseudo_likelihood import score_by_hiding
-from mnmt_jax.decoding.readings import Line, number_lines
 from mnmt_jax.decoding.score import Score, perplexity
-from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.decoding.translator import WINDOW
 from mnmt_jax.design.layouts import check_continues, check_language_model
 from mnmt_jax.errors import UserError
 
 
-class LanguageModel(Trained):
+class LanguageModel(PretrainedModel):
     """Scores and continues text with a language model that is not grafted.
 
     Example:

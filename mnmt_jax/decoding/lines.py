@@ -2,10 +2,10 @@
 
 A line's bucket depends on its own length alone. How many rows its batches have follows from the
 number of lines of that length: `Decode.batch`, or 1, 4, 16 and so on if that holds all of them; and
-so does how many lines enter a batch at a time (`mnmt_jax.decoding.turns`). So a line is computed by
+so does how many lines enter a batch at a time (`mnmt_jax.decoding.continuous_batching`). So a line is computed by
 the same instructions whatever stands beside it, and its translation is the same bit for bit; only
 with fewer rows sums may be rounded in another order. Source contrast reads other lines with a line:
-`with_others` draws them before there are batches.
+`with_contrast_sources` draws them before there are batches.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.continuous_batching import (
+    Admission,
+    Finished,
+    search_continuously,
+    slots_per_admission,
+)
 from mnmt_jax.decoding.copy_unknown import put_back
+from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines, example_of, lay_out
 from mnmt_jax.decoding.generate import first_steps, length_limit, make_search
-from mnmt_jax.decoding.readings import Line, Reading, example_of, lay_out, read_lines
+from mnmt_jax.decoding.inference_model import InferenceModel, spans_of
 from mnmt_jax.decoding.score import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses
 from mnmt_jax.decoding.search_limits import check_beam, check_memory, guarded, memory_errors
-from mnmt_jax.decoding.system import System, spans_of
-from mnmt_jax.decoding.turns import Ended, Turn, rows_of_a_turn, search_in_turns
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import find_code
+from mnmt_jax.vocabulary.language_codes import find_code
 
 _SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
@@ -80,7 +85,7 @@ class Translation:
 
 
 def translate_lines(
-    system: System,
+    system: InferenceModel,
     lines: Sequence[Line],
     decode: Decode,
     done: Collection[int] = (),
@@ -109,7 +114,7 @@ def translate_lines(
     check_beam(decode, system.vocabulary.size)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
     counted = range(len(lines)) if known and wanted else wanted
-    readings = read_lines(system, {i: lines[i] for i in counted}, decode)
+    readings = encode_lines(system, {i: lines[i] for i in counted}, decode)
     yield from ((i, _unread(readings[i])) for i in wanted if not readings[i].inputs)
     readings = {i: reading for i, reading in readings.items() if reading.inputs}
     plan = _Plan(system, lines, readings, decode)
@@ -131,7 +136,7 @@ def translate_lines(
         yield i, Translation(hypotheses, cut, limited, unknown_characters=reading.unknown)
 
 
-def _unread(reading: Reading) -> Translation:
+def _unread(reading: EncodedLine) -> Translation:
     """Return what becomes of a line that the model reads nothing of: blank, or copied whole."""
     if not reading.copies:
         return Translation(unknown_characters=reading.unknown)
@@ -150,9 +155,9 @@ class _Plan:
         decode: how to search.
     """
 
-    system: System
+    system: InferenceModel
     lines: Sequence[Line]
-    readings: Mapping[int, Reading]
+    readings: Mapping[int, EncodedLine]
     decode: Decode
 
     def search(
@@ -183,26 +188,26 @@ class _Plan:
 
     def _shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
-    ) -> Iterator[Ended]:
+    ) -> Iterator[Finished]:
         """Searches lines in batches of one shape, which follows from a number of lines."""
         rows = self.system.rows(self.decode.batch, count)
         if members:
             check_memory(self.system, self.decode, rows=rows, steps=steps)
-        size = rows_of_a_turn(self.system, rows, count)
+        size = slots_per_admission(self.system, rows, count)
         # What takes longest begins first, so that the last rows to end are few.
         ordered = sorted(members, key=lambda i: (-len(self.readings[i].inputs[0].source), i))
 
-        def turn(chunk: Sequence[int]) -> Turn:
+        def turn(chunk: Sequence[int]) -> Admission:
             chosen = [(self.lines[i].number, self.readings[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            return Turn(chunk, *lay_out(self.system, chosen, self.decode, **shape))
+            return Admission(chunk, *lay_out(self.system, chosen, self.decode, **shape))
 
         turns = map(turn, chunks(ordered, size))
-        return search_in_turns(self.system, make_search(self.decode), turns, rows)
+        return search_continuously(self.system, make_search(self.decode), turns, rows)
 
 
 def score_lines(
-    system: System, lines: Sequence[Line], references: Sequence[str], decode: Decode
+    system: InferenceModel, lines: Sequence[Line], references: Sequence[str], decode: Decode
 ) -> list[Score]:
     """Scores given translations as a search would have, before it divides by lengths.
 
@@ -279,7 +284,7 @@ def in_buckets(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[int, 
         below = bucket
 
 
-def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> None:
+def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, int]) -> None:
     """Checks that a configuration can be followed.
 
     Args:
@@ -312,7 +317,7 @@ def check_decode(system: System, decode: Decode, lengths: Mapping[str, int]) -> 
 
 
 def hypotheses_of(
-    system: System, found: Hypotheses, row: int, before: Sequence[int] = ()
+    system: InferenceModel, found: Hypotheses, row: int, before: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
     """Returns what was found for a row, best first, in texts that begin with the tokens before."""
     hypotheses = []

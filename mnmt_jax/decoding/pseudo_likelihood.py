@@ -16,13 +16,13 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, segments_from_rows
+from mnmt_jax.decoding.encoded_lines import Line, example_of
+from mnmt_jax.decoding.inference_model import InferenceModel, spans_of
 from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, in_buckets
-from mnmt_jax.decoding.readings import Line, example_of
 from mnmt_jax.decoding.score import Score, hidden_log_probs
-from mnmt_jax.decoding.system import System, spans_of
 
 
-def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> list[Score]:
+def score_by_hiding(system: InferenceModel, lines: Sequence[Line], decode: Decode) -> list[Score]:
     """Scores texts, `decode.batch` hidden tokens at a time.
 
     Args:
@@ -53,7 +53,7 @@ def score_by_hiding(system: System, lines: Sequence[Line], decode: Decode) -> li
 
 
 def _hidden(
-    system: System, rows: list[list[Example]], place: np.ndarray, *, bucket: int, size: int
+    system: InferenceModel, rows: list[list[Example]], place: np.ndarray, *, bucket: int, size: int
 ) -> np.ndarray:
     """Returns the log-probability of one token of each row, hidden from the model, float64."""
     batch = system.converter(bucket).static_batch(segments_from_rows(rows), size)

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrast import SPARED, Contrast, contrast_scores
-from mnmt_jax.distributed.own_rows import top_of_rows
+from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]

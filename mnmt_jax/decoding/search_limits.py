@@ -9,7 +9,7 @@ from typing import TypeVar
 import jax
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.system import System
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.distributed.chips import GIB, device_bytes
 from mnmt_jax.errors import UserError, is_out_of_memory
 
@@ -30,7 +30,7 @@ def check_beam(decode: Decode, vocabulary_size: int) -> None:
         )
 
 
-def check_memory(system: System, decode: Decode, *, rows: int, steps: int) -> None:
+def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: int) -> None:
     """Check before compilation that the devices can hold a batch.
 
     Args:
@@ -53,7 +53,7 @@ def check_memory(system: System, decode: Decode, *, rows: int, steps: int) -> No
         )
 
 
-def search_bytes(system: System, decode: Decode, rows: int, steps: int) -> int:
+def search_bytes(system: InferenceModel, decode: Decode, rows: int, steps: int) -> int:
     """Return a lower bound of the bytes of a batch.
 
     Counted are the float32 logits of one step, and the keys and values of the generated tokens in

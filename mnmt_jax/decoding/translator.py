@@ -12,8 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
 from mnmt_jax.decoding.generate import describe_search, with_beam_size, with_settings
 from mnmt_jax.decoding.input_checks import (
     check_list,
@@ -22,18 +22,18 @@ from mnmt_jax.decoding.input_checks import (
     warn_of_same_language,
 )
 from mnmt_jax.decoding.lines import Translation, score_lines, translate_lines
-from mnmt_jax.decoding.readings import Line, number_lines, with_others
+from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.score import Score
-from mnmt_jax.decoding.trained import Trained
 from mnmt_jax.design.layouts import check_translates
+from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import MnmtWarning, UserError, counted
-from mnmt_jax.language_codes import match_code
+from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 WINDOW = 4096
 
 
-class Translator(Trained):
+class Translator(PretrainedModel):
     """Translates text with a trained model.
 
     Example:
@@ -239,7 +239,7 @@ class Translator(Trained):
             for line in via
             if line.number in first
         ]
-        second = {line.number: line for line in with_others(onward, decode)}
+        second = {line.number: line for line in with_contrast_sources(onward, decode)}
         asked = [second.get(line.number, line) for line in lines]
         # Of what is done, or done by others, only the source is there.
         for index, found in translate_lines(self._system, asked, decode, done, known=False):
@@ -347,7 +347,7 @@ def _joined(first: Translation, second: Translation) -> Translation:
 def _contrasted(lines: Iterator[Line], decode: Decode) -> Iterator[Line]:
     """Draws for each line others of its window."""
     while window := list(itertools.islice(lines, WINDOW)):
-        yield from with_others(window, decode)
+        yield from with_contrast_sources(window, decode)
 
 
 def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:

@@ -3,7 +3,7 @@
 Rounded are the kernels of projections and the tables of tokens' vectors, which are nearly all of a
 model. Biases, norms, vectors of positions, LoRA's own matrices and feed-forward branches of
 languages stay as they are, and so do products of attention, which has no weights. Both sides of
-a product are rounded; see `mnmt_jax.model.kernels`.
+a product are rounded; see `mnmt_jax.model.quantized_weights`.
 
 `int8` is symmetric, with a scale for each feature of a kernel and each row of a table: the largest
 number of which becomes 127. With `bfloat16` an accelerator computes everything else as with
@@ -29,7 +29,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import parameter_axes, platform
-from mnmt_jax.model.kernels import KERNEL, Bfloat16, Int8, is_rounded, to_int8
+from mnmt_jax.model.quantized_weights import KERNEL, Bfloat16, Int8, is_rounded, to_int8
 
 STORED = "stored"
 _BIAS = "bias"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Making(Protocol):
+class GenerationModel(Protocol):
     """What a batch may be made of, inside the update.
 
     Attributes:
@@ -48,7 +48,7 @@ class Making(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Derived:
+class GeneratedBatch:
     """A micro-batch made of each micro-batch, whose cross entropy is learnt beside its own.
 
     Attributes:
@@ -57,4 +57,4 @@ class Derived:
     """
 
     name: str
-    make: Callable[[Making], Batch]
+    make: Callable[[GenerationModel], Batch]

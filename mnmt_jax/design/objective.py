@@ -36,8 +36,8 @@ class States:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tap:
-    """Names what a sublayer hands out besides its change, by `mnmt_jax.model.taps.hand_out`.
+class Intermediate:
+    """Names what a sublayer hands out besides its change, by `mnmt_jax.model.intermediates.record`.
 
     Attributes:
         path: of the module and the name it gave, e.g. `layer_3/disentangle/gate`.
@@ -54,7 +54,7 @@ class Player:
 
     Attributes:
         name: of the player.
-        owns: patterns (`mnmt_jax.model.patterns`) of its parameters, which nobody else moves.
+        owns: patterns (`mnmt_jax.model.param_patterns`) of its parameters, which nobody else moves.
         objectives: what it minimises.
         optimizer: fields of `Optimizer` in which its own differs from the run's.
         steps: its updates within one update of the run, all on the same batch.
@@ -76,10 +76,10 @@ class Forward(Protocol):
     def view(self, view: View) -> Batch:
         """Returns the arrays of a view under the names of the batch's own."""
 
-    def read(self, what: States | Tap) -> Array:
+    def read(self, what: States | Intermediate) -> Array:
         """Returns states, or what a sublayer handed out; one of the objective's `reads`."""
 
-    def aside(self, name: str, states: Array, role: str = SOURCE) -> Array:
+    def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Returns what a sublayer beside the plan (`Plan.aside`) makes of states of a role."""
 
 
@@ -101,7 +101,7 @@ class Objective:
     """
 
     name: str
-    reads: tuple[States | Tap, ...]
+    reads: tuple[States | Intermediate, ...]
     value: Callable[[Forward], Array]
     schedule: Callable[[Array], Array] | None = None
     warning: Callable[[int, float], str] | None = None

@@ -35,8 +35,8 @@ class Kind:
         known_axes: those of all kinds.
     """
 
-    reads = False
-    drops = False
+    attends = False
+    has_dropout = False
     languages: tuple[str, ...] = ()
     tags: int = 0
     other_norm = ""
@@ -80,7 +80,7 @@ class Kind:
         Args:
             module: from `module`.
             states: [batch, length, embed].
-            place: where they stand, a `mnmt_jax.model.context.Place`.
+            place: where they stand, a `mnmt_jax.model.context.PositionInfo`.
         """
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Kind:
         """Yields how its parameters are stored in fairseq and Hugging Face.
 
         Args:
-            names: makes entries, a `mnmt_jax.interchange.names.Names`.
+            names: makes entries, a `mnmt_jax.interop.names.Names`.
             path: of its parameters.
             theirs: what stands before their names of what is inside the layer.
 
@@ -102,7 +102,7 @@ class Kind:
         """
         raise UserError(f"{path[-1]}: its parameters have no names in other toolkits")
 
-    def maps(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections, each with the positions it maps and its widths in and out.
 
         Args:
@@ -114,7 +114,7 @@ class Kind:
         del config, stage, roles, lengths
         return iter(())
 
-    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+    def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Returns the number of queries times the keys that each meets; arguments as in `maps`."""
         del stage, roles, lengths
         return 0.0
@@ -158,9 +158,9 @@ class StagePlan:
     """
 
     stage: Stage
-    enter: Layer
+    before: Layer
     layers: tuple[Layer, ...]
-    leave: Layer
+    after: Layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Head:
 
     table: str = "embedding"
     layer: int = 0
-    leave: Layer = ()
+    after: Layer = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Plan:
 
     layout: Layout
     stages: tuple[StagePlan, ...]
-    aside: Layer = ()
+    auxiliary: Layer = ()
     tables: tuple[Table, ...] = (Table(),)
     heads: tuple[Head, ...] = (Head(),)
 
@@ -272,9 +272,9 @@ class Plan:
     def around(self) -> Iterator[Sublayer]:
         """Yields what stands before and after the layers of the stages, and before tables."""
         for part in self.stages:
-            yield from (*part.enter, *part.leave)
+            yield from (*part.before, *part.after)
         for head in self.heads:
-            yield from head.leave
+            yield from head.after
 
     def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
         """Returns `live_roles` of the stages; the outputs are what the heads read.
@@ -296,7 +296,7 @@ class Plan:
     def _kinds(self) -> Iterator[Kind]:
         for each in (
             *self.around(),
-            *self.aside,
+            *self.auxiliary,
             *(s for _, layer in self.layers() for s in layer),
         ):
             yield each.kind

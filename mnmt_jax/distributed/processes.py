@@ -22,8 +22,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mnmt_jax.distributed.shares import are_given
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.distributed.work_shards import are_given
+from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import run_command
 
 LOST_STATUS = 75  # "try again", as in sysexits.h
 _HEARTBEAT_SECONDS = 40  # within a minute with what ending takes

@@ -330,7 +330,7 @@ def _device() -> Any:
 def has_mesh() -> bool:
     """Returns whether a mesh of ours is set, as `compile_on` does, that arrays are split over.
 
-    Not where each device computes by itself (`mnmt_jax.distributed.own_rows.added_up`).
+    Not where each device computes by itself (`mnmt_jax.distributed.per_device.sum_over_devices`).
     """
     return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names) and not _is_alone()
 

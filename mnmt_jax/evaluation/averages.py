@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mnmt_jax.languages import Direction, english_of, language
+from mnmt_jax.vocabulary.languages import Direction, english_of, language
 
 
 @dataclass(frozen=True)

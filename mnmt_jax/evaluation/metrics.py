@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import SACREBLEU_EXTRAS, language
+from mnmt_jax.vocabulary.languages import SACREBLEU_EXTRAS, language
 from mnmt_jax.vocabulary.normalization import normalize
 
 # What each tokenizer imports; sacreBLEU itself reports a missing one only when it is used.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import canonical_or_same
+from mnmt_jax.vocabulary.language_codes import canonical_or_same
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 BERT_SCORE_LAYERS = {

@@ -20,7 +20,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer
 from mnmt_jax.evaluation.table import markdown_table
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.languages import language
+from mnmt_jax.vocabulary.languages import language
 
 _LEVEL = 0.05
 

@@ -24,8 +24,8 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.paper_groups import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_note
-from mnmt_jax.language_codes import canonical_or_same
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.language_codes import canonical_or_same
+from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
     MITRE_LANGUAGES,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.languages import EC40_TIERS, MITRE_GROUPS, Direction
+from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
 
 Values = Mapping[Direction, float]
 Table = dict[str, Average]

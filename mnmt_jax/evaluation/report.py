@@ -40,7 +40,7 @@ from mnmt_jax.evaluation.table import (
     model_label,
     paper_table,
 )
-from mnmt_jax.files.partial import write_text
+from mnmt_jax.files.atomic_write import write_text
 
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
 _LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text

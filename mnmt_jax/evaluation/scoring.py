@@ -11,7 +11,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark, Texts
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.translations import Output
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 SAMPLE_DIRECTIONS = 24

@@ -14,9 +14,9 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
 from mnmt_jax.files.json_objects import differing, parse_json
-from mnmt_jax.files.partial import check_replaced, locked, write_text
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 
 _STAMP = "made_by.json"
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.fields import Rate, Width
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Rate, Width
 from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.sublayers import DroppingFeedForward
@@ -49,8 +49,8 @@ class Adaption(Method, name="adaption"):
             Sublayer(f"adaption_{place}", self._kind(place), roles=(role,))
             for place, role in (("input", SOURCE), ("output", layout.generated))
         )
-        enter, leave = (*last.enter, source), (target, *last.leave)
-        changed = dataclasses.replace(last, enter=enter, leave=leave)
+        enter, leave = (*last.before, source), (target, *last.after)
+        changed = dataclasses.replace(last, before=enter, after=leave)
         return dataclasses.replace(plan, stages=(*before, changed))
 
     def _kind(self, place: str) -> DroppingFeedForward:

@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from mnmt_jax.config.fields import Range
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
-from mnmt_jax.design.derived import Derived, Making
+from mnmt_jax.design.derived import GeneratedBatch, GenerationModel
+from mnmt_jax.design.fields import Range
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, listed
@@ -88,9 +88,9 @@ class BackTranslation(Method, name="back_translation"):
                 f"{self._translated[0]} into; name another"
             )
 
-    def derived(self, config: Config) -> tuple[Derived, ...]:
+    def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
         """Returns the batch of translated pairs."""
-        return (Derived(self.name, functools.partial(self._make, config)),)
+        return (GeneratedBatch(self.name, functools.partial(self._make, config)),)
 
     @property
     def _translated(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class BackTranslation(Method, name="back_translation"):
     def _drawn(self) -> tuple[str, ...]:
         return self.pool or self._translated
 
-    def _make(self, config: Config, making: Making) -> Batch:
+    def _make(self, config: Config, making: GenerationModel) -> Batch:
         """Makes the pairs; a row whose pair is not translated is empty."""
         rows = _Rows(
             get_instruction(config.data.instruction),

@@ -14,9 +14,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from mnmt_jax.config.fields import Amount
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Amount
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Layer, Plan
 from mnmt_jax.errors import UserError, listed
 

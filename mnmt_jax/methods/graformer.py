@@ -26,11 +26,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from mnmt_jax.config.fields import Count
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Count
 from mnmt_jax.design.layouts import SOURCE
-from mnmt_jax.design.move import Move, Needed
+from mnmt_jax.design.method import Method
+from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.design.plan import Head, Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.tables import OUTPUT_TABLE, TARGET_TABLE, Tables
@@ -81,25 +81,27 @@ class Graformer(Method, name="graformer"):
         norm = Sublayer(_LM_NORM, StageNorm(), residual=False)
         fused = Head(TARGET_TABLE, plan.layout.ends[-2], (norm,) if config.norm == "pre" else ())
         apart = Tables(target=True, output=True).edit(plan, config)
-        bare = dataclasses.replace(language_model, leave=())
+        bare = dataclasses.replace(language_model, after=())
         heads = (*((fused,) if self.fusion else ()), *apart.heads)
         return dataclasses.replace(apart, stages=(source, bare, grafted), heads=heads)
 
-    def moves(self, config: Model) -> tuple[Move, ...]:
+    def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
         """Returns what a new run takes of `mlm` and `lm`."""
         taken = []
         if self.encoder != "none":
-            taken += [Move("mlm", *pair) for pair in self._encoder_moves(config)]
+            taken += [ParamMapping("mlm", *pair) for pair in self._encoder_moves(config)]
         if self.decoder != "none":
-            taken += [Move("lm", *pair) for pair in self._decoder_moves(config)]
+            taken += [ParamMapping("lm", *pair) for pair in self._decoder_moves(config)]
         return tuple(taken)
 
-    def needed(self, config: Model) -> tuple[Needed, ...]:
+    def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
         """Returns that `mlm` is a masked and `lm` a causal language model, and how deep."""
         own, field = self.encoder_layers, f"Graformer.encoder_layers={self.encoder_layers}"
-        mlm = Needed("mlm", "masked_lm", own, field)
+        mlm = RequiredSource("mlm", "masked_lm", own, field)
         layers = config.stage_layers
-        lm = Needed("lm", "causal_lm", layers[1], f"Model.stage_layers={layers} in the middle")
+        lm = RequiredSource(
+            "lm", "causal_lm", layers[1], f"Model.stage_layers={layers} in the middle"
+        )
         return (*(self.encoder != "none") * (mlm,), *(self.decoder != "none") * (lm,))
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:

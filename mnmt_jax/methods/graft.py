@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.method import Method
+from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 
 
@@ -24,7 +24,7 @@ class Graft(Method, name="graft"):
     Attributes:
         parts: the name of an origin, what is taken of it and where it is put, such as
             `('lm', 'layer_{0-5}', 'layer_{12-17}')`, for each of its parts
-            (`mnmt_jax.design.move.Move`).
+            (`mnmt_jax.design.param_mapping.ParamMapping`).
     """
 
     parts: tuple[tuple[str, ...], ...] = ()
@@ -43,11 +43,11 @@ class Graft(Method, name="graft"):
                     "such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
                 )
             try:
-                Move(*part)
+                ParamMapping(*part)
             except UserError as error:
                 raise UserError(f"Graft.parts={error}") from error
 
-    def moves(self, config: Model) -> tuple[Move, ...]:
+    def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
         """Returns the parts.
 
         Raises:
@@ -59,7 +59,7 @@ class Graft(Method, name="graft"):
                 "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "
                 "'layer_{12-17}'),), or leave 'graft' out of the methods"
             )
-        return tuple(Move(*part) for part in self.parts)
+        return tuple(ParamMapping(*part) for part in self.parts)
 
-    def lasting(self) -> None:
+    def for_resume(self) -> None:
         """Returns that it does nothing later."""

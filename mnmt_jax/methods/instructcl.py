@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.config.fields import Count
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
+from mnmt_jax.design.fields import Count
 from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View

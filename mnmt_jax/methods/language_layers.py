@@ -18,21 +18,21 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from mnmt_jax.config.fields import Count, Rate, Width
-from mnmt_jax.config.method import Method, Rows
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Count, Rate, Width
 from mnmt_jax.design.layout import Stage
+from mnmt_jax.design.method import Method, Rows
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model import modules
-from mnmt_jax.model.context import Place
+from mnmt_jax.model.context import PositionInfo
 from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.model.intermediates import ENTERED, record
+from mnmt_jax.model.language_routing import Branches, choose_routing, route
 from mnmt_jax.model.modules import ACTIVATIONS, uniform_fan_in
-from mnmt_jax.model.patterns import matches
-from mnmt_jax.model.routing import Branches, choose_routing, route
+from mnmt_jax.model.param_patterns import matches
 from mnmt_jax.model.sublayers import FeedForward
-from mnmt_jax.model.taps import ENTERED, hand_out
 
 _FIRST_SCALE = 0.1
 _BRANCH = "mlp/branch"  # where the parameters of branches are
@@ -50,7 +50,7 @@ class LanguageLayers(Method, name="language_layers"):
             target passes.
         mlp: hidden width of each.
         dropout: rate on what they give, after the scale.
-        routing: key of `mnmt_jax.model.routing.ROUTINGS`, all of which compute the same; `auto` is
+        routing: key of `mnmt_jax.model.language_routing.ROUTINGS`, all of which compute the same; `auto` is
             the fastest for the number of languages and the devices.
         off: leave what they give out, as in the paper's Table 9; parameters stay.
         frozen: languages whose branches do not train, when others are added to a trained model.
@@ -108,7 +108,7 @@ class LanguageLayers(Method, name="language_layers"):
         before = tuple(code for code in self.languages if code not in self.without)
         return dataclasses.replace(super().with_language(language), frozen=before)
 
-    def grown(self, name: str, array: np.ndarray) -> np.ndarray | None:
+    def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Returns a parameter of the branches with one more: the mean of those that are there.
 
         Source: third paper, Appendix A, of the layers. That a new scale is the mean of the scales
@@ -152,7 +152,7 @@ class LanguageMLP(FeedForward):
     slots: tuple[int, ...] = ()
     settings: LanguageLayers = LanguageLayers()
 
-    drops = True
+    has_dropout = True
     languages = ("target_lang",)
     inner: ClassVar = {"branch": "language_mlp"}
     axes: ClassVar = {
@@ -168,9 +168,9 @@ class LanguageMLP(FeedForward):
         activation = self.activation or config.activation
         return LanguageFeedForward(config, self.hidden, config.dropout, activation, self)
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns the change of states, the dropout of both in it."""
-        hand_out(module, place, ENTERED, states)
+        record(module, place, ENTERED, states)
         shared = super().change(module, states, place)
         own = module.branched(states, place)
         return shared if self.settings.off else shared + own
@@ -208,9 +208,9 @@ class LanguageMLP(FeedForward):
         """Number of branches."""
         return max(self.slots) + 1
 
-    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the shared layers and those of one branch, as for a language that has one."""
-        yield from super().maps(config, stage, roles, lengths)
+        yield from super().matmuls(config, stage, roles, lengths)
         positions = sum(lengths[role] for role in roles)
         yield "branch/first", positions, (config.embed, self.settings.mlp)
         yield "branch/second", positions, (self.settings.mlp, config.embed)
@@ -228,7 +228,7 @@ class LanguageFeedForward(modules.FeedForward):
         self.drop_branch = Dropout(self.kind.settings.dropout)
 
     def branched(
-        self, states: Float[Array, "batch length embed"], place: Place
+        self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
         """Returns what the branches change, with the dropout of theirs."""
         own = self.branch(states, place)
@@ -254,7 +254,7 @@ class Branch(nn.Module):
         )
 
     def __call__(
-        self, states: Float[Array, "batch length embed"], place: Place
+        self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
         """Returns t_l branch_l(states)."""
         slots = jnp.asarray((*self.kind.slots, -1))[place.language("target_lang")]

@@ -17,13 +17,13 @@ from typing import Any, Literal
 from flax import linen as nn
 from jaxtyping import Array
 
-from mnmt_jax.config.fields import Amount
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Amount
 from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Kind, Layer, Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.context import Place
+from mnmt_jax.model.context import PositionInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TagBias(Kind):
     tags: int = 0
     scale: float = 1.0
 
-    drops = True  # it has no dropout
+    has_dropout = True  # it has no dropout
     component = "lcs"
     languages = ("target_lang",)
 
@@ -91,7 +91,7 @@ class TagBias(Kind):
         del config
         return _Nothing()
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns the vector at every position."""
         del module
         return (place.tag("target_lang") * self.scale).astype(states.dtype)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.fields import Rate
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
+from mnmt_jax.design.fields import Rate
 from mnmt_jax.design.mask_shares import MaskShares
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.config.fields import Count, Positive, Weight
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config
+from mnmt_jax.design.fields import Count, Positive, Weight
 from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Head, Plan, Table
 from mnmt_jax.errors import UserError
 

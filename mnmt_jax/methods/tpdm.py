@@ -27,13 +27,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
-from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.config.fields import Amount, Count, Positive, Range, Weight
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Amount, Count, Positive, Range, Weight
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import SOURCE, TARGET, translates
-from mnmt_jax.design.objective import Forward, Objective, Player, Tap
+from mnmt_jax.design.method import Method
+from mnmt_jax.design.objective import Forward, Intermediate, Objective, Player
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.position_terms import (
@@ -45,11 +44,12 @@ from mnmt_jax.methods.position_terms import (
     mean_anchors,
     relaxed_gates,
 )
+from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.block import Block
-from mnmt_jax.model.context import Context, Place, SpanReader
+from mnmt_jax.model.context import Context, PositionInfo, SpanReader
+from mnmt_jax.model.intermediates import is_requested, record
 from mnmt_jax.model.modules import Projection, layer_norm, sinusoid, uniform_fan_in
 from mnmt_jax.model.sublayers import FeedForward, SelfAttention
-from mnmt_jax.model.taps import hand_out, is_read
 
 _HEADS, _CRITIC = "disentangle", "critic"
 _CONTENT, _POSITION, _GATE, _LOGIT = "content", "position", "gate", "gate_logit"
@@ -99,25 +99,25 @@ class _Heads(nn.Module):
         if self.gate_temperature:
             self.gate_first, self.gate_last = _linear(config, config.embed), _linear(config, 1)
 
-    def __call__(self, states: Array, place: Place) -> Array:
+    def __call__(self, states: Array, place: PositionInfo) -> Array:
         """Returns the content, and hands out all that losses read."""
         content = self.content(states)
         content = self.content_norm(content) if self.norms > 2 else content
-        if is_read(self):
-            hand_out(self, place, _CONTENT, content)
-            hand_out(self, place, _POSITION, self.position(states))
+        if is_requested(self):
+            record(self, place, _CONTENT, content)
+            record(self, place, _POSITION, self.position(states))
             if self.gate_temperature:
                 self._gate(states, place)
         return content
 
-    def _gate(self, states: Array, place: Place) -> None:
+    def _gate(self, states: Array, place: PositionInfo) -> None:
         logits = self.gate_last(nn.relu(self.gate_first(states)))[..., 0].astype(jnp.float32)
-        hand_out(self, place, _LOGIT, logits)
+        record(self, place, _LOGIT, logits)
         if place.deterministic:
             return
         rng = self.make_rng("dropout")
         noise = jax.random.uniform(rng, logits.shape, minval=_EDGE, maxval=1 - _EDGE)
-        hand_out(self, place, _GATE, relaxed_gates(logits, noise, self.gate_temperature))
+        record(self, place, _GATE, relaxed_gates(logits, noise, self.gate_temperature))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class _Disentangle(Kind):
     norms: int
     gate_temperature: float = 0.0
 
-    drops = True  # it has no dropout
+    has_dropout = True  # it has no dropout
     component = _HEADS
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "gate_first/kernel": ("embed", "mlp"),
@@ -145,11 +145,11 @@ class _Disentangle(Kind):
         """Returns the heads."""
         return _Heads(config, self.norms, self.gate_temperature)
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns the content."""
         return module(states, place)
 
-    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the content's layers: in training alone there are others."""
         del stage
         positions = sum(lengths[role] for role in roles)
@@ -174,7 +174,7 @@ class _Critic(Kind):
         )
         return Block(plain, layer)
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns its guesses of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: place.segment_ids}
         masks = IMPLEMENTATIONS[module.config.attention].make_masks(stage, ids)
@@ -268,7 +268,9 @@ class TPDM(Method, name="tpdm"):
         edited = plan.with_layers(
             lambda number, layer: _after_attention(layer, heads) if number == self.layer else layer
         )
-        return dataclasses.replace(edited, aside=(*edited.aside, Sublayer(_CRITIC, _Critic())))
+        return dataclasses.replace(
+            edited, auxiliary=(*edited.auxiliary, Sublayer(_CRITIC, _Critic()))
+        )
 
     def players(self) -> tuple[Player, ...]:
         """Returns the critic, which learns to guess positions from contents as they are."""
@@ -295,15 +297,15 @@ class TPDM(Method, name="tpdm"):
             found.append(Objective("mean_gate", gates[1:], self._opening))
         return tuple(found)
 
-    def _tap(self, name: str) -> Tap:
-        return Tap(f"layer_{self.layer - 1}/{_HEADS}/{name}")
+    def _tap(self, name: str) -> Intermediate:
+        return Intermediate(f"layer_{self.layer - 1}/{_HEADS}/{name}")
 
     @property
-    def _content(self) -> Tap:
+    def _content(self) -> Intermediate:
         return self._tap(_CONTENT)
 
     @property
-    def _position(self) -> Tap:
+    def _position(self) -> Intermediate:
         return self._tap(_POSITION)
 
     def _guessing(self, forward: Forward) -> Array:
@@ -311,7 +313,7 @@ class TPDM(Method, name="tpdm"):
         content, position = (
             jax.lax.stop_gradient(forward.read(tap)) for tap in (self._content, self._position)
         )
-        guesses, ids = forward.aside(_CRITIC, content), _ids(forward)
+        guesses, ids = forward.auxiliary(_CRITIC, content), _ids(forward)
         return _per_source(critic_loss(guesses, position, ids, self.temperature), forward)
 
     def _minus_chance(self, forward: Forward) -> Array:
@@ -339,7 +341,7 @@ class TPDM(Method, name="tpdm"):
 
     def _informing(self, forward: Forward) -> Array:
         """The bound, by the critic as it has become."""
-        guesses = forward.aside(_CRITIC, forward.read(self._content))
+        guesses = forward.auxiliary(_CRITIC, forward.read(self._content))
         found = information(
             guesses,
             forward.read(self._position),

@@ -16,12 +16,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from mnmt_jax.config.fields import Range
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.fields import Range
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Layer, Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.sublayers import FeedForward, recalling
+from mnmt_jax.model.sublayers import FeedForward, cross_attending
 
 _NAME = "tuning"
 
@@ -60,6 +60,6 @@ def _above(layer: Layer, added: Sublayer) -> Layer:
     """Returns a layer with what is new after what a language model has."""
     if all(each.name != "mlp" for each in layer):
         raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that took it")
-    recalled = recalling(layer)
+    recalled = cross_attending(layer)
     new = () if recalled is None else (recalled,)
     return (*(each for each in layer if each not in new), *new, added)

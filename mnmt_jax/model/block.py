@@ -10,12 +10,12 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Sublayer
-from mnmt_jax.model.context import Context, Place, Spans
+from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import layer_norm
 
 
-class Passing:
+class SublayerStack:
     """What owns sublayers: a layer, and the model for those around its layers.
 
     Expects `config` and `drop`, the dropout of the residual stream.
@@ -31,7 +31,9 @@ class Passing:
             if each.norm != "none":
                 setattr(self, _norm_name(each), layer_norm(self.config))
 
-    def pass_through(self, sublayers: Layer, spans: Spans, context: Context) -> tuple[Spans, Any]:
+    def apply_sublayers(
+        self, sublayers: Layer, spans: Spans, context: Context
+    ) -> tuple[Spans, Any]:
         """Changes the states of each role by each sublayer that it passes.
 
         Args:
@@ -45,7 +47,7 @@ class Passing:
         kept: Any = {}
         for each in sublayers:
             own = {role: states for role, states in spans.items() if each.passes(role)}
-            if own and each.kind.reads:
+            if own and each.kind.attends:
                 changed, read = self._read(each, own, context)
                 kept = kept if read is None else read
             else:
@@ -63,7 +65,7 @@ class Passing:
 
         return context.map(leave, spans, heads), kept
 
-    def _change(self, each: Sublayer, states: Array, place: Place) -> Array:
+    def _change(self, each: Sublayer, states: Array, place: PositionInfo) -> Array:
         change = each.kind.change(getattr(self, each.name), self._enter(each, states), place)
         return self._leave(each, states, change, place.deterministic)
 
@@ -71,13 +73,13 @@ class Passing:
         return getattr(self, _norm_name(each))(states) if each.norm == "pre" else states
 
     def _leave(self, each: Sublayer, states: Array, change: Array, deterministic: bool) -> Array:
-        if not each.kind.drops:
+        if not each.kind.has_dropout:
             change = self.drop(change, deterministic=deterministic)
         states = states + change if each.residual else change
         return getattr(self, _norm_name(each))(states) if each.norm == "post" else states
 
 
-class Block(nn.Module, Passing):
+class Block(nn.Module, SublayerStack):
     """One layer over all spans, or over one new position of every beam.
 
     Parameters: of each sublayer under its name, of its norm under `{name}_norm`.
@@ -92,8 +94,8 @@ class Block(nn.Module, Passing):
         self.drop = Dropout(self.config.dropout)
 
     def __call__(self, spans: Spans, context: Context) -> tuple[Spans, Any]:
-        """Applies the layer; see `Passing.pass_through`."""
-        return self.pass_through(self.sublayers, spans, context)
+        """Applies the layer; see `SublayerStack.pass_through`."""
+        return self.apply_sublayers(self.sublayers, spans, context)
 
 
 def _norm_name(each: Sublayer) -> str:

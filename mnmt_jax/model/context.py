@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import Dropout, Readable, attend, attend_beams
 from mnmt_jax.design.layout import Stage
+from mnmt_jax.model.attention import IMPLEMENTATIONS
+from mnmt_jax.model.attention.core import Dropout, Readable, attend, attend_beams
 from mnmt_jax.model.key_values import KeyValue, LayerCache, write
 
 Spans = dict[str, Array]
@@ -41,7 +41,7 @@ class SpanReader:
         masks: from `make_masks` of the attention implementation.
         memory: reader role -> the states that it attends to besides.
         stage: roles and visibility.
-        implementation: key of `mnmt_jax.attention.IMPLEMENTATIONS`.
+        implementation: key of `mnmt_jax.model.attention.IMPLEMENTATIONS`.
     """
 
     masks: Any
@@ -63,7 +63,7 @@ class SpanReader:
         )
         return heads, keys_values
 
-    def recall(
+    def cross_attend(
         self, role: str, attention: Projects, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
         """Returns what the heads of a role read of its memory, and its keys and values."""
@@ -97,7 +97,7 @@ class StepReader:
         fixed = () if self.layer.static is None else (self.layer.static,)
         return {role: attend_beams(asked, (*fixed, own))}, growing
 
-    def recall(
+    def cross_attend(
         self, role: str, attention: Projects, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
         """Returns what the heads read of the memory, and what was projected of it at prefill."""
@@ -137,15 +137,15 @@ class Context:
         return map_spans(function, self.joined, *spans)
 
     def map_places(self, function: Callable[..., Any], spans: Spans) -> Spans:
-        """Applies a function of states and their `Place` to the states of each role."""
+        """Applies a function of states and their `PositionInfo` to the states of each role."""
         if not self.joined:
-            return {role: function(own, Place(self, (role,))) for role, own in spans.items()}
-        place = Place(self, tuple(spans))
+            return {role: function(own, PositionInfo(self, (role,))) for role, own in spans.items()}
+        place = PositionInfo(self, tuple(spans))
         return map_spans(lambda states: function(states, place), True, spans)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Place:
+class PositionInfo:
     """Where states stand. Every array is made when it is asked for, and costs nothing otherwise.
 
     Attributes:

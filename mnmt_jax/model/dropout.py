@@ -5,7 +5,7 @@ from __future__ import annotations
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from mnmt_jax.distributed.drawn import Drawn
+from mnmt_jax.distributed.dropout_mask import DropoutMask
 
 
 class Dropout(nn.Module):
@@ -22,10 +22,10 @@ class Dropout(nn.Module):
         """Returns the states that are left; all of them if `deterministic`."""
         return self.drawn(deterministic)(states)
 
-    def drawn(self, deterministic: bool) -> Drawn:
+    def drawn(self, deterministic: bool) -> DropoutMask:
         """Draws for one array; nothing is dropped if `deterministic`."""
         return (
-            Drawn()
+            DropoutMask()
             if deterministic or not self.rate
-            else Drawn(self.rate, self.make_rng("dropout"))
+            else DropoutMask(self.rate, self.make_rng("dropout"))
         )

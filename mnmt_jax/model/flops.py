@@ -20,9 +20,9 @@ from mnmt_jax.design.objective import States
 from mnmt_jax.design.plan import Head, Layer, Plan, StagePlan
 from mnmt_jax.design.views import View
 from mnmt_jax.model.lora import LORA_A, LORA_B
-from mnmt_jax.model.patterns import matches
+from mnmt_jax.model.param_patterns import matches
 from mnmt_jax.model.sublayers import make_plan
-from mnmt_jax.model.trainable import EVERYTHING, Trainable
+from mnmt_jax.model.trainable_params import EVERYTHING, Trainable
 
 _NO_VIEWS: Mapping[View, float] = {}
 
@@ -151,7 +151,7 @@ def _products(
     walk = _Walk.of(config, plan, trainable, sentence, layout.embedded_roles())
     live = plan.live_roles(_wanted(reads))
     yield from walk.stages(plan.stages, live)
-    yield from walk.layer("", last.leave, last.stage, {generated})
+    yield from walk.layer("", last.after, last.stage, {generated})
     for head in plan.heads:
         yield from walk.head(head, last.stage, generated, vocab_size)
 
@@ -214,13 +214,13 @@ class _Walk:
         """Yields the products of stages, without what the last one's roles pass at its end."""
         number = 0
         for part in parts:
-            yield from self.layer("", part.enter, part.stage, part.stage.roles)
+            yield from self.layer("", part.before, part.stage, part.stage.roles)
             for layer in part.layers:
                 yield from self.layer(f"layer_{number}/", layer, part.stage, live[number])
                 self.ended.append(set(self.moving))
                 number += 1
             if part is not parts[-1]:
-                yield from self.layer("", part.leave, part.stage, part.stage.roles)
+                yield from self.layer("", part.after, part.stage, part.stage.roles)
 
     def layer(
         self, path: str, layer: Layer, stage: Stage, live: Collection[str]
@@ -233,13 +233,13 @@ class _Walk:
             name, norm = f"{path}{each.name}", f"{path}{each.name}_norm/scale"
             trains = each.norm != "none" and self.trainable.trains(norm)
             moves = trains or not self.moving.isdisjoint((*roles, *seen))
-            maps = [*each.kind.maps(self.config, stage, roles, self.lengths)]
+            maps = [*each.kind.matmuls(self.config, stage, roles, self.lengths)]
             for weight, positions, widths in maps:
                 for product, own in self._projection(f"{name}/{weight}", moves, positions, widths):
                     trains |= own
                     yield product
             moves |= trains or (not maps and self.trainable.trains(f"{name}/scale"))
-            pairs = each.kind.pairs(stage, roles, self.lengths)
+            pairs = each.kind.attention_pairs(stage, roles, self.lengths)
             yield Product(4 * pairs * self.config.embed, 2 * moves)
             if moves:
                 self.moving.update(roles)
@@ -248,7 +248,7 @@ class _Walk:
         """Yields the products of a head, which reads a role of the last stage."""
         moving = self.ended[head.layer] if head.layer else self.moving
         own = dataclasses.replace(self, moving=set(moving))
-        yield from own.layer("", head.leave, stage, {role})
+        yield from own.layer("", head.after, stage, {role})
         flops = 2 * self.lengths[role] * self.config.embed * vocab_size
         yield Product(flops, self.trainable.trains(head.table) + (role in own.moving))
 

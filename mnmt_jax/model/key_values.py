@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.attention.core import Readable, keys_axis
 from mnmt_jax.config.sections import Model
+from mnmt_jax.model.attention.core import Readable, keys_axis
 
 
 @flax.struct.dataclass

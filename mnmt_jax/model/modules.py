@@ -17,15 +17,15 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.distributed.drawn import Drawn
+from mnmt_jax.distributed.dropout_mask import DropoutMask
 from mnmt_jax.distributed.sharding import split_rows
-from mnmt_jax.model.context import Context, Place, Spans
+from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.kernels import FEWER_BITS, affine
+from mnmt_jax.model.intermediates import KEYS, QUERIES, record
 from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
-from mnmt_jax.model.patterns import matches
-from mnmt_jax.model.taps import KEYS, QUERIES, hand_out
+from mnmt_jax.model.param_patterns import matches
+from mnmt_jax.model.quantized_weights import FEWER_BITS, affine
 
 LAYER_NORM_EPS = 1e-5
 # fairseq's `gelu` is the exact one (Hendrycks and Gimpel 2016, section 2), not the tanh form.
@@ -83,7 +83,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
     """A linear map with bias, and beside it the low-rank change that `Model.lora` gives it.
 
     Parameters: `kernel` [inputs, features] and `bias` [features] as those of Flax's layer, of which
-    either axis may be several; a kernel may be in fewer bits (`mnmt_jax.model.kernels`). With LoRA
+    either axis may be several; a kernel may be in fewer bits (`mnmt_jax.model.quantized_weights`). With LoRA
     `lora_a` [inputs, rank] and `lora_b` [rank, features].
 
     Source: Hu et al. 2021, section 4.1; see `mnmt_jax.model.lora` for scale and first values.
@@ -160,7 +160,7 @@ class Attention(nn.Module):
         """Returns keys and values [*b, heads, head_dim]."""
         return KeyValue(self.key(states), self.value(states))
 
-    def show(self, place: Place, queries: Array, read: KeyValue) -> None:
+    def show(self, place: PositionInfo, queries: Array, read: KeyValue) -> None:
         """Hands out queries and keys as taps `queries` and `keys`, of which maps are drawn.
 
         Args:
@@ -168,10 +168,10 @@ class Attention(nn.Module):
             queries: scaled.
             read: of the same role; of the memory in attention to it.
         """
-        hand_out(self, place, QUERIES, queries)
-        hand_out(self, place, KEYS, read.keys)
+        record(self, place, QUERIES, queries)
+        record(self, place, KEYS, read.keys)
 
-    def dropout(self, deterministic: bool) -> Callable[[], Drawn]:
+    def dropout(self, deterministic: bool) -> Callable[[], DropoutMask]:
         """Returns what draws the dropout of attention weights."""
         return functools.partial(self.drop.drawn, deterministic)
 
@@ -184,11 +184,11 @@ class SelfAttention(Attention):
         queries = context.map(self.project_queries, states)
         keys_values = context.map(self.project_keys_values, states)
         for role, own in queries.items():
-            self.show(Place(context, (role,)), own, keys_values[role])
+            self.show(PositionInfo(context, (role,)), own, keys_values[role])
         return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
 
 
-class MemoryAttention(Attention):
+class CrossAttention(Attention):
     """Attention to the states of a role that has ended."""
 
     def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
@@ -197,8 +197,8 @@ class MemoryAttention(Attention):
         heads = {}
         for role, own in states.items():
             queries = self.project_queries(own)
-            heads[role], memory = context.reader.recall(role, self, queries, dropout)
-            self.show(Place(context, (role,)), queries, memory)
+            heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
+            self.show(PositionInfo(context, (role,)), queries, memory)
         return heads, None
 
 

@@ -15,8 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.attention import IMPLEMENTATIONS
-from mnmt_jax.attention.core import pair_mask
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
@@ -25,14 +23,16 @@ from mnmt_jax.design.plan import Head, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import key_values
-from mnmt_jax.model.block import Passing
-from mnmt_jax.model.context import Context, Place, SpanReader, Spans, StepReader, map_spans
+from mnmt_jax.model.attention import IMPLEMENTATIONS
+from mnmt_jax.model.attention.core import pair_mask
+from mnmt_jax.model.block import SublayerStack
+from mnmt_jax.model.context import Context, PositionInfo, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.kernels import look_up, project
 from mnmt_jax.model.key_values import Cache, Kept, KeyValue, LayerCache
-from mnmt_jax.model.layered import Layered, Passed
+from mnmt_jax.model.layer_stack import LayerOutput, LayerStack
 from mnmt_jax.model.modules import sinusoid
-from mnmt_jax.model.sublayers import make_plan, recalling
+from mnmt_jax.model.quantized_weights import look_up, project
+from mnmt_jax.model.sublayers import cross_attending, make_plan
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
 # What makes a role's span shorter, in training and in translation.
@@ -64,7 +64,7 @@ def build_model(config: Model, vocab_size: int) -> Network:
     return Network(config, make_plan(config, layout), vocab_size)
 
 
-class Network(Layered, Passing):
+class Network(LayerStack, SublayerStack):
     """A transformer whose attention follows a layout, and whose layers follow a plan.
 
     Attributes:
@@ -106,13 +106,13 @@ class Network(Layered, Passing):
             if learned and each.embeds
         }
         self.create_layers()
-        self.create((*self.plan.around(), *self.plan.aside))
+        self.create((*self.plan.around(), *self.plan.auxiliary))
         self.drop = Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
         """Same as `logits`; the entry for `init`."""
         if self.is_initializing():
-            for each in self.plan.aside:
+            for each in self.plan.auxiliary:
                 self.change_aside(batch, each.name, self._embed_spans(batch, [SOURCE])[SOURCE])
         return self.logits(batch)
 
@@ -162,9 +162,9 @@ class Network(Layered, Passing):
         role: str = SOURCE,
         deterministic: bool = True,
     ) -> Array:
-        """Computes what a sublayer beside the plan makes of states; see `Passes.aside`."""
-        (kind,) = [each.kind for each in self.plan.aside if each.name == name]
-        place = Place(self._context(batch, deterministic), (role,))
+        """Computes what a sublayer beside the plan makes of states; see `ForwardPasses.aside`."""
+        (kind,) = [each.kind for each in self.plan.auxiliary if each.name == name]
+        place = PositionInfo(self._context(batch, deterministic), (role,))
         return kind.change(getattr(self, name), states, place)
 
     def logits(
@@ -250,7 +250,7 @@ class Network(Layered, Passing):
             if role not in part.stage.roles:
                 after += [None] * part.stage.layers
                 continue
-            spans, _ = self.pass_through(part.enter, spans, context)
+            spans, _ = self.apply_sublayers(part.before, spans, context)
             for _ in part.layers:
                 layer = cache.layers[len(layers)]
                 reader = StepReader(layer, cache.index, past)
@@ -260,7 +260,7 @@ class Network(Layered, Passing):
                 layers.append(dataclasses.replace(layer, growing_kv=passed.keys_values))
                 after.append(spans[role])
             if part is not self.plan.stages[-1]:
-                spans, _ = self.pass_through(part.leave, spans, context)
+                spans, _ = self.apply_sublayers(part.after, spans, context)
         logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
@@ -271,12 +271,12 @@ class Network(Layered, Passing):
         deterministic: bool,
         *,
         looped: bool = True,
-    ) -> tuple[Spans, Spans, list[Passed]]:
+    ) -> tuple[Spans, Spans, list[LayerOutput]]:
         """Returns the last spans, those that ended before, and what each layer made."""
         context = self._context(batch, deterministic)
         spans: Spans = {}
         memory: Spans = {}
-        layers: list[Passed] = []
+        layers: list[LayerOutput] = []
         roles = list(dict.fromkeys(role for part in parts for role in part.stage.roles))
         vectors = self._embed_spans(batch, roles)
         for number, part in enumerate(parts):
@@ -286,14 +286,14 @@ class Network(Layered, Passing):
                 r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
                 for r in stage.roles
             }
-            spans, _ = self.pass_through(part.enter, spans, context)
+            spans, _ = self.apply_sublayers(part.before, spans, context)
             reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
             within = dataclasses.replace(context, reader=reader)
-            passed = self.pass_layers(part, len(layers), spans, within, looped=looped)
+            passed = self.apply_layers(part, len(layers), spans, within, looped=looped)
             spans = passed[-1].spans
             layers += passed
             if number + 1 < len(parts):
-                spans, _ = self.pass_through(part.leave, spans, context)
+                spans, _ = self.apply_sublayers(part.after, spans, context)
         return spans, memory, layers
 
     def _context(self, batch: Batch, deterministic: bool) -> Context:
@@ -336,14 +336,14 @@ class Network(Layered, Passing):
         role = self.layout.generated
 
         def passed(leave: Layer, states: Array) -> Array:
-            return self.pass_through(leave, {role: states}, context)[0][role]
+            return self.apply_sublayers(leave, {role: states}, context)[0][role]
 
-        end = passed(self.plan.stages[-1].leave, after[-1])
+        end = passed(self.plan.stages[-1].after, after[-1])
         read = (end, *after)
-        return tuple(passed(head.leave, read[head.layer]) for head in self.plan.heads)
+        return tuple(passed(head.after, read[head.layer]) for head in self.plan.heads)
 
     def _picked(
-        self, layers: Sequence[Passed], reads: Sequence[States], batch: Batch, context: Context
+        self, layers: Sequence[LayerOutput], reads: Sequence[States], batch: Batch, context: Context
     ) -> tuple[Array, ...]:
         ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
 
@@ -353,8 +353,8 @@ class Network(Layered, Passing):
             states = layers[each.layer - 1].spans[each.role]
             if not each.ended:
                 return states
-            leave = ends[each.layer].leave
-            return self.pass_through(leave, {each.role: states}, context)[0][each.role]
+            leave = ends[each.layer].after
+            return self.apply_sublayers(leave, {each.role: states}, context)[0][each.role]
 
         return tuple(map(picked, reads))
 
@@ -409,7 +409,7 @@ class Network(Layered, Passing):
     def _memory(
         self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
     ) -> Kept | None:
-        role, sublayer = stage.memory_role(self.layout.generated), recalling(layer)
+        role, sublayer = stage.memory_role(self.layout.generated), cross_attending(layer)
         if role is None or sublayer is None:
             return None
         projected = getattr(block, sublayer.name).project_keys_values(memory[role])

@@ -17,14 +17,14 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
 from mnmt_jax.model import modules
-from mnmt_jax.model.context import Place
+from mnmt_jax.model.context import PositionInfo
 
 
 @dataclasses.dataclass(frozen=True)
 class SelfAttention(Kind):
     """Multi-head attention of the positions of a stage to each other, as its table says."""
 
-    reads = True
+    attends = True
     component = "attention"
     other_norm = "self_attn_layer_norm"
 
@@ -36,40 +36,40 @@ class SelfAttention(Kind):
         """Yields how the projections are stored in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}self_attn")
 
-    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections; keys and values of all that the roles see."""
         keys = {key for role in roles for key in stage.key_roles(role)}
         asked, read = sum(lengths[role] for role in roles), sum(lengths[role] for role in keys)
         return _attention_maps(config, asked, read)
 
-    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+    def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Returns the number of queries times the keys that each meets."""
         met = {role: sum(lengths[key] for key in stage.key_roles(role)) for role in roles}
         return sum(lengths[role] * count for role, count in met.items())
 
 
 @dataclasses.dataclass(frozen=True)
-class MemoryAttention(Kind):
+class CrossAttention(Kind):
     """Multi-head attention to the states of a role that has ended (cross-attention)."""
 
-    reads = True
+    attends = True
     component = "memory_attention"
     other_norm = "encoder_attn_layer_norm"
 
-    def module(self, config: Model) -> modules.MemoryAttention:
+    def module(self, config: Model) -> modules.CrossAttention:
         """Returns the projections."""
-        return modules.MemoryAttention(config)
+        return modules.CrossAttention(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yields how the projections are stored in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}encoder_attn")
 
-    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the projections, of each edge of the memory."""
         for role, memory in _edges(stage, roles):
             yield from _attention_maps(config, lengths[role], lengths[memory])
 
-    def pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
+    def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Returns the number of queries times the keys that each meets."""
         return sum(lengths[role] * lengths[memory] for role, memory in _edges(stage, roles))
 
@@ -101,11 +101,11 @@ class FeedForward(Kind):
         first, second = self.other
         return names.mlp(path, (theirs + first, theirs + second), self.hidden)
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns the change of states."""
         return module(states, place.deterministic)
 
-    def maps(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yields the two layers."""
         del stage
         positions = sum(lengths[role] for role in roles)
@@ -127,7 +127,7 @@ class DroppingFeedForward(FeedForward):
 
     rate: float = 0.0
 
-    drops = True
+    has_dropout = True
 
     def module(self, config: Model) -> modules.FeedForward:
         """Returns the two layers and the dropout."""
@@ -138,7 +138,7 @@ class DroppingFeedForward(FeedForward):
 class StageNorm(Kind):
     """The norm at the end of a stage of pre-norm layers."""
 
-    drops = True  # it has no dropout
+    has_dropout = True  # it has no dropout
     component = "norms"
 
     def module(self, config: Model) -> nn.LayerNorm:
@@ -149,7 +149,7 @@ class StageNorm(Kind):
         """Yields how the norm is stored in fairseq and Hugging Face."""
         return names.norm(path, f"{theirs}layer_norm")
 
-    def change(self, module: Any, states: Array, place: Place) -> Array:
+    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
         """Returns the normalised states."""
         del place
         return module(states)
@@ -162,7 +162,7 @@ def plain_plan(config: Model, layout: Layout) -> Plan:
         layer = [Sublayer("attention", SelfAttention(), config.norm)]
         if stage.memory:
             readers = tuple(reader for reader, _ in stage.memory)
-            memory = MemoryAttention()
+            memory = CrossAttention()
             layer.append(Sublayer("memory_attention", memory, config.norm, roles=readers))
         layer.append(Sublayer("mlp", FeedForward(config.mlp), config.norm))
         norm = Sublayer(f"stage_{number}_norm", StageNorm(), residual=False)
@@ -184,9 +184,9 @@ def make_plan(config: Model, layout: Layout) -> Plan:
     return plan
 
 
-def recalling(layer: Layer) -> Sublayer | None:
+def cross_attending(layer: Layer) -> Sublayer | None:
     """Returns a layer's attention to memory."""
-    return next((each for each in layer if isinstance(each.kind, MemoryAttention)), None)
+    return next((each for each in layer if isinstance(each.kind, CrossAttention)), None)
 
 
 def _attention_maps(config: Model, asked: float, read: float) -> Maps:

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import new_folder, write_errors
 from mnmt_jax.files.bucket import absolute, is_bucket, remove_folder
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.partial import new_folder, write_errors
 from mnmt_jax.runs.parameters import available_steps, choose_step, read_step
 from mnmt_jax.runs.params_writer import write_lazily
 from mnmt_jax.runs.run_directory import RunDirectory

@@ -16,8 +16,8 @@ import orbax.checkpoint as ocp
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage import is_machine_trouble, one_line
 from mnmt_jax.runs.fingerprint import path_name, tree_fingerprint
+from mnmt_jax.runs.orbax_cleanup import patient_loops
 from mnmt_jax.runs.params_reader import mapped_arrays
-from mnmt_jax.runs.patient_loop import patient_loops
 
 ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
 LOSS = "loss"  # the metric of a step

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 from flax import traverse_util
 
-from mnmt_jax.config.fields import Checked, Seed, Weight
 from mnmt_jax.config.sections import Config
+from mnmt_jax.design.fields import Checked, Seed, Weight
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_output
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.partial import check_output
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run
@@ -82,7 +82,7 @@ def add_language(
     check_output(output)
     run = RunDirectory.open(run_dir)
     before = Vocabulary.load(run.vocabulary)
-    config = run.config().fitted(before.languages)
+    config = run.config().bind_languages(before.languages)
     params, found = load_params(run, step)
     check_parameters(run, config.model, before.size, params)
     language = vocabulary.languages[-1]
@@ -131,7 +131,7 @@ def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
     """Returns the configuration with the language; of the data there is none yet."""
 
     def changed(section: Any) -> Any:
-        kept = (method.lasting() for method in section.methods)
+        kept = (method.for_resume() for method in section.methods)
         language = vocabulary.languages[-1]
         methods = tuple(m.with_language(language) for m in kept if m is not None)
         return dataclasses.replace(section, methods=methods)
@@ -145,7 +145,7 @@ def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
 
 def _grown_array(config: Config, name: str, array: np.ndarray) -> np.ndarray:
     for method in config.model.methods:
-        if (found := method.grown(name, array)) is not None:
+        if (found := method.resize_param(name, array)) is not None:
             return found
     return array
 

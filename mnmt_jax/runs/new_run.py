@@ -8,10 +8,10 @@ from typing import Any
 
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config
-from mnmt_jax.files.partial import check_output, new_folder
-from mnmt_jax.languages import Direction
+from mnmt_jax.files.atomic_write import check_output, new_folder
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
-from mnmt_jax.config.method import Method, all_lasting
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.method import Method, all_for_resume
+from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
 from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.files.partial import check_replaced, lock, write_text
-from mnmt_jax.languages import Direction
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
@@ -223,7 +223,7 @@ class RunDirectory:
         }
         _write_json(self.tasks_file, facts)
 
-    def write_origin(self, origin: str, report: str, moves: Iterable[Move] = ()) -> None:
+    def write_origin(self, origin: str, report: str, moves: Iterable[ParamMapping] = ()) -> None:
         """Writes whose parameters the run starts from.
 
         Args:
@@ -231,7 +231,7 @@ class RunDirectory:
             report: what was taken of it.
             moves: what was put where, if a method says so.
         """
-        told = [[move.origin, move.take, move.put] for move in moves]
+        told = [[move.origin, move.source, move.target] for move in moves]
         facts = {"origin": origin, "report": report} | ({"moves": told} if told else {})
         _write_json(self.origin_file, facts)
 
@@ -305,7 +305,7 @@ def changed_fields(before: Config, after: Config) -> list[str]:
         for field in dataclasses.fields(old):
             values = getattr(old, field.name), getattr(new, field.name)
             if field.name == "methods":
-                methods = all_lasting(values[0]), all_lasting(values[1])
+                methods = all_for_resume(values[0]), all_for_resume(values[1])
                 values = _names(methods[0]), _names(methods[1])
                 if values[0] == values[1]:
                     changed += itertools.chain(*map(_changed_settings, *methods))

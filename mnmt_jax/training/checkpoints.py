@@ -39,7 +39,7 @@ from mnmt_jax.runs.checkpoint_files import (
     read_record,
 )
 from mnmt_jax.runs.fingerprint import tree_fingerprint
-from mnmt_jax.runs.patient_loop import patient_loops
+from mnmt_jax.runs.orbax_cleanup import patient_loops
 from mnmt_jax.training.state import TrainState
 
 

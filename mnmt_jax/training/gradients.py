@@ -12,13 +12,13 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.design.objective import Batch
-from mnmt_jax.distributed.own_rows import added_up, shares_rows_alone
+from mnmt_jax.distributed.per_device import shares_rows_alone, sum_over_devices
 from mnmt_jax.distributed.sharding import device_memory, tree_specs
-from mnmt_jax.model.kernels import as_multiplied
-from mnmt_jax.model.trainable import join
-from mnmt_jax.training.learner import Learner, Turn, batch_loss, turn_loss
+from mnmt_jax.model.quantized_weights import as_multiplied
+from mnmt_jax.model.trainable_params import join
+from mnmt_jax.training.generated_batches import generate_batch
+from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss, player_loss
 from mnmt_jax.training.losses import LossSums, Sums, with_derived
-from mnmt_jax.training.making import derive
 
 Split = tuple[Any, Any]  # parameters that a player moves, and the others
 _ROOM = 0.5  # of a device's memory, for parameters and gradients that are whole during an update
@@ -26,7 +26,7 @@ _ROOM = 0.5  # of a device's memory, for parameters and gradients that are whole
 
 def sum_gradients(
     learner: Learner,
-    turn: Turn,
+    turn: PlayerUpdate,
     split: Split,
     batch: Batch,
     rng: Array,
@@ -56,7 +56,7 @@ def sum_gradients(
         return _of_batch(learner, turn, (split, rng), batch, step)
     own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
     kept = tree_specs(split[0]), PartitionSpec()
-    return added_up(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
+    return sum_over_devices(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
 
 
 def _have_room(whole: Split) -> bool:
@@ -72,7 +72,7 @@ def _have_room(whole: Split) -> bool:
 
 def _of_batch(
     learner: Learner,
-    turn: Turn,
+    turn: PlayerUpdate,
     whole: tuple[Split, Array],
     batch: Batch,
     step: Array | None = None,
@@ -85,7 +85,7 @@ def _of_batch(
 
         def loss(trained: Any) -> tuple[Array, Sums]:
             whole = join(trained, frozen)
-            return turn_loss(learner, turn, whole, micro_batch, micro_rng, step)
+            return player_loss(learner, turn, whole, micro_batch, micro_rng, step)
 
         gradients, sums = jax.grad(loss, has_aux=True)(trained)
         found = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums
@@ -101,9 +101,9 @@ def _add_derived(
     """Adds what batches made of a micro-batch give; the activations of one are held at a time."""
     trained, frozen = split
     gradients, sums = found
-    for number, derived in enumerate(learner.derived):
+    for number, derived in enumerate(learner.generated_batches):
         network = learner.model, join(trained, frozen)
-        batch, own_rng = derive(derived, number, network, micro_batch, rng)
+        batch, own_rng = generate_batch(derived, number, network, micro_batch, rng)
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = own_rng) -> tuple[Array, Sums]:
             return batch_loss(learner.plain(), join(trained, frozen), batch, rng)

@@ -1,7 +1,7 @@
 """Starts a training from the parameters of other runs: of one, or of several, by moves.
 
 One origin gives all its parameters (`mnmt_jax.training.layer_order`). Several have names, and the
-moves of the methods say what each of them gives (`mnmt_jax.training.moves`); a run that has such a
+moves of the methods say what each of them gives (`mnmt_jax.training.param_mapping`); a run that has such a
 method itself gives all of it to another of its kind. What nobody gives stays as drawn. This is done
 once, when a run is made, and checked before anything of it is written.
 """
@@ -16,15 +16,21 @@ from typing import Any
 
 import jax
 
-from mnmt_jax.config.method import all_lasting, all_moves
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.method import all_for_resume, all_param_mappings
+from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import LORA_A, is_lora
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.training.layer_order import sources_in_order
-from mnmt_jax.training.moves import sources_of_moves
-from mnmt_jax.training.origins import Giver, Origin, Sources, check_names, check_sources
+from mnmt_jax.training.param_mapping import mapped_param_sources
+from mnmt_jax.training.source_runs import (
+    ParamSources,
+    SourceRun,
+    SourceRunSpec,
+    check_names,
+    check_sources,
+)
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 _NUMBER = re.compile(r"(?<=_)(\d+)")
@@ -42,8 +48,8 @@ class Start:
     """
 
     origin: str
-    sources: Sources
-    moves: tuple[Move, ...]
+    sources: ParamSources
+    param_mappings: tuple[ParamMapping, ...]
     report: tuple[str, ...]
 
     def replace(self, params: Any) -> Any:
@@ -63,7 +69,7 @@ class Start:
 
 
 def read_start(
-    origins: Sequence[Origin], like: Any, config: Config, vocabulary: Vocabulary
+    origins: Sequence[SourceRunSpec], like: Any, config: Config, vocabulary: Vocabulary
 ) -> Start | None:
     """Reads what a new run takes from others.
 
@@ -81,20 +87,22 @@ def read_start(
             size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
             place; or if a run is not the kind of model that a method takes from.
     """
-    whole = Giver.open(origins[0]) if [origin.name for origin in origins] == [""] else None
-    moves = all_moves(config, without=all_lasting(whole.config.methods) if whole else ())
+    whole = SourceRun.open(origins[0]) if [origin.name for origin in origins] == [""] else None
+    moves = all_param_mappings(
+        config, without=all_for_resume(whole.config.methods) if whole else ()
+    )
     check_names(origins, moves)
     if not origins:
         return None
-    givers = {"": whole} if whole else {each.name: Giver.open(each) for each in origins}
+    givers = {"": whole} if whole else {each.name: SourceRun.open(each) for each in origins}
     for method in config.methods:
-        for needed in method.needed(config.model):
+        for needed in method.required_sources(config.model):
             if needed.origin in givers:
                 givers[needed.origin].check_kind(needed)
     leaves = jax.tree_util.tree_leaves_with_path(like)
     shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
     if moves:
-        sources = sources_of_moves(moves, givers, shapes)
+        sources = mapped_param_sources(moves, givers, shapes)
         for giver in givers.values():
             put = [name for name, source in sources.items() if source.giver is giver]
             giver.check_put(put, config, vocabulary)
@@ -109,7 +117,7 @@ def read_start(
     return Start(", ".join(map(str, origins)), sources, moves, report)
 
 
-def _check_lora(giver: Giver, sources: Sources, *, whole: bool) -> None:
+def _check_lora(giver: SourceRun, sources: ParamSources, *, whole: bool) -> None:
     """Checks that no weight is taken without the LoRA that changes it.
 
     Args:
@@ -135,7 +143,9 @@ def _check_lora(giver: Giver, sources: Sources, *, whole: bool) -> None:
         )
 
 
-def _report(givers: Sequence[Giver], sources: Sources, names: Collection[str]) -> tuple[str, ...]:
+def _report(
+    givers: Sequence[SourceRun], sources: ParamSources, names: Collection[str]
+) -> tuple[str, ...]:
     """Returns lines about what is taken of each origin, what is left there, and what is new."""
     new = [name for name in names if name not in sources]
     drawn = [f"freshly drawn {_summary(new)}"] if new else []
@@ -154,7 +164,7 @@ def _report(givers: Sequence[Giver], sources: Sources, names: Collection[str]) -
 
 
 def _summary(names: Iterable[str]) -> str:
-    """Returns parameter names without what is inside a module, and layers as ranges of a `Move`."""
+    """Returns parameter names without what is inside a module, and layers as ranges of a `ParamMapping`."""
     numbers: dict[tuple[str, str], set[int]] = {}
     for name in names:
         short = "LoRA of " * is_lora(name) + "/".join(name.split("/")[:2])

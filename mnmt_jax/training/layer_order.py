@@ -19,10 +19,10 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
-from mnmt_jax.training.origins import Giver, Source, Sources
+from mnmt_jax.training.source_runs import ParamSource, ParamSources, SourceRun
 
 
-def sources_in_order(giver: Giver, config: Config, names: Iterable[str]) -> Sources:
+def sources_in_order(giver: SourceRun, config: Config, names: Iterable[str]) -> ParamSources:
     """Finds what each parameter of a new run starts as, if its origin has that.
 
     Args:
@@ -37,7 +37,7 @@ def sources_in_order(giver: Giver, config: Config, names: Iterable[str]) -> Sour
     before = get_layout(model.layout, model.stage_layers)
     after = get_layout(config.model.layout, config.model.stage_layers)
     table = source_names(before, after)
-    found = {name: Source(giver, _translate(name, table)) for name in names}
+    found = {name: ParamSource(giver, _translate(name, table)) for name in names}
     return {name: source for name, source in found.items() if source.name in giver.arrays}
 
 

@@ -11,20 +11,20 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from mnmt_jax.config.method import all_objectives
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.derived import Derived
+from mnmt_jax.design.derived import GeneratedBatch
 from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import Batch, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
+from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
-from mnmt_jax.model.trainable import EVERYTHING, Owned, Trainable
+from mnmt_jax.model.trainable_params import EVERYTHING, Owned, Trainable
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
-from mnmt_jax.training.passes import Passes
 
 # Tokens whose logits exist at one time, per shard of the batch: 18 rows of 256. Every chunk reads
 # and writes the gradient of the whole table. On a CPU logits should stay in its cache: with 512
@@ -34,7 +34,7 @@ CPU_LOSS_CHUNK = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Turn:
+class PlayerUpdate:
     """A player's part of an update.
 
     Attributes:
@@ -52,7 +52,7 @@ class Turn:
     steps: int = 1
 
     @classmethod
-    def of(cls, player: Player, config: Config) -> Turn:
+    def of(cls, player: Player, config: Config) -> PlayerUpdate:
         """Returns the turn of a player of a run."""
         optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
         return cls(
@@ -89,8 +89,8 @@ class Learner:
     seed: int
     trainable: Trainable = EVERYTHING
     objectives: tuple[Objective, ...] = ()
-    before: tuple[Turn, ...] = ()
-    derived: tuple[Derived, ...] = ()
+    before: tuple[PlayerUpdate, ...] = ()
+    generated_batches: tuple[GeneratedBatch, ...] = ()
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -103,7 +103,9 @@ class Learner:
         model = build_model(config.model, vocab_size)
         for method in config.methods:
             method.check(config, model.plan)
-        derived = tuple(each for method in config.methods for each in method.derived(config))
+        derived = tuple(
+            each for method in config.methods for each in method.generated_batches(config)
+        )
         _check_names(all_objectives(config.methods), derived, model.layout)
         return cls(
             model,
@@ -114,28 +116,36 @@ class Learner:
             config.train.seed,
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
-            tuple(Turn.of(each, config) for method in config.methods for each in method.players()),
+            tuple(
+                PlayerUpdate.of(each, config)
+                for method in config.methods
+                for each in method.players()
+            ),
             derived,
         )
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def player_updates(self) -> tuple[PlayerUpdate, ...]:
         """Returns all players' parts of an update, in order."""
-        rest = Turn("", self.trainable, self.optimizer, self.objectives)
+        rest = PlayerUpdate("", self.trainable, self.optimizer, self.objectives)
         return (*self.before, rest)
 
     @property
     def sums(self) -> tuple[str, ...]:
         """The names of what an update reports."""
-        terms = [objective.name for turn in self.turns for objective in turn.objectives]
-        made = [name for each in self.derived for name in (each.name, f"{each.name}_tokens")]
+        terms = [objective.name for turn in self.player_updates for objective in turn.objectives]
+        made = [
+            name for each in self.generated_batches for name in (each.name, f"{each.name}_tokens")
+        ]
         chosen = () if self.model.layout.grows else (NLL_TOKENS,)
         return (*LossSums._fields, *chosen, *terms, *made)
 
     @property
     def views(self) -> tuple[View, ...]:
         """The views that objectives read."""
-        reads = [each for turn in self.turns for one in turn.objectives for each in one.reads]
+        reads = [
+            each for turn in self.player_updates for one in turn.objectives for each in one.reads
+        ]
         views = (each.view for each in reads if isinstance(each, States) and each.view)
         return tuple(dict.fromkeys(views))
 
@@ -150,7 +160,8 @@ class Learner:
             if owned.count(name) > 1:
                 raise UserError(f"two players own '{name}'; only one may move it")
         states = {
-            turn.name: turn.optimizer.init(turn.trainable.split(params)[0]) for turn in self.turns
+            turn.name: turn.optimizer.init(turn.trainable.split(params)[0])
+            for turn in self.player_updates
         }
         return states if self.before else states[""]
 
@@ -163,7 +174,7 @@ class Learner:
                 as pairs whose source is as long as their target, decoded once and trained on.
         """
         model = self.model
-        objectives = [objective for turn in self.turns for objective in turn.objectives]
+        objectives = [objective for turn in self.player_updates for objective in turn.objectives]
         reads = [each for one in objectives for each in one.reads]
         sizes = model.config, model.layout, model.vocab_size
         own = train_flops(
@@ -175,7 +186,7 @@ class Learner:
         )
         like = Sentence(pair.target, pair.target)
         made = forward_flops(*sizes, like) + train_flops(*sizes, like, trainable=self.trainable)
-        return own + len(self.derived) * made
+        return own + len(self.generated_batches) * made
 
     def warnings(self, step: int, metrics: Mapping[str, float]) -> dict[str, str]:
         """Return what objectives say of their metrics, by the objective's name.
@@ -185,7 +196,7 @@ class Learner:
             metrics: means since the last log, by objective.
         """
         lines = {}
-        for objective in (one for turn in self.turns for one in turn.objectives):
+        for objective in (one for turn in self.player_updates for one in turn.objectives):
             if objective.warning and (line := objective.warning(step, metrics[objective.name])):
                 lines[objective.name] = line
         return lines
@@ -193,14 +204,14 @@ class Learner:
     @property
     def is_plain(self) -> bool:
         """Whether it learns the cross entropy alone."""
-        return not (self.objectives or self.before or self.derived)
+        return not (self.objectives or self.before or self.generated_batches)
 
     def plain(self) -> Learner:
         """Returns the learner of the cross entropy alone, which validation measures.
 
         A validation batch is of one direction, where InstruCL's term of the authors' form is 0.
         """
-        return dataclasses.replace(self, objectives=(), before=(), derived=())
+        return dataclasses.replace(self, objectives=(), before=(), generated_batches=())
 
 
 def _loss_chunk(mesh: jax.sharding.Mesh) -> int:
@@ -209,14 +220,14 @@ def _loss_chunk(mesh: jax.sharding.Mesh) -> int:
 
 
 def _check_names(
-    objectives: tuple[Objective, ...], derived: tuple[Derived, ...], layout: Layout
+    objectives: tuple[Objective, ...], derived: tuple[GeneratedBatch, ...], layout: Layout
 ) -> None:
     """Checks that the names differ and that there is what is read.
 
     Raises:
         UserError: otherwise.
     """
-    terms: tuple[Objective | Derived, ...] = (*objectives, *derived)
+    terms: tuple[Objective | GeneratedBatch, ...] = (*objectives, *derived)
     names = [*LossSums._fields, "loss", *(each.name for each in terms)]
     names += [f"{each.name}_tokens" for each in derived]
     for each in terms:
@@ -278,9 +289,9 @@ def batch_loss(
     return sum(terms.values(), sums.smoothed), found | terms
 
 
-def turn_loss(
+def player_loss(
     learner: Learner,
-    turn: Turn,
+    turn: PlayerUpdate,
     params: Any,
     batch: Batch,
     rng: Array | None = None,
@@ -302,6 +313,6 @@ def _passes(
     params: Any,
     batch: Batch,
     rng: Array | None,
-) -> Passes:
+) -> ForwardPasses:
     reads = tuple(each for one in objectives for each in one.reads)
-    return Passes(learner.model, params, batch, rng, reads)
+    return ForwardPasses(learner.model, params, batch, rng, reads)

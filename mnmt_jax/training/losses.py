@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.distributed.own_rows import on_own_rows, row_shards
+from mnmt_jax.distributed.per_device import on_own_rows, row_shards
 from mnmt_jax.errors import UserError
 
 

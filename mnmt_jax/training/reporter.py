@@ -14,8 +14,8 @@ import jax
 
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import read_records
-from mnmt_jax.files.partial import write_text
 from mnmt_jax.files.storage import refusal
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT

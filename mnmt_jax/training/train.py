@@ -17,7 +17,6 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from mnmt_jax.attention import fused
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import Extras, segments_from_rows
@@ -35,18 +34,19 @@ from mnmt_jax.distributed.sharding import (
 )
 from mnmt_jax.distributed.stopping import StopRequests
 from mnmt_jax.errors import UserError, listed
+from mnmt_jax.model.attention import fused
 from mnmt_jax.model.flops import Sentence
-from mnmt_jax.model.trainable import join
+from mnmt_jax.model.trainable_params import join
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
 from mnmt_jax.training.language_check import missing_target_language
-from mnmt_jax.training.learner import Learner, Turn, batch_loss
+from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.memory_check import check_state_memory
-from mnmt_jax.training.origins import Origin
 from mnmt_jax.training.reporter import Record, Reporter
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.state import (
     NEVER,
     Init,
@@ -82,7 +82,7 @@ def train_step(
     sums: dict[str, Array] = {}
     norms: dict[str, Array] = {}
     states = dict(state.opt_state) if learner.before else {"": state.opt_state}
-    for turn in learner.turns:
+    for turn in learner.player_updates:
         for _ in range(turn.steps):
             params, states[turn.name], found, norms[turn.name] = _move(
                 learner, turn, (params, states[turn.name]), batch, rng, state.step
@@ -100,7 +100,7 @@ def train_step(
 
 def _move(
     learner: Learner,
-    turn: Turn,
+    turn: PlayerUpdate,
     before: tuple[Any, Any],
     batch: Batch,
     rng: Array,
@@ -131,7 +131,7 @@ def _move(
     return join(moved, frozen), opt_state, sums, norm
 
 
-def train(config: Config, workdir: str | Path, origins: Sequence[Origin] = ()) -> str | None:
+def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] = ()) -> str | None:
     """Trains, or continues the training in a run directory, to `Train.steps` updates.
 
     Args:
@@ -199,7 +199,9 @@ class Session:
         step: updates done, known without asking the device.
     """
 
-    def __init__(self, config: Config, run: RunDirectory, origins: Sequence[Origin] = ()) -> None:
+    def __init__(
+        self, config: Config, run: RunDirectory, origins: Sequence[SourceRunSpec] = ()
+    ) -> None:
         """Builds everything, restores the last checkpoint if any, and opens the run's files."""
         check_alike("the configuration", repr(config))
         cache = TokenCache.open(config.data.cache)
@@ -245,7 +247,7 @@ class Session:
             raise
 
     def _begin(
-        self, cache: TokenCache, init: Init, like: TrainState, origins: Sequence[Origin]
+        self, cache: TokenCache, init: Init, like: TrainState, origins: Sequence[SourceRunSpec]
     ) -> None:
         continues = bool(self._checkpoints.steps())
         self.run.check(self.config, cache.vocabulary, has_checkpoint=continues)
@@ -289,7 +291,7 @@ class Session:
             self.reporter.say(line)
 
     def _read_start(
-        self, cache: TokenCache, like: TrainState, origins: Sequence[Origin]
+        self, cache: TokenCache, like: TrainState, origins: Sequence[SourceRunSpec]
     ) -> Start | None:
         """Reads whose parameters the new run starts from; None draws them all."""
         if self.config.model.lora_rank and not origins:
@@ -309,14 +311,14 @@ class Session:
         """Exchanges parameters just drawn for those of other runs; returns lines about them."""
         self.state = dataclasses.replace(self.state, params=start.replace(self.state.params))
         if is_first():
-            self.run.write_origin(start.origin, "; ".join(start.report), start.moves)
+            self.run.write_origin(start.origin, "; ".join(start.report), start.param_mappings)
         return start.report
 
     def _share(self) -> str:
         """Says how much of the model trains; nothing if all of it does."""
         params = self.state.params
         total = sum(leaf.size for leaf in jax.tree.leaves(params))
-        count = sum(turn.trainable.count(params) for turn in self._learner.turns)
+        count = sum(turn.trainable.count(params) for turn in self._learner.player_updates)
         return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:
@@ -479,7 +481,7 @@ def _spelled_out(config: Config, cache: TokenCache) -> Config:
         config.data.cache,
     )
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
-    return config.fitted(cache.vocabulary.languages)
+    return config.bind_languages(cache.vocabulary.languages)
 
 
 def _make_pipeline(

@@ -10,8 +10,8 @@ import numpy as np
 
 from mnmt_jax.data.pipeline import VALIDATION, Pipeline
 from mnmt_jax.decoding.score import perplexity_of
-from mnmt_jax.languages import english_of
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
+from mnmt_jax.vocabulary.languages import english_of
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
 PERPLEXITY = "perplexity"

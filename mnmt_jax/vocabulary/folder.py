@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_output
 from mnmt_jax.files.json_objects import parse_json, read_object
-from mnmt_jax.files.partial import check_output
 from mnmt_jax.vocabulary.additions import Addition
 from mnmt_jax.vocabulary.copies import Copy
 from mnmt_jax.vocabulary.normalization import NONE

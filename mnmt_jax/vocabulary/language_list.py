@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.files.path_names import check_name
-from mnmt_jax.language_codes import check_safe
+from mnmt_jax.vocabulary.language_codes import check_safe
 
 
 def check_languages(languages: Iterable[str]) -> tuple[str, ...]:

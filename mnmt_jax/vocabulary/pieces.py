@@ -19,7 +19,6 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.errors import UserError, naming
-from mnmt_jax.language_codes import tagged_code
 from mnmt_jax.vocabulary.additions import (
     Added,
     Addition,
@@ -39,6 +38,7 @@ from mnmt_jax.vocabulary.folder import (
     refuse_exchanged,
     write_folder,
 )
+from mnmt_jax.vocabulary.language_codes import tagged_code
 from mnmt_jax.vocabulary.language_list import check_languages
 from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID

@@ -10,7 +10,7 @@ import numpy as np
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.interchange.fairseq import permute_ids, read_parameters
+from mnmt_jax.interop.fairseq import permute_ids, read_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer

@@ -13,13 +13,13 @@ import pytest
 
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.interchange.fairseq import permute_rows, read_parameters, write_parameters
+from mnmt_jax.interop.fairseq import permute_rows, read_parameters, write_parameters
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.model.trainable import Trainable
+from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.runs.fingerprint import path_name
-from mnmt_jax.training.moves import sources_of_moves
+from mnmt_jax.training.param_mapping import mapped_param_sources
 from tests.made_params import flat
 from tests.parity.reference import FOLDER, graft_model, rows_of, spans_of
 
@@ -61,7 +61,7 @@ def started(values):
         alone = dataclasses.replace(model, layout=layout, stage_layers=(layers,), methods=())
         givers[origin] = types.SimpleNamespace(arrays=flat(params_of(values, prefix, alone)))
     before = params_of(values, "before/", model)
-    sources = sources_of_moves(model.methods[0].moves(model), givers, flat(before))
+    sources = mapped_param_sources(model.methods[0].param_mappings(model), givers, flat(before))
 
     def taken(path, leaf):
         source = sources.get(path_name(path))

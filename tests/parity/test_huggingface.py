@@ -13,10 +13,10 @@ from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.score import score_labels
 from mnmt_jax.decoding.search import log_normalizer
 from mnmt_jax.design.layouts import SOURCE, get_layout
-from mnmt_jax.interchange.fairseq import permute_ids
-from mnmt_jax.interchange.huggingface import open_huggingface
-from mnmt_jax.interchange.names import entries, read_params
-from mnmt_jax.interchange.token_table import plain_rows
+from mnmt_jax.interop.fairseq import permute_ids
+from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.names import entries, read_params
+from mnmt_jax.interop.token_table import plain_rows
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.losses import token_loss
 from tests.made_params import read_all

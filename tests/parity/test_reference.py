@@ -11,7 +11,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
-from mnmt_jax.interchange.fairseq import permute_ids, unpermute_rows, write_parameters
+from mnmt_jax.interop.fairseq import permute_ids, unpermute_rows, write_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
@@ -68,7 +68,7 @@ def test_logits(reference, computed):
 
 def unpermute(logits):
     """Their class order to ours: columns move as embedding rows do."""
-    from mnmt_jax.interchange.fairseq import permute_rows
+    from mnmt_jax.interop.fairseq import permute_rows
 
     return permute_rows(np.swapaxes(logits, 0, 1)).swapaxes(0, 1)
 

@@ -20,10 +20,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL, tag_states
 from mnmt_jax.model.flops import Sentence, forward_flops, states_flops
+from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.learner import Learner, batch_loss
-from mnmt_jax.training.passes import Passes
 from tests.applied import apply
 from tests.made_run import make_config
 from tests.random_params import random_params
@@ -232,13 +232,13 @@ def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
     learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), dropout=0.3)
     batch = make_batch(learner.model.layout, [examples(3)])
     params = random_params(learner.model, batch)
-    rngs, apply = {}, Passes._apply
+    rngs, apply = {}, ForwardPasses._apply
 
     def watched(self, method, batch, reads, rng, *rest):
         rngs[method] = rng
         return apply(self, method, batch, reads, rng, *rest)
 
-    monkeypatch.setattr(Passes, "_apply", watched)
+    monkeypatch.setattr(ForwardPasses, "_apply", watched)
     noisy = [float(term_of(learner, batch, jax.random.key(seed))(params)) for seed in (1, 2)]
     assert noisy[0] != noisy[1]
     drawn = {tuple(jax.random.key_data(rng).tolist()) for rng in rngs.values()}

@@ -13,9 +13,9 @@ from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.mixing_schedule import Schedule, temperature_rates
 from mnmt_jax.data.packing import first_fit
 from mnmt_jax.data.pipeline import BatchIterator, Pipeline, RowShare, batches, padding_share
-from mnmt_jax.data.schedule import Schedule, temperature_rates
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.order import mix64, permute

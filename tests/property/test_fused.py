@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.attention import fused, gpu_kernel, split, tpu_kernel
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.distributed.drawn import Drawn
-from mnmt_jax.distributed.own_rows import added_up
+from mnmt_jax.distributed.dropout_mask import DropoutMask
+from mnmt_jax.distributed.per_device import sum_over_devices
 from mnmt_jax.distributed.sharding import compile_on, make_mesh
+from mnmt_jax.model.attention import fused, gpu_kernel, split, tpu_kernel
 from tests.property.test_model import make, random_pairs, small_config, unpacked
 
 ATOL = 2e-6  # of the largest number
@@ -86,7 +86,7 @@ def read(module, stage, segments, rate, rng, states):
     keys = iter(jax.random.split(rng, len(stage.roles)))
 
     def dropout():
-        return Drawn(rate, next(keys)) if rate else Drawn()
+        return DropoutMask(rate, next(keys)) if rate else DropoutMask()
 
     masks = module.make_masks(stage, segments)
     return module.attend(stage, masks, *states, dropout=dropout)
@@ -196,7 +196,7 @@ def test_devices_by_themselves_change_nothing(calls, any_type):
 
     rows = jax.tree.map(lambda x: x[None], (states, segments, weights.astype(jnp.float32)))
     rng = jax.random.key(7)
-    found = compile_on(mesh, functools.partial(added_up, total))(rng, rows)
+    found = compile_on(mesh, functools.partial(sum_over_devices, total))(rng, rows)
     np.testing.assert_allclose(jax.device_get(found), total(rng, rows), rtol=1e-5)
     assert len(calls) == 2
 

@@ -17,11 +17,11 @@ from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.design.plan import Head, Table
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.names import M2M100, entries
-from mnmt_jax.model import layered
+from mnmt_jax.interop.names import M2M100, entries
+from mnmt_jax.model import layer_stack
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.model.trainable_params import Trainable, join
 from mnmt_jax.training.learner import Learner, batch_loss
 from tests.applied import apply
 from tests.made_run import make_config
@@ -145,7 +145,7 @@ def test_a_head_reads_a_layer_within_a_loop(monkeypatch):
     expected = apply(model, params, batch)
     other = dataclasses.replace(model.config, methods=(TwoHeads(3),))
     assert np.abs(apply(build_model(other, VOCAB), params, batch) - expected).max() > 0.1
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 4)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 4)
     assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     np.testing.assert_allclose(apply(model, params, batch), expected, atol=2e-4)
 

@@ -18,10 +18,10 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
-from mnmt_jax.model.context import Context, Place
-from mnmt_jax.model.kernels import as_multiplied
+from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.quantized_weights import as_multiplied
 from mnmt_jax.training.optimizer import make_optimizer
 from tests.applied import apply
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY, make_batch
@@ -175,7 +175,7 @@ def test_the_branch_has_a_dropout_of_its_own_on_what_it_gives():
         return kind.module(model.config).apply(
             {"params": params},
             states,
-            Place(context, ("target",)),
+            PositionInfo(context, ("target",)),
             rngs={"dropout": jax.random.key(1)},
             method=kind.change,
         )
@@ -233,10 +233,10 @@ def test_mistakes_are_one_line(changes, message):
 
 
 def test_it_takes_the_languages_of_the_vocabulary_and_refuses_others():
-    fitted = LanguageLayers(without=("en",)).fitted(("en", "de"))
-    assert fitted.languages == ("en", "de") and fitted.fitted(("en", "de")) == fitted
+    fitted = LanguageLayers(without=("en",)).bind_languages(("en", "de"))
+    assert fitted.languages == ("en", "de") and fitted.bind_languages(("en", "de")) == fitted
     with pytest.raises(UserError, match=r"LanguageLayers.languages=\('en', 'de'\), but the voc"):
-        fitted.fitted(("de", "en"))
+        fitted.bind_languages(("de", "en"))
 
 
 def test_every_layout_has_a_place_for_them():

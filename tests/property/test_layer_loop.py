@@ -12,10 +12,10 @@ from mnmt_jax.decoding.weights import with_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.distributed.sharding import make_mesh
-from mnmt_jax.model import layered
+from mnmt_jax.model import layer_stack
 from mnmt_jax.model.block import Block
+from mnmt_jax.model.intermediates import INTERMEDIATES
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.taps import TAPS
 from tests.applied import apply
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -66,8 +66,8 @@ def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
     params = random_params(model, batch)
     assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     expected, cache = run(model, params, batch), prefill(model, params, batch)
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
-    monkeypatch.setattr(layered, "_UNROLLED", 1)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layer_stack, "_UNROLLED", 1)
     assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     for found, wanted in zip(run(model, params, batch), expected, strict=True):
         assert_close(found, wanted)
@@ -87,8 +87,8 @@ def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
     for number in range(3):
         params[f"layer_{number}"]["mlp"] = stored[f"layer_{number}"]["mlp"]
     expected = prefill(model, params, batch)
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
-    monkeypatch.setattr(layered, "_UNROLLED", 1)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layer_stack, "_UNROLLED", 1)
     monkeypatch.setattr("mnmt_jax.model.network.platform", lambda: "tpu")
     for devices in (1, 2):
         jax.clear_caches()
@@ -99,7 +99,7 @@ def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
 
 def test_rounds_draw_dropout_of_their_own(monkeypatch):
     """Equal layers with equal input would leave equal states if they dropped the same units."""
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
     config = small_config("prefix", stage_layers=(4,), dropout=0.5, norm="pre")
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
@@ -120,7 +120,7 @@ def test_rounds_draw_dropout_of_their_own(monkeypatch):
 
 
 def test_layers_that_differ_are_not_looped(monkeypatch):
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
     config = small_config(
         "prefix", stage_layers=(4,), lora_rank=2, lora=("layer_1/attention/query",)
     )
@@ -137,7 +137,7 @@ def test_layers_that_differ_are_not_looped(monkeypatch):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypatch):
-    """What is handed out (`TAPS`) goes by the names of all modules, so then each is traced."""
+    """What is handed out (`INTERMEDIATES`) goes by the names of all modules, so then each is traced."""
     config = small_config(
         name, stage_layers=LAYERS[name], lora_rank=2, lora=("layer_1/attention/query",)
     )
@@ -157,7 +157,7 @@ def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypat
     alike = {"register": [0, 1], "two_stage": [0, 1, 0], "encoder_decoder": [0, 1, 3]}[name]
     assert traced == [f"layer_{number}" for number in alike]
     traced.clear()
-    each, _ = model.apply({"params": params}, batch, mutable=[TAPS])
+    each, _ = model.apply({"params": params}, batch, mutable=[INTERMEDIATES])
     assert traced == [f"layer_{number}" for number in range(sum(LAYERS[name]))]
     assert_close(found, each)
     cache = prefill(model, params, batch)

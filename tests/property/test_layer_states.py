@@ -10,22 +10,22 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis import forced as forced_batches
 from mnmt_jax.analysis import probe_features
+from mnmt_jax.analysis import teacher_forcing as forced_batches
 from mnmt_jax.analysis.alignment import GROUPS, alignment
 from mnmt_jax.analysis.attention_maps import attention_weights, map_places
-from mnmt_jax.analysis.forced import batches, force
 from mnmt_jax.analysis.layer_states import (
     layer_states,
     pooled_states,
     sentence_states,
     state_places,
 )
-from mnmt_jax.analysis.parallel import into_own
-from mnmt_jax.analysis.plane import Settings, on_plane, planes
+from mnmt_jax.analysis.parallel_sentences import to_own_language
 from mnmt_jax.analysis.probe_features import kept_features
+from mnmt_jax.analysis.projection_2d import Settings, on_plane, planes
+from mnmt_jax.analysis.teacher_forcing import batches, force
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding.system import System
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
@@ -47,7 +47,9 @@ def case(name):
     model = build_model(small_config(name, norm="pre"), known.size)
     plain = unpacked(model.layout, [([5, 6], [7], known.first_tag)])
     params = random_params(model, plain, moments=MILD)
-    system = System(model, params, known, INSTRUCTIONS["register" if "reg" in name else "1"])
+    system = InferenceModel(
+        model, params, known, INSTRUCTIONS["register" if "reg" in name else "1"]
+    )
     translator = types.SimpleNamespace(vocabulary=known)
     every = [
         force(translator, pair, sentences(pair[0], count), sentences(pair[1], count))
@@ -188,12 +190,12 @@ def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch)
 
 def test_sentences_go_into_their_own_language_once():
     _, every, _, translator = case("encoder_decoder")
-    (pair, source, target), second = into_own(translator, every)
+    (pair, source, target), second = to_own_language(translator, every)
     assert pair is every[0] and source.direction == ("de", "de")
     assert target.direction == ("en", "en") and target.sources == pair.targets
     assert [e.target_lang for e in target.examples] == [e.source_lang for e in target.examples]
     assert second[2] is not target and len(second[2].examples) == 2
-    first, again = into_own(translator, [pair, pair])
+    first, again = to_own_language(translator, [pair, pair])
     assert first[1] is again[1] and first[2] is again[2]
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.attention import IMPLEMENTATIONS
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.model.attention import IMPLEMENTATIONS
 from tests.applied import apply
 from tests.drawn_masks import labelled, read_pictures
 from tests.sample_batches import make, pack, random_pairs, small_config, spans_of, unpacked

@@ -16,8 +16,8 @@ from mnmt_jax.design.objective import States
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.mrasp2 import MRASP2, sentence_contrast, sentence_means
+from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.training.learner import Learner, batch_loss
-from mnmt_jax.training.passes import Passes
 from tests.made_run import make_config
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY
 from tests.property.test_plan import pairs
@@ -141,7 +141,7 @@ def test_the_anchor_has_dropout_of_its_own_unless_it_is_shared(tmp_path):
         reads = objective.reads
         assert (reads[0].view is not None) == differs
         plain = States(2, ended=True)
-        forward = Passes(own.model, params, batch, rng, (*reads, plain))
+        forward = ForwardPasses(own.model, params, batch, rng, (*reads, plain))
         same = np.allclose(forward.read(reads[0]), forward.read(plain), atol=1e-6)
         assert same != differs
 
@@ -167,7 +167,7 @@ def test_sentences_are_averaged_after_the_norm_at_the_end_of_the_encoder(tmp_pat
     ((anchor, positive),) = [objective.reads for objective in own.objectives]
     assert anchor.ended and positive.ended
     plain = dataclasses.replace(positive, ended=False)
-    forward = Passes(own.model, params, batch, None, (anchor, positive, plain))
+    forward = ForwardPasses(own.model, params, batch, None, (anchor, positive, plain))
     states = np.asarray(forward.read(plain))
     centred = states - states.mean(-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)

@@ -15,7 +15,7 @@ from mnmt_jax.data.converter import Example
 from mnmt_jax.design.layouts import LANGUAGES, LAYOUTS
 from mnmt_jax.design.plan import Kind, Layer, Sublayer
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
-from mnmt_jax.model import layered
+from mnmt_jax.model import layer_stack
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import Network, build_model
 from tests.applied import apply
@@ -44,7 +44,7 @@ class Telling(nn.Module):
 class Told(Kind):
     """The kind of `Telling`."""
 
-    drops = True
+    has_dropout = True
     component = "told"
     languages = LANGUAGES
 
@@ -145,7 +145,7 @@ def test_a_layer_without_its_residual_is_not_looped_as_one_with(monkeypatch):
     shapes = jax.eval_shape(changed.init, jax.random.key(0), batch)["params"]
     assert jax.tree.structure(shapes) == jax.tree.structure(params)
     expected = apply(changed, params, batch)
-    monkeypatch.setattr(layered, "_LOOPED_FROM", 3)
+    monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
     for model, is_looped in ((plain, True), (changed, False)):
         program = str(jax.make_jaxpr(model.apply)({"params": params}, batch))
         assert ("scan" in program) == is_looped

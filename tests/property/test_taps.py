@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.design.objective import States, Tap
+from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.design.plan import Layer
 from mnmt_jax.methods import language_layers
 from mnmt_jax.methods.language_layers import LanguageLayers
-from mnmt_jax.model import layered as model_module
+from mnmt_jax.model import layer_stack as model_module
 from mnmt_jax.model import modules
+from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.model.intermediates import KEYS, QUERIES, record
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.sublayers import FeedForward
-from mnmt_jax.model.taps import KEYS, QUERIES, hand_out
-from mnmt_jax.training.passes import Passes
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
 
 LAYERS = 4  # two of a loop, and the two that never are
-TAPS = Tap("layer_1/mlp/likeness"), Tap("layer_2/mlp/likeness")
+TAPS = Intermediate("layer_1/mlp/likeness"), Intermediate("layer_2/mlp/likeness")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Handing(FeedForward):
     """A feed-forward that hands out what nothing else needs: how alike its states are."""
 
     def change(self, module, states, place):
-        hand_out(module, place, "likeness", jnp.einsum("bqm,bkm->bqk", states, states))
+        record(module, place, "likeness", jnp.einsum("bqm,bkm->bqk", states, states))
         return super().change(module, states, place)
 
 
@@ -54,7 +54,7 @@ def case():
 
 def compiled(model: Network, params, batch, reads=()):
     def run(params, batch):
-        passes = Passes(model, params, batch, reads=reads)
+        passes = ForwardPasses(model, params, batch, reads=reads)
         return passes.features, [passes.read(each) for each in reads]
 
     return jax.jit(run).lower(params, batch).compile()
@@ -76,18 +76,18 @@ def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatc
     batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(3))
     batch |= {"target_lang": np.ones((3, 1), np.int32)}
     params = random_params(model, batch)
-    own = tuple(Tap(f"layer_1/attention/{each}") for each in (QUERIES, KEYS))
+    own = tuple(Intermediate(f"layer_1/attention/{each}") for each in (QUERIES, KEYS))
 
     def program(reads=()):
         def run(params, batch):
-            passes = Passes(model, params, batch, reads=reads)
+            passes = ForwardPasses(model, params, batch, reads=reads)
             return passes.features, [passes.read(each) for each in reads]
 
         return jax.jit(run).lower(params, batch).as_text()
 
     plain, reading = program(), program(own)
     for module in (modules, language_layers):
-        monkeypatch.setattr(module, "hand_out", lambda *given: None)
+        monkeypatch.setattr(module, "record", lambda *given: None)
     assert program() == plain != reading
 
 
@@ -96,7 +96,7 @@ def test_what_is_read_is_what_was_handed_out(remat, case):
     """With norms after, the states that enter a layer's feed-forward are not those that leave."""
     _, model, params, batch = case
     model = model.clone(config=dataclasses.replace(model.config, remat=remat))
-    reads = (*TAPS, Tap(TAPS[0].path, "target"), States(2))
+    reads = (*TAPS, Intermediate(TAPS[0].path, "target"), States(2))
     features, found = compiled(model, params, batch, reads)(params, batch)
     source, target = (batch[f"{role}_tokens"].shape[1] for role in ("source", "target"))
     shapes = [array.shape for array in found]

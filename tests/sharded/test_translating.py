@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
-from mnmt_jax.decoding import turns
+from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local
@@ -113,9 +113,9 @@ def test_sentences_take_turns_on_eight_devices(mesh, run):
     }
     alone = Translator.load(run, mesh=None, **given).translate_nbest(MANY, **INTO)
     together = Translator.load(run, **given)
-    before = turns._turn._cache_size()
+    before = continuous_batching._turn._cache_size()
     found = together.translate_nbest(MANY, **INTO)
-    assert turns._turn._cache_size() - before == 1
+    assert continuous_batching._turn._cache_size() - before == 1
     assert len({translation.text for translation in alone}) > 10
     hypotheses = [[h for each in all_ for h in each.hypotheses] for all_ in (found, alone)]
     assert [h.tokens for h in hypotheses[0]] == [h.tokens for h in hypotheses[1]]

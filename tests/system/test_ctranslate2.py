@@ -6,7 +6,7 @@ import pytest
 
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.interop.exporting import export_checkpoint
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import LINES, made_translator
 

@@ -15,10 +15,10 @@ import pytest
 from lxml import etree
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.config.method import Method
 from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.method import Method
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.parameters import load_params

@@ -23,7 +23,7 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from tests import made_foreign, made_pages
@@ -94,7 +94,7 @@ def runs(base_config, one_device, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     assert train(base_config, folder / "base") is None
     config = with_lora(base_config)
-    assert train(config, folder / "tuned", [Origin(folder / "base")]) is None
+    assert train(config, folder / "tuned", [SourceRunSpec(folder / "base")]) is None
     return folder
 
 
@@ -128,7 +128,7 @@ def test_three_directions_improve_and_the_base_stays(runs):
 def test_a_stopped_fine_tuning_continues_as_if_it_had_not_been(runs, base_config, tmp_path):
     for steps in (75, 150):
         config = with_lora(base_config, steps)
-        train(config, tmp_path / "run", [Origin(runs / "base")])
+        train(config, tmp_path / "run", [SourceRunSpec(runs / "base")])
     assert_same_training(tmp_path / "run", runs / "tuned", 150)
 
 

@@ -13,7 +13,7 @@ from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TaskSource, write_cache
 from mnmt_jax.methods.graformer import Graformer
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_run import assert_same_training, make_cache, make_config, one_device, random_pairs
 from tests.system.test_kills import saved
@@ -63,7 +63,7 @@ def stages(tmp_path_factory):
             train(
                 dataclasses.replace(config, train=straight),
                 root / name,
-                [Origin(folder, name=origin) for origin, folder in given],
+                [SourceRunSpec(folder, name=origin) for origin, folder in given],
             )
         made[name] = root / name, config, given
     return made

@@ -15,17 +15,17 @@ import jax
 import numpy as np
 import pytest
 
+from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.commands.text_files import is_stream
-from mnmt_jax.commands.unfinished import Unfinished
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import translator as translator_module
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.errors import run_command
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.state import TrainState, Window
 from tests.full_disk import files_up_to
@@ -68,7 +68,9 @@ def infer(monkeypatch, capfd):
     def call(*arguments: object, stdin: bytes = b""):
         monkeypatch.setattr(sys, "argv", ["infer.py", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setattr("mnmt_jax.errors.leave_now", sys.exit)  # this process has more to do
+        monkeypatch.setattr(
+            "mnmt_jax.runtime.run_command.leave_now", sys.exit
+        )  # this process has more to do
         with pytest.raises(SystemExit) as exit_info:
             run_command(module.main)
         sys.stdout.flush()
@@ -420,7 +422,7 @@ def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
     assert status == 2 and re.search(r"^\d translated lines kept", error, re.MULTILINE)
     assert f"error: {kept}: File too large; make room" in error.splitlines()[-1]
     with monkeypatch.context() as patch:
-        patch.setattr(Unfinished, "records", full)
+        patch.setattr(ResumableOutput, "records", full)
         status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 2 and "20 translated lines kept" in error
     assert f"error: {folder / 'out'}: No space left on device; make room" in error.splitlines()[-1]
@@ -429,7 +431,7 @@ def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
 
 
 def test_two_processes_do_not_write_one_output(run, infer, folder):
-    with Unfinished(str(folder / "out"), {}, WINDOW):
+    with ResumableOutput(str(folder / "out"), {}, WINDOW):
         status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 2 and "another process is writing it" in error
     assert "Traceback" not in error

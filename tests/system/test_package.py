@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax import __version__
 from mnmt_jax.commands.mnmt import COMMANDS
-from mnmt_jax.version import __version__
 from tests import made_pages
 from tests.documents import ROOT, commands, shortening
 from tests.run_commands import SCRIPTS

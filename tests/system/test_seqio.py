@@ -15,8 +15,7 @@ from mnmt_jax.data.corpora import CldrText, ParallelFiles, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, mitre_directions
-from mnmt_jax.seqio.tasks import (
+from mnmt_jax.interop.seqio.tasks import (
     RegisteredText,
     add_corpus,
     add_mixture,
@@ -24,7 +23,8 @@ from mnmt_jax.seqio.tasks import (
     registered_vocabulary,
     task_sources,
 )
-from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, english_centric, mitre_directions
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from scripts import cache_tasks

@@ -10,9 +10,9 @@ from mnmt_jax.data.mixtures import MIXTURES, cache_sources
 from mnmt_jax.data.monolingual import TextFiles
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
-from mnmt_jax.seqio.tasks import add_corpus, add_task, task_sources
-from mnmt_jax.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.tasks import published
+from mnmt_jax.interop.seqio.tasks import add_corpus, add_task, task_sources
+from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.interop.tasks import published
 from tests.unit import made_text
 
 

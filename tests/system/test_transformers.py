@@ -14,11 +14,11 @@ import safetensors.numpy
 import torch
 import transformers
 
-from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.interchange.importing import import_checkpoint
-from mnmt_jax.interchange.safetensors import read_safetensors
-from mnmt_jax.interchange.token_table import rows_of_vocabulary
-from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.interop.exporting import export_checkpoint
+from mnmt_jax.interop.importing import import_checkpoint
+from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.interop.token_table import rows_of_vocabulary
+from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimize
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows, views_of
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
-from mnmt_jax.t5x.feature_names import LOSS_WEIGHTS, t5x_name
+from mnmt_jax.interop.t5x.feature_names import LOSS_WEIGHTS, t5x_name
 from tests.unit import made_text
 
 _FEATURES = ("inputs", "targets", "source_lang", "target_lang")

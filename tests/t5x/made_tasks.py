@@ -7,8 +7,8 @@ import itertools
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.seqio.tasks import add_mixture, add_task
-from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.interop.seqio.tasks import add_mixture, add_task
+from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
 from tests.unit import made_text
 
 SPLITS = {"train": (1, 60), "validation": (100, 9), "test": (200, 9)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.seqio.tasks import add_task
-from mnmt_jax.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.interop.seqio.tasks import add_task
+from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
 from tests.t5x.made_cache import write_cache
 from tests.unit import made_text
 

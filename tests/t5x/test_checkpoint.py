@@ -12,8 +12,8 @@ import pytest
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.interchange.importing import import_checkpoint
+from mnmt_jax.interop.exporting import export_checkpoint
+from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params, write_params

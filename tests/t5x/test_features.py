@@ -11,8 +11,8 @@ from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_r
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.views import View
-from mnmt_jax.t5x.feature_names import LOSS_WEIGHTS, our_batch
-from mnmt_jax.t5x.features import RoleFeatureConverter
+from mnmt_jax.interop.t5x.feature_names import LOSS_WEIGHTS, our_batch
+from mnmt_jax.interop.t5x.features import RoleFeatureConverter
 from tests.t5x.made import dataset
 from tests.unit import made_text
 
@@ -113,8 +113,8 @@ def test_training_leaves_out_what_does_not_fit_and_inference_cuts_it():
 
 def test_evaluation_reads_every_example_of_a_task():
     """`seqio.Evaluator` pairs predictions with references by their place."""
-    from mnmt_jax.seqio.tasks import add_task
-    from mnmt_jax.seqio.vocabulary import PieceVocabulary
+    from mnmt_jax.interop.seqio.tasks import add_task
+    from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
 
     lines = list(zip(made_text.sentences("de", 7), made_text.sentences("en", 7), strict=True))
 

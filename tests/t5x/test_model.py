@@ -16,6 +16,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
+from mnmt_jax.interop.t5x.settings import logical_axis_rules
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.cut_residual import CutResidual
@@ -25,8 +26,7 @@ from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.trainable import Trainable
-from mnmt_jax.t5x.settings import logical_axis_rules
+from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, Window, roles_of
 from mnmt_jax.training.train import train_step
@@ -38,8 +38,8 @@ pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
 
 from t5x import decoding, partitioning, train_state
 
-from mnmt_jax.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.t5x.model import TokenMeanTrainer, TranslationModel
+from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.interop.t5x.model import TokenMeanTrainer, TranslationModel
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # clu and optax mix dtypes
 LOSS_ATOL = 1e-6

@@ -13,7 +13,7 @@ pytest.importorskip("t5x", reason="t5x is not installed (docs/t5x.md)")
 
 import seqio
 
-from mnmt_jax.interchange.t5x_checkpoint import open_t5x
+from mnmt_jax.interop.t5x_checkpoint import open_t5x
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.runs.parameters import load_params
 from tests.documents import commands, make_root, run_page, shell

@@ -10,9 +10,9 @@ import pytest
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.distributed.sharding import RULES
 from mnmt_jax.errors import UserError
-from mnmt_jax.t5x import errors as t5x_errors
-from mnmt_jax.t5x import settings as t5x_settings
-from mnmt_jax.t5x.parsed import parsed_config
+from mnmt_jax.interop.t5x import errors as t5x_errors
+from mnmt_jax.interop.t5x import settings as t5x_settings
+from mnmt_jax.interop.t5x.parsed import parsed_config
 
 MODEL = "gin_configs/models/register_tiny.gin"
 RUN = "gin_configs/runs/own_text.gin"

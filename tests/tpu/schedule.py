@@ -19,8 +19,8 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
     device = topology_devices("v5e:2x2")[0]
     import jax
 
-    from mnmt_jax.attention.kernel_parts import Reading
-    from mnmt_jax.attention.tpu_kernel import attend
+    from mnmt_jax.model.attention.kernel_parts import Reading
+    from mnmt_jax.model.attention.tpu_kernel import attend
 
     def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
         placed = jax.sharding.SingleDeviceSharding(device)

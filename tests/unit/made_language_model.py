@@ -13,7 +13,7 @@ from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimize
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.language_model import LanguageModel
-from mnmt_jax.decoding.trained import Trained
+from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.network import build_model
@@ -49,7 +49,7 @@ def made_language_model(
     return LanguageModel(config, vocabulary(), params)
 
 
-def write_made_run(folder: Path, model: Trained) -> Path:
+def write_made_run(folder: Path, model: PretrainedModel) -> Path:
     """Writes a model as a run at step 0."""
     RunDirectory(folder).prepare(model.config, model.vocabulary, has_checkpoint=False)
     arrays = jax.tree.map(lambda array: LazyArray.of(np.asarray(array)), model.system.params)

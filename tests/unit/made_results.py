@@ -3,7 +3,7 @@
 import random
 
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, Sample
-from mnmt_jax.languages import english_centric, many_to_many
+from mnmt_jax.vocabulary.languages import english_centric, many_to_many
 
 TEXTS = {
     "en": "Thursday, March 5, 1987: Germany, Greece, or Egypt",

@@ -13,8 +13,8 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.inference_model import spans_of
 from mnmt_jax.decoding.lines import Translation
-from mnmt_jax.decoding.system import spans_of
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model

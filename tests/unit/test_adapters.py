@@ -15,9 +15,9 @@ from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.adapters import load_adapter, merge_adapter, save_adapter
-from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.interchange.safetensors import read_safetensors
+from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
+from mnmt_jax.interop.exporting import export_checkpoint
+from mnmt_jax.interop.safetensors import read_safetensors
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.fairseq import export_fairseq
-from mnmt_jax.interchange.huggingface import export_huggingface
+from mnmt_jax.interop.fairseq import export_fairseq
+from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.vocabulary.additions import extended_model
 from mnmt_jax.vocabulary.lavs import count_pieces
 from mnmt_jax.vocabulary.pieces import Vocabulary

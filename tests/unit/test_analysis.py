@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from lxml import html
 
-from mnmt_jax.analysis import attention_maps, forced
+from mnmt_jax.analysis import attention_maps, teacher_forcing
 from mnmt_jax.analysis.ablation import Ablated, ablate, supervised_targets
 from mnmt_jax.analysis.analysis_files import (
     check_analysis_folder,
     check_finished,
     write_analysis,
 )
-from mnmt_jax.analysis.forced import Forced
+from mnmt_jax.analysis.branch_scales import branch_scales
 from mnmt_jax.analysis.page_facts import page_title
 from mnmt_jax.analysis.pictures import draw
-from mnmt_jax.analysis.scales import branch_scales
+from mnmt_jax.analysis.teacher_forcing import Forced
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.corpora import CldrText
@@ -301,7 +301,9 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
 
 def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
-    monkeypatch.setattr(forced, "force", lambda *_: Forced(("en", "de"), ("one",), ("x",), ("e",)))
+    monkeypatch.setattr(
+        teacher_forcing, "force", lambda *_: Forced(("en", "de"), ("one",), ("x",), ("e",))
+    )
     maps = {"by_head": False, "heads": 1, "directions": []}
     monkeypatch.setattr(attention_maps, "attention_maps", lambda *given, **flags: maps)
     scales = "analyse", "scales", "--output", tmp_path / "x", "--run"

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import TypeCheckError
 
-from mnmt_jax.attention.core import masked_softmax, pair_mask
 from mnmt_jax.design.layout import Sees
+from mnmt_jax.model.attention.core import masked_softmax, pair_mask
 
 
 def test_wrong_rank_and_kind_are_refused():

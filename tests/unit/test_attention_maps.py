@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.analysis.attention_maps import attention_weights, map_places
-from mnmt_jax.attention import core
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.model.attention import core
 from tests.drawn_masks import read_pictures
 from tests.property.test_model import row_of
 from tests.sample_batches import make, small_config

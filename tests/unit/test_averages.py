@@ -3,7 +3,7 @@
 import pytest
 
 from mnmt_jax.evaluation.averages import Average, average_groups
-from mnmt_jax.languages import english_centric
+from mnmt_jax.vocabulary.languages import english_centric
 
 # Rows are sources. German and Dutch are Germanic, French is Romance, English is its own family.
 #          en    de    nl    fr

@@ -19,9 +19,9 @@ from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation, draw
+from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
-from mnmt_jax.training.making import derive
 from mnmt_jax.training.train import train
 from tests.made_run import assert_same_training, make_cache, make_config, records
 from tests.random_params import STRONG, random_params
@@ -41,7 +41,7 @@ def configure(folder="", method: BackTranslation | None = BackTranslation(), **c
     config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
     methods = (method,) if method else ()
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
-    return config.fitted(CODES)
+    return config.bind_languages(CODES)
 
 
 def learner_of(config, mesh: jax.sharding.Mesh | None = None) -> Learner:
@@ -87,8 +87,8 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
     params = random_params(learner.model, batch, 3, STRONG)
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
     made = jax.jit(
-        lambda params, batch: derive(
-            learner.derived[0], 0, (learner.model, params), batch, jax.random.key(5)
+        lambda params, batch: generate_batch(
+            learner.generated_batches[0], 0, (learner.model, params), batch, jax.random.key(5)
         )[0]
     )(params, batch)
     return config, learner, params, given, batch, jax.device_get(made)
@@ -177,7 +177,7 @@ def test_only_the_languages_named_are_translated_and_only_into_the_pool():
 def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
     """As one batch of twice the rows, without the method; and by the tokens of both."""
     config, learner, params, _, batch, _ = setting()
-    turn, rng = learner.turns[-1], jax.random.key(7)
+    turn, rng = learner.player_updates[-1], jax.random.key(7)
     stacked = {name: array[None] for name, array in batch.items()}
     gradients, sums = jax.jit(
         lambda p, b: sum_gradients(learner, turn, turn.trainable.split(p), b, rng)
@@ -186,7 +186,9 @@ def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
 
     @jax.jit
     def make(params, batch, rng):
-        return derive(learner.derived[0], 0, (learner.model, params), batch, rng)[0]
+        return generate_batch(learner.generated_batches[0], 0, (learner.model, params), batch, rng)[
+            0
+        ]
 
     made = make(params, batch, micro_rng)
     others = [make(params, batch, jax.random.fold_in(rng, n))["source_lang"] for n in (1, 2)]
@@ -238,13 +240,15 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
 def test_a_mesh_makes_and_learns_what_one_device_does():
     config, learner, params, _, batch, _ = setting()
     stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
-    turn, rng, found = learner.turns[-1], jax.random.key(7), []
+    turn, rng, found = learner.player_updates[-1], jax.random.key(7), []
     for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
         devices = make_mesh(mesh, jax.devices()[:count])
 
         def update(params, batch):
             made = {name: array[0] for name, array in batch.items()}
-            made, _ = derive(learner.derived[0], 0, (learner.model, params), made, rng)
+            made, _ = generate_batch(
+                learner.generated_batches[0], 0, (learner.model, params), made, rng
+            )
             split = turn.trainable.split(params)
             return made, *sum_gradients(learner, turn, split, batch, rng)
 
@@ -278,7 +282,7 @@ def test_it_needs_the_languages_of_its_vocabulary():
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
         learner_of(dataclasses.replace(config, train=bare))
     with pytest.raises(UserError, match=r"vocabulary=\('en',\), but the vocabulary .in training"):
-        BackTranslation(vocabulary=("en",)).fitted(CODES)
+        BackTranslation(vocabulary=("en",)).bind_languages(CODES)
 
 
 def test_the_counted_operations_are_those_of_both_batches():

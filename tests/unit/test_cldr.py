@@ -27,7 +27,7 @@ from mnmt_jax.data.cldr import texts as corpus_module
 from mnmt_jax.data.cldr.inventory import renderer
 from mnmt_jax.data.cldr.renderer import NAME_PATHS, RELATIVE_UNITS, spanish_conjunction
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import MITRE_LANGUAGES
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
 PLACES = (
     "colon",
@@ -336,7 +336,7 @@ def test_a_corpus_depends_on_its_seed_alone():
     program = (
         "import hashlib\n"
         "from mnmt_jax.data.cldr import CldrCorpus\n"
-        "from mnmt_jax.languages import MITRE_LANGUAGES\n"
+        "from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES\n"
         "for inventory in ('small', 'large'):\n"
         "    corpus = CldrCorpus(MITRE_LANGUAGES, 3, inventory=inventory)\n"
         "    for split in ('train', 'validation', 'test'):\n"

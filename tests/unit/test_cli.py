@@ -94,7 +94,7 @@ def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for text, remedy in {
-        "from mnmt_jax.config.method import Methd\n": "cannot import name 'Methd'.*; correct it",
+        "from mnmt_jax.design.method import Methd\n": "cannot import name 'Methd'.*; correct it",
         "import mnmt_jax.nowhere\n": "mnmt_jax/__init__.py lists the rooms",
         "def\n": "invalid syntax.*; correct it",
     }.items():

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from mnmt_jax import compiled
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime import compilation_cache
+from mnmt_jax.runtime.run_command import run_command
 
 # Compiles a program for longer than `keep_programs` asks for, and says how it came by it.
 SCRIPT = """
 import logging, sys
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 
 def main():
     import jax, jax.numpy as jnp
@@ -64,8 +64,8 @@ def test_the_folder_is_its_owners(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jax", None)  # whose settings are those of the tests
     monkeypatch.delitem(sys.modules, "jax")
-    compiled.keep_programs()
-    folder = compiled.cache_folder()
+    compilation_cache.keep_programs()
+    folder = compilation_cache.cache_folder()
     assert folder.is_relative_to(tmp_path) and stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
 
@@ -92,16 +92,21 @@ def test_what_was_longest_unused_goes_first(tmp_path):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (number, number))
     os.utime(tmp_path / "read-cache", (9, 1))
-    compiled.remove_unused(tmp_path, 300)
+    compilation_cache.remove_unused(tmp_path, 300)
     assert len([*tmp_path.iterdir()]) == 3
-    compiled.remove_unused(tmp_path, 250)
+    compilation_cache.remove_unused(tmp_path, 250)
     assert {path.name for path in tmp_path.iterdir()} == {"read-cache", "new-cache"}
-    compiled.remove_unused(tmp_path, 100)
+    compilation_cache.remove_unused(tmp_path, 100)
     assert {path.name for path in tmp_path.iterdir()} == {"read-cache"}
 
 
 @pytest.mark.parametrize("told", ["flags : fma avx2", "Features : asimd"])
 def test_machines_of_other_processors_have_other_folders(monkeypatch, told):
-    here = compiled.cache_folder()
-    monkeypatch.setattr(compiled.Path, "read_text", lambda path, **_: f"processor: 0\n{told}\n")
-    assert compiled.cache_folder() != here and compiled.cache_folder().parent == here.parent
+    here = compilation_cache.cache_folder()
+    monkeypatch.setattr(
+        compilation_cache.Path, "read_text", lambda path, **_: f"processor: 0\n{told}\n"
+    )
+    assert (
+        compilation_cache.cache_folder() != here
+        and compilation_cache.cache_folder().parent == here.parent
+    )

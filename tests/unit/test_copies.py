@@ -14,14 +14,14 @@ from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixtures import cache_sources
 from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.lines import score_lines, translate_lines
-from mnmt_jax.decoding.readings import Line
-from mnmt_jax.decoding.system import System
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.paper import PROCEDURES, PaperScorer
-from mnmt_jax.interchange.fairseq import export_fairseq
-from mnmt_jax.interchange.huggingface import export_huggingface
-from mnmt_jax.interchange.token_table import rows_of_vocabulary
+from mnmt_jax.interop.fairseq import export_fairseq
+from mnmt_jax.interop.huggingface import export_huggingface
+from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.model.network import build_model
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.unit import made_text
@@ -158,11 +158,11 @@ def test_the_cache_holds_each_sides_copies(tmp_path):
 
 
 @pytest.fixture
-def system() -> System:
+def system() -> InferenceModel:
     """A model without parameters: what it is fed is looked at, and nothing is computed."""
     config = Model(layout="prefix", stage_layers=(1,), embed=8, mlp=8, heads=2)
     vocabulary = split()
-    return System(build_model(config, vocabulary.size), None, vocabulary, INSTRUCTIONS["1"])
+    return InferenceModel(build_model(config, vocabulary.size), None, vocabulary, INSTRUCTIONS["1"])
 
 
 class _Seen(Exception):
@@ -181,7 +181,7 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(system, monke
         fed.append(batch)
         return np.zeros(len(lines))
 
-    monkeypatch.setattr(lines_module, "search_in_turns", search)
+    monkeypatch.setattr(lines_module, "search_continuously", search)
     monkeypatch.setattr(lines_module, "score_batch", score)
     decode = Decode(batch=3, buckets=(40,), max_length=4)
     with pytest.raises(_Seen) as seen:

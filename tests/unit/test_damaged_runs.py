@@ -12,8 +12,8 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.interchange.adapters import merge_adapter
-from mnmt_jax.interchange.exporting import export_checkpoint
+from mnmt_jax.interop.adapters import merge_adapter
+from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.runs.parameters import best_steps, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from tests.made_params import write_zero_run

@@ -14,7 +14,7 @@ from mnmt_jax.cost.describe import describe
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.model.trainable_params import Trainable, join
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
 from tests.toy_heads import TwoHeads

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mnmt_jax.distributed.drawn import MULTIPLIERS, keep_by_hash
+from mnmt_jax.distributed.dropout_mask import MULTIPLIERS, keep_by_hash
 from mnmt_jax.model.dropout import Dropout
 
 SHARE = 0.9

@@ -11,9 +11,9 @@ import pytest
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.lines import score_lines, translate_lines
-from mnmt_jax.decoding.readings import Line
-from mnmt_jax.decoding.system import System
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
@@ -135,7 +135,7 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, vocabulary.size)
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-    system = System(model, params, vocabulary, instruction)
+    system = InferenceModel(model, params, vocabulary, instruction)
     lines = [Line(n, text, "en", "de") for n, text in enumerate(["", made_text.sentence(0, "en")])]
     fits = Decode(max_length=ROWS - instruction.target_extra, buckets=(ROWS,), batch=1, beam_size=1)
     assert len(list(translate_lines(system, lines, fits))) == 2

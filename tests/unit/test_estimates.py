@@ -3,7 +3,7 @@
 import pytest
 
 from mnmt_jax.cost.estimates import Estimates, estimates
-from mnmt_jax.distributed.drawn import MULTIPLIERS
+from mnmt_jax.distributed.dropout_mask import MULTIPLIERS
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
 THRICE = 'config={"known_trip_count":{"n":"3"}}'
@@ -12,7 +12,7 @@ ROTATION = (
     "  %shift.{0} = u32[8]{{0}} shift-right-logical(%a, %b)\n  %or.{0} = u32[8]{{0}} or(%a, %b)\n"
 )
 THREEFRY = "".join(ROTATION.format(number) for number in range(20))
-# As Pallas writes what `mnmt_jax.attention.tpu_kernel` states of a call, with its lines.
+# As Pallas writes what `mnmt_jax.model.attention.tpu_kernel` states of a call, with its lines.
 KERNEL = """frontend_attributes={kernel_metadata={
 "core_cycles":"4000",
 "moved_bytes":"700"

@@ -18,9 +18,9 @@ from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_dire
 from mnmt_jax.evaluation.table import comparison_table
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import Output, TranslationStore
-from mnmt_jax.languages import MITRE_LANGUAGES, english_centric, many_to_many
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.reporter import MetricsFile
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, english_centric, many_to_many
 
 LANGUAGES = ("en", "de", "fr", "cs")
 SENTENCES = 60

@@ -18,9 +18,7 @@ import numpy as np
 import pytest
 
 import mnmt_jax.methods
-from mnmt_jax.config.fields import Checked, Named, field_types
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import SECTIONS, Decode, Model
 from mnmt_jax.decoding.generate import length_limit, with_beam_size
 from mnmt_jax.decoding.search_limits import (
@@ -30,8 +28,11 @@ from mnmt_jax.decoding.search_limits import (
     guarded,
     memory_errors,
 )
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.design.fields import Checked, Named, field_types
+from mnmt_jax.design.method import Method
+from mnmt_jax.errors import UserError
 from mnmt_jax.runs.new_language import NewRows
+from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 
 IMPOSSIBLE = (math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, -(10**400), 2.0**70)

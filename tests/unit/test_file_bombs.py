@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.interchange.safetensors import read_safetensors
-from mnmt_jax.interchange.torch_files import read_torch
+from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.interop.torch_files import read_torch
 from tests.unit.test_tensor_files import tensor_program, write_pickle
 
 _LITTLE = 1 << 23  # bytes
@@ -158,7 +158,7 @@ def test_a_header_larger_than_names_need_is_not_read(tmp_path):
 def test_honest_files_are_not_refused(tmp_path):
     """A thousand tensors of one number each: names outweigh data."""
     from mnmt_jax.files.lazy_array import LazyArray
-    from mnmt_jax.interchange.torch_files import write_torch
+    from mnmt_jax.interop.torch_files import write_torch
 
     tensors = {f"layer.{n}.weight": LazyArray.of(np.float32([n])) for n in range(1000)}
     write_torch(tmp_path / "x.pt", {"model": tensors})

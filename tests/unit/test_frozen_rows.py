@@ -16,7 +16,7 @@ from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
-from mnmt_jax.model.trainable import Trainable
+from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.optimizer import AdamState
 from mnmt_jax.training.state import create_state, make_init

@@ -11,10 +11,11 @@ import tempfile
 import pytest
 
 from mnmt_jax.data.cache import TaskSource, write_cache
-from mnmt_jax.errors import UserError, run_command
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.files.partial import new_folder, write_errors, write_text
+from mnmt_jax.files.atomic_write import new_folder, write_errors, write_text
+from mnmt_jax.runtime.run_command import run_command
 from tests.full_disk import files_up_to
 from tests.made_params import write_random_run
 from tests.made_run import make_config, random_pairs

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.config.method import all_moves
 from mnmt_jax.config.sections import Model, Optimizer, Train
 from mnmt_jax.cost.configurations import GIN_CONFIGS
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, get_layout
+from mnmt_jax.design.method import all_param_mappings
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.graformer import Graformer
@@ -26,12 +26,12 @@ from mnmt_jax.methods.tables import Tables
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.model.trainable_params import Trainable, join
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.training.initialization import read_start
-from mnmt_jax.training.moves import sources_of_moves
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.param_mapping import mapped_param_sources
+from mnmt_jax.training.source_runs import SourceRunSpec
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
 from tests.sample_batches import VOCAB, pack, random_pairs, small_config, spans_of, unpacked
@@ -45,7 +45,7 @@ def start(folder, model: Model, train=()):
     config = config_with(model)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=train))
     like = parameter_shapes(model, made_vocabulary().size)
-    return read_start([Origin(folder)], like, config, made_vocabulary())
+    return read_start([SourceRunSpec(folder)], like, config, made_vocabulary())
 
 
 @pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
@@ -53,7 +53,7 @@ def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
     """Also one that was imported, whose own beginning is not known."""
     given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
     taken = start(tmp_path, TINY)
-    assert taken.moves == ()
+    assert taken.param_mappings == ()
     drawn = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
     assert_same(taken.replace(drawn), given)
 
@@ -78,7 +78,7 @@ def grafted(root, config, given):
     for name, (layout, layers) in given.items():
         methods = () if layout in LANGUAGE_MODELS else (Tables(target=True),)
         write_random_run(root / name, Model(layout, layers, methods=methods, **ENDS, **SIZES))
-    origins = [Origin(root / name, name=name) for name in given]
+    origins = [SourceRunSpec(root / name, name=name) for name in given]
     like = parameter_shapes(config.model, made_vocabulary().size)
     return read_start(origins, like, config, made_vocabulary())
 
@@ -141,7 +141,7 @@ def test_the_source_may_be_any_translators(layout, tmp_path):
     parts = tuple(("nmt", part, part) for part in ("embedding", "layer_{0-1}"))
     config = config_with(model)
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),)))
-    origins = [Origin(tmp_path / name, name=name) for name in ("nmt", "lm")]
+    origins = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
     size = made_vocabulary().size
     taken = read_start(origins, parameter_shapes(model, size), config, made_vocabulary())
     drawn = jax.device_put(read_all(random_params(model, size, seed=2)))
@@ -246,7 +246,7 @@ def freshly_drawn(files) -> set[str]:
         arrays = dict.fromkeys(names(dataclasses.replace(alone, layout=layout)))
         givers[name] = types.SimpleNamespace(arrays=arrays)
     own = names(config.model)
-    taken = sources_of_moves(all_moves(config), givers, own)
+    taken = mapped_param_sources(all_param_mappings(config), givers, own)
     touched = {name.split("/")[0] for name in taken}
     parts = (name.split("/") for name in own - taken.keys() if name.startswith("layer"))
     return {"/".join(part[: 2 if part[0] in touched else 1]) for part in parts}

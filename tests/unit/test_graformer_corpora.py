@@ -8,7 +8,7 @@ from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, cache_sources, check_training_text
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import NEWSCRAWL_LANGUAGES
+from mnmt_jax.vocabulary.languages import NEWSCRAWL_LANGUAGES
 from tests.made_pages import TED_HEADER, talk
 from tests.run_commands import command
 from tests.unit import made_text

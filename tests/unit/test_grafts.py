@@ -16,7 +16,7 @@ import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import Mesh, Model, Train
-from mnmt_jax.design.move import Move
+from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.distributed.sharding import make_mesh, tree_sharding
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
@@ -25,7 +25,7 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory, changed_fields
 from mnmt_jax.training.initialization import read_start
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
 from tests.made_params import config_with, flat, random_params, read_all, write_random_run
@@ -63,8 +63,8 @@ def cache(tmp_path_factory):
     return make_cache(tmp_path_factory.mktemp("data") / "cache")
 
 
-def origins(folders, **changes) -> list[Origin]:
-    return [Origin(folder, name=name) for name, folder in (folders | changes).items()]
+def origins(folders, **changes) -> list[SourceRunSpec]:
+    return [SourceRunSpec(folder, name=name) for name, folder in (folders | changes).items()]
 
 
 def expected(arrays, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -115,20 +115,20 @@ def test_every_array_is_the_named_one_or_as_drawn(given):
 
 
 def test_ranges_are_moved_in_order():
-    move = Move("lm", "layer_{0-2}/mlp", "layer_{9-11}/mlp")
-    assert list(move.pairs()) == [(f"layer_{n}/mlp", f"layer_{n + 9}/mlp") for n in range(3)]
-    assert list(Move("lm", "embedding", "table").pairs()) == [("embedding", "table")]
+    move = ParamMapping("lm", "layer_{0-2}/mlp", "layer_{9-11}/mlp")
+    assert list(move.expand()) == [(f"layer_{n}/mlp", f"layer_{n + 9}/mlp") for n in range(3)]
+    assert list(ParamMapping("lm", "embedding", "table").expand()) == [("embedding", "table")]
 
 
 def test_the_parts_of_the_page_are_moves(tmp_path):
     page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
-    moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].moves(Model())
+    moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].param_mappings(Model())
     assert {move.origin for move in moves} == {"enc", "lm"}
     shapes = parameter_shapes(dataclasses.replace(NEW, stage_layers=(12, 12)), 80)
     for move in moves:
-        for _, put in move.pairs():
+        for _, put in move.expand():
             assert functools.reduce(operator.getitem, put.split("/"), shapes) is not None
 
 
@@ -209,11 +209,11 @@ def test_what_does_not_fit_is_one_line(given, parts, changes, message):
 
 def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
     config = config_with(NEW)
-    twice = [Origin(folder, name="lm") for folder in given[0].values()]
+    twice = [SourceRunSpec(folder, name="lm") for folder in given[0].values()]
     with pytest.raises(UserError, match="lm: not the only one of its name; give each name once"):
         read_start(twice, {}, config, made_vocabulary())
     with pytest.raises(UserError, match="several runs need NAME=RUN each"):
-        read_start([Origin("a"), Origin("b")], {}, config, made_vocabulary())
+        read_start([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
     empty = dataclasses.replace(config, train=Train(methods=(Graft(),)))
     with pytest.raises(UserError, match=r"Graft.parts=\(\) takes nothing"):
         read_start([], {}, empty, made_vocabulary())
@@ -322,20 +322,20 @@ def test_continuing_does_not_graft_again(given, cache, tmp_path):
 @pytest.mark.parametrize(
     ("given_flags", "wanted"),
     [
-        (["--initialize_from=RUN"], [Origin("RUN")]),
-        (["--initialize_from=RUN", "--initialize_step=best"], [Origin("RUN", "best")]),
-        (["--initialize_from=here=there"], [Origin("here=there")]),
-        (["--initialize_from=lm=here=there"], [Origin("here=there", name="lm")]),
-        (["--initialize_from=gs://b/a=c"], [Origin("gs://b/a=c")]),
-        (["--initialize_from=../a=c"], [Origin("../a=c")]),
+        (["--initialize_from=RUN"], [SourceRunSpec("RUN")]),
+        (["--initialize_from=RUN", "--initialize_step=best"], [SourceRunSpec("RUN", "best")]),
+        (["--initialize_from=here=there"], [SourceRunSpec("here=there")]),
+        (["--initialize_from=lm=here=there"], [SourceRunSpec("here=there", name="lm")]),
+        (["--initialize_from=gs://b/a=c"], [SourceRunSpec("gs://b/a=c")]),
+        (["--initialize_from=../a=c"], [SourceRunSpec("../a=c")]),
         (
             ["--initialize_from=a=A", "--initialize_from=b=B", "--initialize_step=a=3"],
-            [Origin("A", 3, "a"), Origin("B", None, "b")],
+            [SourceRunSpec("A", 3, "a"), SourceRunSpec("B", None, "b")],
         ),
         (
             ["--initialize_from=a=A", "--initialize_from=b=B", "--initialize_step=average"]
             + ["--initialize_step=b=7"],
-            [Origin("A", "average", "a"), Origin("B", 7, "b")],
+            [SourceRunSpec("A", "average", "a"), SourceRunSpec("B", 7, "b")],
         ),
         ([], []),
     ],

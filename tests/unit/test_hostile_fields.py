@@ -17,13 +17,13 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.typed_fields import TypedFields, shown
-from mnmt_jax.interchange.adapters import load_adapter, merge_adapter, save_adapter
-from mnmt_jax.interchange.fairseq import open_fairseq
-from mnmt_jax.interchange.golden import open_golden
-from mnmt_jax.interchange.huggingface import open_huggingface
-from mnmt_jax.interchange.importing import import_checkpoint
-from mnmt_jax.interchange.safetensors import read_safetensors
-from mnmt_jax.interchange.torch_files import read_torch, write_torch
+from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
+from mnmt_jax.interop.fairseq import open_fairseq
+from mnmt_jax.interop.golden import open_golden
+from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.importing import import_checkpoint
+from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.made_foreign import (
     FAIRSEQ_MODELS,
@@ -191,7 +191,7 @@ def test_settings_of_fairseq(tmp_path, kind, monkeypatch):
     hostile = [*(new for new in HOSTILE if not isinstance(new, str) or new not in TEXTS)]
     hostile += [10**5000, np.float64(2), b"x", argparse.Namespace(x=1)]
     opened: dict[str, Any] = {}
-    monkeypatch.setattr("mnmt_jax.interchange.fairseq.read_torch", lambda path: opened)
+    monkeypatch.setattr("mnmt_jax.interop.fairseq.read_torch", lambda path: opened)
     refused = 0
     for name in [*settings, "langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"]:
         for new in hostile:

@@ -21,7 +21,7 @@ from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.initialization import read_start
 from mnmt_jax.training.layer_order import source_names
-from mnmt_jax.training.origins import Origin
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
@@ -50,7 +50,7 @@ def start(given, model: Model) -> tuple[dict, dict, str]:
 
 def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
     """Returns the parameters after the start, and the report."""
-    taken = read_start([Origin(folder)], drawn, config_with(model), made_vocabulary())
+    taken = read_start([SourceRunSpec(folder)], drawn, config_with(model), made_vocabulary())
     (report,) = taken.report
     return taken.replace(drawn), report
 
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused(given, model, message):
 def test_another_vocabulary_is_refused(given):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
-        read_start([Origin(given[0])], {}, config_with(ENCODER_DECODER), other)
+        read_start([SourceRunSpec(given[0])], {}, config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +197,9 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
     config = make_config(cache, model=model, train=settings)
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
-    train(config, folder, [Origin(given, 0)])
+    train(config, folder, [SourceRunSpec(given, 0)])
     params, step = load_params(folder)
-    train(longer, folder, [Origin(tmp_path / "gone")])  # continuing does not look at it
+    train(longer, folder, [SourceRunSpec(tmp_path / "gone")])  # continuing does not look at it
     after, later = load_params(folder)
     assert (step, later) == (1, 2)
     assert_same(params["layer_0"]["mlp"], expected["layer_1"]["mlp"])

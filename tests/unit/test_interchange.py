@@ -16,30 +16,30 @@ from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields
-from mnmt_jax.interchange import fairseq, huggingface
-from mnmt_jax.interchange.fairseq import open_fairseq
-from mnmt_jax.interchange.huggingface import open_huggingface
-from mnmt_jax.interchange.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
-from mnmt_jax.interchange.safetensors import read_safetensors
-from mnmt_jax.interchange.tags import (
+from mnmt_jax.interop import fairseq, huggingface
+from mnmt_jax.interop.fairseq import open_fairseq
+from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
+from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.interop.tags import (
     M2M100_LANGUAGES,
     NLLB_LANGUAGES,
     NLLB_TAGS,
     code_of_tag,
     tag_tokens,
 )
-from mnmt_jax.interchange.token_table import (
+from mnmt_jax.interop.token_table import (
     plain_rows,
     read_hugging_face_table,
     rows_of_vocabulary,
     tokens_for_export,
 )
-from mnmt_jax.interchange.torch_files import write_torch
-from mnmt_jax.languages import LANGUAGES as KNOWN
-from mnmt_jax.languages import MITRE_LANGUAGES
+from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.vocabulary.languages import LANGUAGES as KNOWN
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, random_params, read_all

@@ -10,7 +10,7 @@ from tests.run_commands import ROOT
 
 # What a shell starts in the background ignores Ctrl-C, and so do the processes that it starts.
 _HEAD = """import atexit, gc, os, signal, sys, time
-from mnmt_jax.errors import run_command
+from mnmt_jax.runtime.run_command import run_command
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 

@@ -16,8 +16,8 @@ from mnmt_jax.decoding.input_checks import codes_of_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores
-from mnmt_jax.interchange.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
-from mnmt_jax.language_codes import (
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
+from mnmt_jax.vocabulary.language_codes import (
     canonical_code,
     canonical_codes,
     check_safe,
@@ -25,7 +25,7 @@ from mnmt_jax.language_codes import (
     match_code,
     new_code,
 )
-from mnmt_jax.languages import LANGUAGES, english_centric, language
+from mnmt_jax.vocabulary.languages import LANGUAGES, english_centric, language
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.run_commands import command
 from tests.unit import made_text

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mnmt_jax import languages as registry
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import languages as registry
 
 # MITRE's published pairs (MIT licence), forward half; the second half is the same reversed.
 MITRE_PAIRS = (

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.attention.core import pair_mask
-from mnmt_jax.attention.dense import dense_mask
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, get_layout
+from mnmt_jax.model.attention.core import pair_mask
+from mnmt_jax.model.attention.dense import dense_mask
 from tests.drawn_masks import MASKS, labelled, read_pictures
 
 ROWS = LAYOUTS | LANGUAGE_MODELS

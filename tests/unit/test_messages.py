@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import mnmt_jax
-from mnmt_jax.errors import MnmtWarning, docs_page, run_command
+from mnmt_jax.errors import MnmtWarning, docs_page
+from mnmt_jax.runtime.run_command import run_command
 from tests.unit.made_translator import made_translator
 
 PACKAGE = Path(mnmt_jax.__file__).parent

@@ -15,20 +15,20 @@ import pytest
 
 import mnmt_jax.methods
 from mnmt_jax.commands.arguments import import_modules
-from mnmt_jax.config.earlier import renewed_facts
+from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.method import Method, as_facts
 from mnmt_jax.config.registry import get_method
 from mnmt_jax.config.sections import Model
 from mnmt_jax.cost.compile_ahead import Ahead
 from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.design.method import Method, as_facts
 from mnmt_jax.errors import UserError
+from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
 from mnmt_jax.methods import SECTIONS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
-from mnmt_jax.t5x.parsed import parsed_config, register_methods
 from mnmt_jax.training.train import train_step
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
@@ -140,13 +140,13 @@ def test_a_run_of_before_may_name_a_method_of_training_in_the_models_field(tmp_p
 def test_fields_with_codes_take_any_form():
     bindings = ["LanguageLayers.languages=('EN', 'deu_Latn')", "LanguageLayers.without=('en-US',)"]
     config = load_config([], ["Model.methods=('language_layers',)", *bindings])
-    (fitted,) = config.fitted(("en", "de")).methods
+    (fitted,) = config.bind_languages(("en", "de")).methods
     assert (fitted.languages, fitted.without) == (("en", "de"), ("en",))
     with pytest.raises(UserError, match="LanguageLayers.languages="):
-        config.fitted(("en", "fr"))
+        config.bind_languages(("en", "fr"))
     bindings = ["BackTranslation.languages=('DE',)", "BackTranslation.pool=('zh-TW', 'de')"]
     config = load_config([], ["Train.methods=('back_translation',)", *bindings])
-    (fitted,) = config.fitted(("en", "de", "zho_Hant")).methods
+    (fitted,) = config.bind_languages(("en", "de", "zho_Hant")).methods
     assert (fitted.languages, fitted.pool) == (("de",), ("zho_Hant", "de"))
 
 
@@ -169,7 +169,7 @@ def test_methods_edit_in_their_order():
     @dataclasses.dataclass(frozen=True)
     class Watching(Adaption, name="watching"):
         def edit(self, plan, config):
-            seen.append([each.name for each in plan.stages[-1].leave])
+            seen.append([each.name for each in plan.stages[-1].after])
             return plan
 
     @dataclasses.dataclass(frozen=True)
@@ -243,8 +243,8 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path):
 
 OWN = """
 import dataclasses
-from mnmt_jax.config.fields import Count
-from mnmt_jax.config.method import Method
+from mnmt_jax.design.fields import Count
+from mnmt_jax.design.method import Method
 
 @dataclasses.dataclass(frozen=True)
 class Twice(Method, name="twice"):
@@ -361,22 +361,22 @@ OLD_FACTS = {"layout": "two_stage", "embed": 16}
 def test_adapters_of_an_earlier_version_are_compared(methods, adaption, fits):
     model = Model("two_stage", (1, 1), embed=16, heads=2, methods=methods)
     here = json.loads(json.dumps(as_facts(model)))
-    facts = renewed_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
+    facts = migrate_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
     assert all(here[name] == value for name, value in facts.items()) == fits
 
 
 def test_an_adapter_of_before_is_for_a_model_of_before():
     """What its version could not write down, it was for the one value that there was."""
     here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
-    facts = renewed_facts(OLD_FACTS, here)
+    facts = migrate_facts(OLD_FACTS, here)
     assert all(here[name] == value for name, value in facts.items())
-    of_base = renewed_facts(OLD_FACTS | {"position_base": 100.0}, here)
+    of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, here)
     assert of_base["positions"] == ["sinusoidal", 100.0] != here["positions"]
     assert (
-        renewed_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
+        migrate_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
         == here["positions"]
     )
     for name, other in (("activation", "gelu"), ("embedding_scale", False)):
         assert (
-            facts[name] != other and renewed_facts(OLD_FACTS | {name: other}, here)[name] == other
+            facts[name] != other and migrate_facts(OLD_FACTS | {name: other}, here)[name] == other
         )

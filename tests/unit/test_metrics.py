@@ -7,7 +7,7 @@ import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import corpus_scores, exact_match
-from mnmt_jax.languages import LANGUAGES, SACREBLEU_EXTRAS
+from mnmt_jax.vocabulary.languages import LANGUAGES, SACREBLEU_EXTRAS
 
 TOLERANCE = 1e-9
 

@@ -10,18 +10,18 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.config.method import Method
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.taken import taken_tasks
 from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.lines import score_lines
-from mnmt_jax.decoding.readings import Line
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.interchange.importing import import_checkpoint
+from mnmt_jax.interop.exporting import export_checkpoint
+from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.methods.graft import Graft
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.shapes import parameter_shapes
@@ -173,7 +173,7 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
 
 def test_a_method_that_does_not_say_how_it_grows_is_refused(tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS["branches"]), tmp_path / "new"
-    monkeypatch.setattr(LanguageLayers, "grown", Method.grown)
+    monkeypatch.setattr(LanguageLayers, "resize_param", Method.resize_param)
     with pytest.raises(UserError, match=r"layer_1/mlp/branch.*language_layers.*Method.grown"):
         add_language(run, new, grown())
     assert not new.exists()

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from mnmt_jax.data.split_words import likely_word
+from mnmt_jax.data.split_aliases import likely_word
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary import sentencepiece_training as vocabulary_module
 from tests.run_commands import command

@@ -13,7 +13,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import spbleu as spbleu_module
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluate import Subject, evaluate
-from mnmt_jax.evaluation.further import Further, Wanted
+from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 from mnmt_jax.evaluation.paper import (
     PROCEDURES,
     PaperScorer,
@@ -24,7 +24,7 @@ from mnmt_jax.evaluation.paper import (
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, spbleu
 from mnmt_jax.evaluation.translations import Output
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
     MITRE_LANGUAGES,
@@ -239,8 +239,8 @@ def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores
     monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
-    wanted = Wanted(paper="mitre", bert_score=tmp_path)
-    further = Further(wanted, made_text.vocabulary(), ("en", "de", "fr"))
+    wanted = MetricSelection(paper="mitre", bert_score=tmp_path)
+    further = OptionalMetrics(wanted, made_text.vocabulary(), ("en", "de", "fr"))
     result = evaluate(subject(), benchmark, tmp_path / "out", further=further)
     by_direction = {item.direction: item for item in result.directions}
     item = by_direction["en", "de"]
@@ -278,16 +278,16 @@ def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores
 
 def test_an_evaluation_without_extras_says_what_is_left_out(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "empty"))
-    result = evaluate(subject(), benchmark, tmp_path / "out", further=Further())
+    result = evaluate(subject(), benchmark, tmp_path / "out", further=OptionalMetrics())
     [note] = [note for note in result.notes if "spBLEU" in note]
     assert "--flores200_model" in note and "en-de" in note
     assert {item.spbleu for item in result.directions} == {None} and result.paper == {}
     table = (tmp_path / "out/table.md").read_text()
     assert "| spBLEU" not in table and "spBLEU left out" in table and "procedure" not in table
     assert "As published" not in (tmp_path / "out/report.html").read_text()
-    paper = Further(Wanted(spbleu=False, paper="mitre"), made_text.vocabulary())
+    paper = OptionalMetrics(MetricSelection(spbleu=False, paper="mitre"), made_text.vocabulary())
     result = evaluate(subject(), benchmark, tmp_path / "again", further=paper)
     assert set(result.directions[0].paper) == {"chrf", "off_target"}
     assert [note for note in result.notes if "spBLEU left out" in note]
     with pytest.raises(UserError, match="needs the model's vocabulary"):
-        Further(Wanted(paper="mitre"))
+        OptionalMetrics(MetricSelection(paper="mitre"))

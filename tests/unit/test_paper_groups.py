@@ -9,7 +9,7 @@ from mnmt_jax.evaluation.paper_groups import (
     english_table,
     mitre_table,
 )
-from mnmt_jax.languages import EC40_LANGUAGES, MITRE_LANGUAGES, many_to_many
+from mnmt_jax.vocabulary.languages import EC40_LANGUAGES, MITRE_LANGUAGES, many_to_many
 
 # Rows are sources. German, Dutch: Germanic; French: Romance; Javanese: Malayo-Polynesian.
 #          en    de    nl    fr    jv

@@ -3,7 +3,7 @@
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.patterns import check_patterns, matches
+from mnmt_jax.model.param_patterns import check_patterns, matches
 
 SELF, MEMORY = "layer_0/attention/query/kernel", "layer_9/memory_attention/query/bias"
 WIDE, TABLE, NORM = "layer_12/mlp/wi/kernel", "embedding", "stage_0_norm/scale"

@@ -59,7 +59,7 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
         shapes.update((rows, *turn.batch["source_tokens"].shape) for turn in turns)
         return search(system, how, turns, rows)
 
-    monkeypatch.setattr(lines_module, "search_in_turns", watched)
+    monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=16)
     decode = translator.decoding(**settings)
     texts = [*LINES, "two " * 30, "two", "two two"]

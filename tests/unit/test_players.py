@@ -15,7 +15,7 @@ from mnmt_jax.config.sections import Mesh, Train
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
-from mnmt_jax.training.learner import Learner, Turn, turn_loss
+from mnmt_jax.training.learner import Learner, PlayerUpdate, player_loss
 from mnmt_jax.training.state import make_init
 from tests.applied import apply
 from tests.made_run import make_cache, make_config
@@ -95,22 +95,22 @@ def test_without_its_term_the_model_trains_as_without_the_critic(cache):
 def test_each_player_has_gradients_of_its_own_parameters_alone(cache):
     """Even of a loss of all parameters: the critic's never reaches the rest."""
     learner, state, batch, *_ = updated(cache)
-    critic, rest = learner.turns
+    critic, rest = learner.player_updates
     one = {name: jnp.asarray(array[0]) for name, array in batch.items()}
-    gradients = jax.jit(jax.grad(lambda p: turn_loss(learner, critic, p, one)[0]))(state.params)
+    gradients = jax.jit(jax.grad(lambda p: player_loss(learner, critic, p, one)[0]))(state.params)
     assert largest(rest_of(gradients)) == 0 and largest(gradients["critic"]) > 0.1
     assert set(rest.trainable.split(state.params)[0]) == set(rest_of(state.params))
     assert set(critic.trainable.split(state.params)[0]) == {"critic"}
 
 
 @functools.cache
-def gradient_of(learner: Learner, turn: Turn):
+def gradient_of(learner: Learner, turn: PlayerUpdate):
     """Returns the mean gradient of a turn over the micro-batches of a batch."""
 
     def loss(params, batch, rng):
         parts = [{name: array[number] for name, array in batch.items()} for number in range(2)]
         found = [
-            turn_loss(learner, turn, params, part, jax.random.fold_in(rng, number))
+            player_loss(learner, turn, params, part, jax.random.fold_in(rng, number))
             for number, part in enumerate(parts)
         ]
         return sum(f[0] for f in found) / sum(f[1]["tokens"] for f in found)
@@ -132,7 +132,7 @@ def by_hand(learner: Learner, state, batch, order):
 
 def test_the_rest_moves_by_the_critic_that_has_moved(cache):
     learner, state, batch, after, _ = updated(cache)
-    turns = sorted(learner.turns, key=lambda turn: turn.name, reverse=True)
+    turns = sorted(learner.player_updates, key=lambda turn: turn.name, reverse=True)
     assert [turn.name for turn in turns] == ["critic", ""]
     expected, swapped = (by_hand(learner, state, batch, order) for order in (turns, turns[::-1]))
     assert_close(after.params, jax.device_get(expected), ATOL)

@@ -11,7 +11,6 @@ from lxml import html
 
 from mnmt_jax.analysis import probe as probing
 from mnmt_jax.analysis.analysis_files import write_analysis
-from mnmt_jax.analysis.forced import Forced
 from mnmt_jax.analysis.layer_states import state_places
 from mnmt_jax.analysis.pictures import draw
 from mnmt_jax.analysis.probe import (
@@ -27,6 +26,7 @@ from mnmt_jax.analysis.probe import (
 )
 from mnmt_jax.analysis.probe_facts import Subject, probe_facts
 from mnmt_jax.analysis.probe_features import Features
+from mnmt_jax.analysis.teacher_forcing import Forced
 from mnmt_jax.analysis.token_classes import classes_of, classes_of_id
 from mnmt_jax.commands import analyse_states
 from mnmt_jax.commands.analyse import make_parser

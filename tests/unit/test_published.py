@@ -14,7 +14,7 @@ from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
 from mnmt_jax.data.text_lines import Cleaning
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import (
+from mnmt_jax.vocabulary.languages import (
     EC40_TIERS,
     MITRE_LANGUAGES,
     TED19_LANGUAGES,

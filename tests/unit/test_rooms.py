@@ -1,15 +1,11 @@
 """The rooms of the package: what may import what."""
 
 import ast
-import importlib
 from pathlib import Path
-
-import pytest
 
 import mnmt_jax
 
 PACKAGE = Path(mnmt_jax.__file__).parent
-MOVED = sorted(path.stem for path in (PACKAGE / "moved").glob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -57,35 +53,8 @@ def test_rooms_import_only_rooms_above_them():
 
 def test_the_top_is_a_table_of_contents():
     files = {path.stem for path in PACKAGE.glob("*.py")}
-    assert files == {
-        "__init__",
-        "__main__",
-        "compiled",
-        "errors",
-        "interrupts",
-        "language_codes",
-        "languages",
-        "version",
-    }
+    assert files == {"__init__", "__main__", "errors"}
     for name in files - {"__init__", "__main__"}:
         assert not {each.split(".")[1] for each in imported(PACKAGE / f"{name}.py")} & {*rooms()}
     for room in rooms():
         assert ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())), room
-
-
-def test_no_two_modules_have_one_name():
-    """But a command's module may have the command's name."""
-    apart = ("commands", "moved")
-    files = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in apart]
-    stems = [path.stem for path in files if path.stem != "__init__"]
-    clashes = {stem for stem in stems if stems.count(stem) > 1}
-    assert clashes <= {"errors"}  # the package's, and t5x's
-
-
-@pytest.mark.parametrize("name", [name for name in MOVED if not name.startswith("t5x")])
-def test_names_of_before_are_the_modules_of_now(name):
-    """Those of t5x are imported by its gin files, in the tests of t5x."""
-    others = {"method": "config_method", "config_checks": "config_fields"}
-    room, _, module = others.get(name, name).partition("_")
-    now = importlib.import_module(f"mnmt_jax.{room}.{module}")
-    assert importlib.import_module(f"mnmt_jax.{name}") is now

@@ -11,7 +11,7 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, parameter_axes, tree_sharding
-from mnmt_jax.model.routing import ROUTINGS, Branches, choose_routing, route
+from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing, route
 
 ATOL = 2e-5
 EMBED, HIDDEN = 6, 10

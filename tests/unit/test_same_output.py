@@ -13,8 +13,8 @@ import pytest
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.export import export_cldr
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.partial import new_folder
-from mnmt_jax.interchange.adapters import save_adapter
+from mnmt_jax.files.atomic_write import new_folder
+from mnmt_jax.interop.adapters import save_adapter
 from mnmt_jax.runs.parameters import load_params
 from tests.made_foreign import fairseq_checkpoint
 from tests.made_params import write_zero_run
@@ -96,7 +96,7 @@ def test_a_replaced_output_is_whole(tmp_path):
 def test_a_dead_process_keeps_nobody_out(tmp_path):
     code = (
         "import os, pathlib, signal\n"
-        "from mnmt_jax.files.partial import new_folder\n"
+        "from mnmt_jax.files.atomic_write import new_folder\n"
         f"with new_folder(pathlib.Path({str(tmp_path / 'new')!r})):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -23,8 +23,8 @@ from mnmt_jax.evaluation.evaluate import load_subject
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import Sample, read_result, write_result
 from mnmt_jax.evaluation.table import comparison_table
-from mnmt_jax.interchange.exporting import export_checkpoint
-from mnmt_jax.interchange.importing import import_checkpoint
+from mnmt_jax.interop.exporting import export_checkpoint
+from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.pieces import Vocabulary
 from tests.made_params import write_zero_run

@@ -9,7 +9,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
 from mnmt_jax.data.corpus import Corpus, Share
 from mnmt_jax.data.mixtures import cache_sources
-from mnmt_jax.data.share import SharedCorpus
+from mnmt_jax.data.subsample import SubsampledCorpus
 from mnmt_jax.errors import UserError
 from tests.run_commands import command
 from tests.unit import made_text
@@ -40,7 +40,7 @@ def numbered() -> Numbered:
 
 def kept(share: float, direction, seed: int = 0) -> list[int]:
     """Numbers of the lines that are kept, which are the same on both sides."""
-    corpus = SharedCorpus(numbered(), Share(share, seed))
+    corpus = SubsampledCorpus(numbered(), Share(share, seed))
     pairs = list(corpus.pairs("train", direction))
     assert all(
         s.split()[1] == t.split()[1] and s.startswith(direction[0]) and t.startswith(direction[1])
@@ -83,7 +83,7 @@ def test_one_pair_is_kept_at_least_and_it_is_in_every_larger_share():
 
 
 def test_held_out_text_is_whole():
-    corpus = SharedCorpus(numbered(), Share(0.01))
+    corpus = SubsampledCorpus(numbered(), Share(0.01))
     for split in ("validation", "test"):
         for direction in DIRECTIONS:
             assert list(corpus.pairs(split, direction)) == list(numbered().pairs(split, direction))
@@ -98,22 +98,22 @@ def test_every_kind_of_corpus(tmp_path):
     files = ParallelFiles("a", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
     table = TsvFile("b", f"{tmp_path}/{{split}}.tsv")
     found = [
-        list(SharedCorpus(corpus, Share(0.1)).pairs("train", ("en", "de")))
+        list(SubsampledCorpus(corpus, Share(0.1)).pairs("train", ("en", "de")))
         for corpus in (files, table)
     ]
     assert found[0] == found[1] and 15 < len(found[0]) < 70
     assert set(found[0]) < set(files.pairs("train", ("en", "de")))
-    phrases = SharedCorpus(CldrText(("en", "de"), sizes={"train": 1000}), Share(0.1))
+    phrases = SubsampledCorpus(CldrText(("en", "de"), sizes={"train": 1000}), Share(0.1))
     assert 50 < phrases.size("train", ("en", "de")) < 160
 
 
 def test_tasks_say_what_share_they_are():
     share = Share(0.1, 7)
     supervised = [("en", "de"), ("de", "en")]
-    corpus = SharedCorpus(numbered(), share)
+    corpus = SubsampledCorpus(numbered(), share)
     tasks = list(cache_sources(corpus, supervised, made_text.vocabulary()))
     assert [task.share for task in tasks] == [share, share]
-    other = SharedCorpus(numbered(), share)
+    other = SubsampledCorpus(numbered(), share)
     tasks = list(cache_sources(other, [*supervised, ("en", "fr")], made_text.vocabulary()))
     assert [task.share for task in tasks] == [share] * 3 + [None] * 3  # zero-shot: whole
 

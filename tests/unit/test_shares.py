@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.commands.text_files import open_output
-from mnmt_jax.commands.unfinished import Unfinished
+from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.lines import Hypothesis, Translation
-from mnmt_jax.decoding.readings import Line
-from mnmt_jax.distributed.shares import Share
+from mnmt_jax.distributed.work_shards import WorkShard
 from mnmt_jax.errors import UserError
 from tests import fresh_process
 
@@ -27,7 +27,9 @@ def lines(count: int):
     return (Line(number, f"line {number}", "en", "de") for number in range(count))
 
 
-def work(output: Path, share: Share, count: int = 21, made_by=None, seconds: float = 0.0) -> bool:
+def work(
+    output: Path, share: WorkShard, count: int = 21, made_by=None, seconds: float = 0.0
+) -> bool:
     """Translates a share of made lines; returns whether it wrote the output."""
 
     def translate(window, /, *, done):
@@ -37,7 +39,7 @@ def work(output: Path, share: Share, count: int = 21, made_by=None, seconds: flo
             hypothesis = Hypothesis(line.text.upper(), -1.0, (2,))
             yield line, Translation((hypothesis,), False, False)
 
-    with Unfinished(str(output), made_by or {"a": 1}, WINDOW, share) as unfinished:
+    with ResumableOutput(str(output), made_by or {"a": 1}, WINDOW, share) as unfinished:
         unfinished.finish(lines(count), translate, lambda done: None)
         time.sleep(100 * seconds)
         if not unfinished.is_last():
@@ -58,7 +60,7 @@ def expected(count: int) -> str:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capfd):
     output = tmp_path / "out"
-    wrote = [work(output, Share(process, 3), count) for process in order]
+    wrote = [work(output, WorkShard(process, 3), count) for process in order]
     assert wrote == [False, False, True] and output.read_text() == expected(count)
     assert list(tmp_path.iterdir()) == [output]
     told = capfd.readouterr().err
@@ -68,7 +70,7 @@ def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capf
 def test_each_process_does_its_own_lines_once(tmp_path, monkeypatch):
     output, parts = tmp_path / "out", {}
     for process in (0, 1):
-        work(output, Share(process, 3))
+        work(output, WorkShard(process, 3))
         path = tmp_path / f"out.unfinished.{process}-of-3"
         _, *records, end = map(json.loads, path.read_text().splitlines())
         parts[process] = [record["line"] - 1 for record in records]
@@ -78,37 +80,37 @@ def test_each_process_does_its_own_lines_once(tmp_path, monkeypatch):
         1: list(range(1, 21, 3)),
     }
     before = path.read_bytes()
-    assert not work(output, Share(1, 3)) and path.read_bytes() == before
+    assert not work(output, WorkShard(1, 3)) and path.read_bytes() == before
 
 
 def test_what_does_not_belong_together_is_refused(tmp_path):
     output = tmp_path / "out"
-    work(output, Share(0, 2))
-    for share in (Share(), Share(2, 3)):
+    work(output, WorkShard(0, 2))
+    for share in (WorkShard(), WorkShard(2, 3)):
         with pytest.raises(UserError, match="out.unfinished.0-of-2: is kept by another number"):
             work(output, share)
     with pytest.raises(UserError, match="0-of-2: keeps translations made with other settings .a."):
-        work(output, Share(1, 2), made_by={"a": 2})
+        work(output, WorkShard(1, 2), made_by={"a": 2})
     assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
     with pytest.raises(UserError, match="0-of-2: is of 21 lines, this process read 20; give every"):
-        work(output, Share(1, 2), count=20)
+        work(output, WorkShard(1, 2), count=20)
     kept = tmp_path / "out.unfinished.0-of-2"
     content = kept.read_bytes()
     kept.write_text("my own notes\n")
     with pytest.raises(UserError, match="0-of-2: is not of mnmt-jax; move it, or choose another"):
-        work(output, Share(1, 2))
+        work(output, WorkShard(1, 2))
     kept.write_bytes(content)
-    assert not output.exists() and work(output, Share(1, 2))
+    assert not output.exists() and work(output, WorkShard(1, 2))
     assert output.read_text() == expected(21)
 
 
 def test_a_process_that_comes_after_the_end_does_nothing_again(tmp_path):
     output = tmp_path / "out"
     for process in (0, 1):
-        work(output, Share(process, 2))
+        work(output, WorkShard(process, 2))
     for process in (0, 1):
         with pytest.raises(UserError, match="out: is there already, complete if it is of these"):
-            work(output, Share(process, 2))
+            work(output, WorkShard(process, 2))
     assert list(tmp_path.iterdir()) == [output] and output.read_text() == expected(21)
 
 
@@ -130,7 +132,7 @@ def test_half_a_share_is_one_line(flags, message):
 
 def test_every_line_that_is_done_is_on_the_disk_at_once(tmp_path):
     """So a killed process, which can say nothing, loses none of them."""
-    with Unfinished(str(tmp_path / "out"), {"a": 1}, WINDOW) as unfinished:
+    with ResumableOutput(str(tmp_path / "out"), {"a": 1}, WINDOW) as unfinished:
         unfinished._write(b"record\n")
         kept = (tmp_path / "out.unfinished").read_bytes()
     assert kept == b'{"made_by": {"a": 1}}\nrecord\n'
@@ -142,7 +144,7 @@ def compete(folder: Path, processes: int, rounds: int) -> None:
     def start(output: Path, process: int, seconds: float) -> int:
         if child := os.fork():
             return child
-        if work(output, Share(process, processes), 40, seconds=seconds):
+        if work(output, WorkShard(process, processes), 40, seconds=seconds):
             with (folder / f"wrote_{number}").open("a") as file:
                 file.write(f"{process} ")
         os._exit(0)

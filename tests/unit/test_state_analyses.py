@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from mnmt_jax.analysis.alignment import choices, group_of, masses
-from mnmt_jax.analysis.forced import Forced
-from mnmt_jax.analysis.parallel import aligned, by_languages, check_aligned
+from mnmt_jax.analysis.parallel_sentences import aligned, by_languages, check_aligned
 from mnmt_jax.analysis.pictures import draw
-from mnmt_jax.analysis.plane import check_installed, drawn, on_plane, used_perplexity
+from mnmt_jax.analysis.projection_2d import check_installed, drawn, on_plane, used_perplexity
 from mnmt_jax.analysis.retrieval import chance, retrieval, retrieved
 from mnmt_jax.analysis.scatter import Group, scatter_chart
 from mnmt_jax.analysis.similarity import language_similarity, mean_cosines, role_similarity
@@ -26,6 +25,7 @@ from mnmt_jax.analysis.svcca import (
     subspace,
     svcca,
 )
+from mnmt_jax.analysis.teacher_forcing import Forced
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from tests.unit.made_text import vocabulary

@@ -17,9 +17,9 @@ import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interchange import torch_files
-from mnmt_jax.interchange.safetensors import read_safetensors, write_safetensors
-from mnmt_jax.interchange.torch_files import read_torch, write_torch
+from mnmt_jax.interop import torch_files
+from mnmt_jax.interop.safetensors import read_safetensors, write_safetensors
+from mnmt_jax.interop.torch_files import read_torch, write_torch
 
 
 def arrays() -> dict[str, np.ndarray]:

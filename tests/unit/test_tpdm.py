@@ -153,7 +153,7 @@ def test_a_critic_may_move_several_times_at_its_own_rate(cache):
     """Two of its updates on one batch, each with Adam's next state."""
     method = dataclasses.replace(METHOD, critic_steps=2, critic_learning_rate=0.02)
     learner, state, batch, after, _ = updated(cache, method, **SIZES)
-    critic, rest = learner.turns
+    critic, rest = learner.player_updates
     assert (critic.steps, rest.steps) == (2, 1)
     assert int(after.opt_state["critic"].updates) == 2 * int(after.opt_state[""].updates) == 2
     moved = by_hand_twice(learner, critic, state, batch)
@@ -249,7 +249,7 @@ def test_other_layouts_change_the_source_alone(layout):
 def test_the_bound_is_by_the_critic_that_has_moved(cache):
     """One update written out, and the same with the players' turns swapped."""
     learner, state, batch, after, _ = updated(cache, METHOD, **SIZES)
-    turns = learner.turns
+    turns = learner.player_updates
     assert [turn.name for turn in turns] == ["critic", ""]
     right, swapped = (
         jax.device_get(by_hand(learner, state, batch, order)) for order in (turns, turns[::-1])

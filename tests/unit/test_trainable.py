@@ -16,7 +16,7 @@ import pytest
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import split_lora
-from mnmt_jax.model.trainable import Trainable, join
+from mnmt_jax.model.trainable_params import Trainable, join
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import create_state, make_init
 from mnmt_jax.training.train import train_step

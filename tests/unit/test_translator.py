@@ -140,7 +140,7 @@ def test_few_lines_are_few_rows(monkeypatch):
             seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
         return whole(system, search, turns, rows)
 
-    monkeypatch.setattr(lines_module, "search_in_turns", watched)
+    monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
     for count in (1, 2, 4, 5, 8):
         translator.translate((LINES + LINES)[:count], source="en", target="de")

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnmt_jax.decoding import continuous_batching as turns_module
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding import turns as turns_module
+from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
+from mnmt_jax.decoding.encoded_lines import encode_lines, lay_out
 from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.lines import hypotheses_of, translate_lines
-from mnmt_jax.decoding.readings import lay_out, read_lines
-from mnmt_jax.decoding.turns import Turn, search_in_turns
 from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
 
 INTO_FRENCH = {"source": "en", "target": "fr"}
@@ -35,7 +35,7 @@ def _turn(lines, chunk, system, decode, readings, size=2):
     laid_out = lay_out(
         system, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
     )
-    return Turn(chunk, *laid_out)
+    return Admission(chunk, *laid_out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,13 +44,13 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     translator = made_translator(instruction, layout, **settings, **ENDS)
     decode, system = translator.config.decode, translator.system
     lines = list(translator.numbered(TEXTS * 2, **INTO_FRENCH))
-    readings = read_lines(system, dict(enumerate(lines)), decode)
+    readings = encode_lines(system, dict(enumerate(lines)), decode)
     search = make_search(decode)
 
     def searched(order):
         chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
         turns = (_turn(lines, chunk, system, decode, readings) for chunk in chunks)
-        ended = search_in_turns(system, search, turns, 6)
+        ended = search_continuously(system, search, turns, 6)
         return [(each.number, hypotheses_of(system, each.found, each.row)) for each in ended]
 
     straight = searched(list(range(14)))
@@ -63,7 +63,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     for order in (range(13, -1, -1), [5, 9, 1, 12, 6, 0, 7], [3]):
         assert dict(searched(list(order))) == {i: expected[i] for i in order}
     together = _turn(lines, list(range(14)), system, decode, readings, size=14)
-    whole = search_in_turns(system, search, [together], 14)
+    whole = search_continuously(system, search, [together], 14)
     for each in whole:
         alone = hypotheses_of(system, each.found, each.row)
         assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.forced import force
+from mnmt_jax.analysis.teacher_forcing import force
 from mnmt_jax.commands.text_files import make_record
 from mnmt_jax.commands.translate import _Marked
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.decoding.copy_unknown import put_back, take_out
+from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.lines import Translation
-from mnmt_jax.decoding.readings import Line
 from mnmt_jax.decoding.search import beam_search, greedy, sample, sentence_rngs
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 from mnmt_jax.vocabulary.unknown_characters import UnknownRun, describe_unknown

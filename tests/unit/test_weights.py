@@ -7,13 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.forced import in_float32
+from mnmt_jax.analysis.teacher_forcing import in_float32
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.decoding.weights import model_for
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
-from mnmt_jax.model.kernels import FEWER_BITS, Bfloat16, Int8, affine, look_up, project, to_int8
+from mnmt_jax.model.quantized_weights import (
+    FEWER_BITS,
+    Bfloat16,
+    Int8,
+    affine,
+    look_up,
+    project,
+    to_int8,
+)
 from tests.unit.made_language_model import logits_of, made_language_model, write_made_run
 from tests.unit.made_text import LANGUAGES
 from tests.unit.made_translator import LINES, assert_alike, forced_log_probs, made_translator

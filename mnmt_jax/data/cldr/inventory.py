@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mnmt_jax.data.cldr.renderer import NAME_PATHS, Renderer
 from mnmt_jax.errors import UserError
-from mnmt_jax.languages import MITRE_LANGUAGES
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
 # Marks that our own compositions use: a name that has one would read as two phrases.
 _COMPOSED = re.compile(r"[()\[\]（）/:：;；,，、–—―\"«»“”「」]")

@@ -79,7 +79,7 @@ class LocaleData:
     """Gives one language's own CLDR entries and compiles its patterns.
 
     Args:
-        language: code of `mnmt_jax.languages`.
+        language: code of `mnmt_jax.vocabulary.languages`.
 
     Raises:
         UserError: if Babel has no data for the language.

@@ -73,7 +73,7 @@ class Renderer:
     """Renders meanings in one language.
 
     Args:
-        language: code of `mnmt_jax.languages`.
+        language: code of `mnmt_jax.vocabulary.languages`.
 
     Raises:
         UserError: if CLDR has no data for the language.

@@ -11,8 +11,8 @@ from mnmt_jax.data.cldr.inventory import Inventory, load_inventory, renderer
 from mnmt_jax.data.cldr.renderer import Meaning
 from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, lacking, split_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.language_codes import canonical_codes
-from mnmt_jax.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.language_codes import canonical_codes
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
 # Distinct held-out meanings get rare long before this many draws in a row repeat.
 _PATIENCE = 20_000

@@ -1,0 +1,147 @@
+"""A trained model with all that is needed to feed it text: what interfaces to runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import jax
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.inference_model import InferenceModel
+from mnmt_jax.decoding.weights import STORED, model_for, with_weights
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.model.network import build_model
+from mnmt_jax.runs.fingerprint import tree_fingerprint
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+if TYPE_CHECKING:
+    from mnmt_jax.runs.run_directory import RunDirectory
+
+
+class PretrainedModel:
+    """A model of a run; a subclass says what can be done with it."""
+
+    def __init__(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        params: Any,
+        *,
+        run: str = "",
+        step: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> None:
+        """Puts a model together.
+
+        Args:
+            config: of the run; `model`, `data.instruction` and `decode` matter.
+            vocabulary: the run's.
+            params: the model's parameters, of which `Decode.weights` says what is computed with.
+            run: where they come from; empty if from nowhere.
+            step: of their checkpoint; None if unknown.
+            mesh: that the parameters are on, whose devices share each batch; None is one device.
+        """
+        self.config = config = config.bind_languages(vocabulary.languages)
+        self.vocabulary = vocabulary
+        self.run, self.step = run, step
+        weights = config.decode.weights
+        model = build_model(model_for(config.model, weights), vocabulary.size)
+        self.check_layout(model.layout)
+        instruction = get_instruction(config.data.instruction)
+        self._parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+        self._fingerprint = None if weights == STORED else tree_fingerprint(params)
+        rounded = with_weights(params, weights, [table.name for table in model.plan.tables])
+        self._system = InferenceModel(model, rounded, vocabulary, instruction, mesh)
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path | RunDirectory,
+        step: int | str | None = None,
+        *,
+        gin_files: Sequence[str] = (),
+        bindings: Sequence[str] = (),
+        mesh: jax.sharding.Mesh | MeshConfig | Literal["local"] | None = "local",
+    ) -> Self:
+        """Opens a run directory.
+
+        Args:
+            run: made by `mnmt train` or `mnmt import`.
+            step: a checkpoint's step, "best", "average", or None for the newest.
+            gin_files: read after the run's configuration, e.g. with other `Decode` values.
+            bindings: `Section.field=value`, read last.
+            mesh: of the devices that share each batch: `local` is all of this process, arranged as
+                `Mesh` says in the files and bindings, or as fits (`mnmt_jax.distributed.local`);
+                sizes arrange these devices whatever is said there; None is the first device.
+
+        Raises:
+            UserError: if the folder is not a run, has no such checkpoint, its model is not for
+                this, or what `Mesh` says does not divide the devices.
+        """
+        from mnmt_jax.distributed.local import local_mesh
+        from mnmt_jax.model.shapes import parameter_shapes
+        from mnmt_jax.runs.checkpoint_files import array_types
+        from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
+        from mnmt_jax.runs.run_directory import RunDirectory
+
+        folder = RunDirectory.open(run)
+        config = folder.config(gin_files, bindings, forget=("Mesh",))
+        vocabulary = Vocabulary.load(folder.vocabulary)
+        shapes = parameter_shapes(config.model, vocabulary.size)
+        if mesh == "local":
+            mesh = config.mesh
+        if isinstance(mesh, MeshConfig):
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+            mesh = local_mesh(mesh, config.model, size)
+
+        def place(params: Any) -> Any:
+            of_model = array_types(params) == array_types(shapes)
+            return place_params(params, mesh) if of_model else params
+
+        params, found = load_params(folder, step, place)
+        check_parameters(folder, config.model, vocabulary.size, params)
+        return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
+
+    @staticmethod
+    def check_layout(layout: Layout) -> None:
+        """Checks that a model of a layout can be used so.
+
+        Raises:
+            UserError: otherwise.
+        """
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Says in one line which model this is."""
+        origin = f"{self.run!r}, step={self.step}, " if self.run else ""
+        layout, languages = self.config.model.layout, len(self.languages)
+        return f"{type(self).__name__}({origin}layout={layout!r}, languages={languages})"
+
+    @property
+    def system(self) -> InferenceModel:
+        """The model with all that is needed to feed it text."""
+        return self._system
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages the model has tags for."""
+        return self.vocabulary.languages
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters, as stored."""
+        return self._parameters
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What output depends on besides model, search and input, or its fingerprints."""
+        stored = self._fingerprint
+        return {
+            "parameters": tree_fingerprint(self._system.params) if stored is None else stored,
+            "vocabulary": self.vocabulary.fingerprint,
+            "instruction": self.config.data.instruction,
+        }

@@ -1,0 +1,152 @@
+"""Scores beyond the standard ones: spBLEU, neural metrics, and the papers' own procedures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.evaluation.neural import BertScore, Comet
+from mnmt_jax.evaluation.paper import PaperScorer, choose_procedure, two_decimals
+from mnmt_jax.evaluation.result import DirectionResult
+from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_note, spbleu
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricSelection:
+    """Names what to compute besides the standard scores.
+
+    Attributes:
+        spbleu: whether to compute spBLEU, or say why not.
+        flores200_model: file of its tokenizer; None looks into sacreBLEU's cache.
+        comet: checkpoint of a COMET model; None leaves COMET out.
+        bert_score: folder of BERTScore's models; None leaves BERTScore out.
+        paper: name of a published procedure, "auto", or "" for none.
+    """
+
+    spbleu: bool = True
+    flores200_model: str | Path | None = None
+    comet: str | Path | None = None
+    bert_score: str | Path | None = None
+    paper: str = ""
+
+
+class OptionalMetrics:
+    """Computes further scores of directions and keeps how they were computed.
+
+    Args:
+        wanted: what to compute.
+        vocabulary: of the model; only a published procedure needs it.
+        languages: of the model.
+
+    Raises:
+        UserError: if something named is missing, or a model's vocabulary is needed and unknown.
+    """
+
+    def __init__(
+        self,
+        wanted: MetricSelection = MetricSelection(),
+        vocabulary: Vocabulary | None = None,
+        languages: Sequence[str] = (),
+    ) -> None:
+        self._wanted = wanted
+        self._tokenizer: FloresTokenizer | None = find_tokenizer(wanted.flores200_model)
+        self._comet = Comet(wanted.comet) if wanted.comet else None
+        self._paper: PaperScorer | None = None
+        if wanted.paper:
+            if vocabulary is None:
+                raise UserError("--paper_compatible needs the model's vocabulary")
+            procedure = choose_procedure(wanted.paper, languages)
+            self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
+        own = self._paper is None or self._paper.procedure.own_bert_models
+        self._bert = BertScore(wanted.bert_score, own_models=own) if wanted.bert_score else None
+        self.signatures: dict[str, Any] = {}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The optional scores that are computed, by flag, each with the model or procedure."""
+        settings = {}
+        if self._wanted.spbleu and self._tokenizer is not None:
+            settings["spbleu"] = self._tokenizer.fingerprint
+        if self._comet is not None:
+            settings["comet"] = self._comet.signature
+        if self._bert is not None:
+            settings["bert_score"] = str(self._wanted.bert_score)
+        if self._paper is not None:
+            settings["paper_compatible"] = self._paper.procedure.name
+        return settings
+
+    def add(
+        self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]
+    ) -> DirectionResult:
+        """Returns a direction's result with the further scores in it.
+
+        Args:
+            result: its standard scores.
+            texts: its sentences.
+            hypotheses: their translations.
+        """
+        found: dict[str, Any] = {}
+        notes: list[str] = []
+        if self._wanted.spbleu and self._tokenizer is None:
+            notes.append(missing_note())
+        elif self._wanted.spbleu and self._tokenizer is not None:
+            found["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
+            self.signatures["spbleu"] = signature
+        neural, missing = self._neural(result, texts, hypotheses)
+        paper, left_out = self._published(result, texts, hypotheses)
+        notes += [note for note in (missing, left_out) if note and note not in notes]
+        found |= {**neural, "paper": paper, "notes": (*result.notes, *notes)}
+        return dataclasses.replace(result, **found)
+
+    def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
+        """Puts the averages of the published procedure together, ready for JSON; {} without one."""
+        if self._paper is None:
+            return {}
+        procedure = self._paper.procedure
+        metrics = dict.fromkeys(key for item in results for key in item.paper)
+        averages = {
+            key: procedure.table(
+                key, {item.direction: item.paper[key] for item in results if key in item.paper}
+            )
+            for key in metrics
+        }
+        return {"procedure": procedure.name, "label": procedure.label, "averages": averages}
+
+    def _neural(
+        self, result: DirectionResult, texts: Any, hypotheses: Sequence[str]
+    ) -> tuple[dict[str, float], str]:
+        """Returns COMET and BERTScore where there are models, and what is missing."""
+        found: dict[str, float] = {}
+        note = ""
+        if self._comet is not None:
+            found["comet"] = self._comet.score(texts.sources, hypotheses, texts.references)
+            self.signatures["comet"] = self._comet.signature
+        if self._bert is not None:
+            note = self._bert.missing(result.target)
+            if not note:
+                score = self._bert.score(hypotheses, texts.references, result.target)
+                found["bert_score"] = score
+                signatures = self.signatures.setdefault("bert_score", {})
+                signatures[f"to {result.target}"] = self._bert.signature(result.target)
+        return found, note
+
+    def _published(
+        self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]
+    ) -> tuple[Mapping[str, float], str]:
+        """Returns the scores of the published procedure, and what is missing."""
+        if self._paper is None:
+            return {}, ""
+        prepared = self._paper.texts(result.direction, texts.sources, hypotheses, texts.references)
+        found = self._paper.scores(result.direction, prepared)
+        if prepared.references:
+            # COMET names its fields and BERTScore's F is symmetric: swapping does not touch them.
+            neural, _ = self._neural(result, prepared, prepared.hypotheses)
+            found |= {name: two_decimals(value) for name, value in neural.items()}
+        if result.off_target_lid is not None:
+            found["off_target"] = two_decimals(result.off_target_lid)
+        return found, self._paper.note(result.direction)

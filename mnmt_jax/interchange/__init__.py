@@ -1,1 +1,0 @@
-"""Checkpoints of other toolkits, in and out."""

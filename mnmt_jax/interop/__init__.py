@@ -1,0 +1,1 @@
+"""Other toolkits: checkpoints and adapters of theirs, seqio tasks, t5x trainers."""

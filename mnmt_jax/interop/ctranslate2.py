@@ -1,0 +1,134 @@
+"""Encoder-decoders for CTranslate2, whose engine is made for CPUs (extra `ctranslate2`).
+
+The model is described in CTranslate2's own words and written by its own converter. There, texts are
+pieces and tags by name; what `Instruction` lays out here, the caller gives:
+
+    source: [tag, *pieces, "</s>"]; target prefix: [trigger if it is a tag, tag if it is forced]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.interop.foreign import CTRANSLATE2_LAYOUT, check_supported
+from mnmt_jax.interop.names import Dialect, entries, written_tensors
+from mnmt_jax.interop.tags import tag_tokens
+from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
+from mnmt_jax.model.modules import sinusoid
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_POSITIONS = 1024  # as M2M-100 has; longer input is refused there
+_SPM_FILE = "sentencepiece.bpe.model"
+_NAMES = Dialect("", ("shared.weight",), ("shared.weight",))
+_ATTENTIONS = (("self_attention", "self_attn"), ("attention", "encoder_attn"))
+
+
+def export_ctranslate2(
+    config: Config, params: Mapping[str, Any], vocabulary: Vocabulary, directory: Path
+) -> None:
+    """Writes a directory that `ctranslate2.Translator` loads, in float32; it quantises by itself.
+
+    Args:
+        config: of the run.
+        params: our parameters, lazy or not.
+        vocabulary: the run's; its SentencePiece model lies beside.
+        directory: must exist.
+
+    Raises:
+        UserError: if CTranslate2 has no such model, or is not installed.
+    """
+    model = config.model
+    if model.layout != CTRANSLATE2_LAYOUT:
+        raise UserError(
+            f"CTranslate2 has no model like '{model.layout}', only {CTRANSLATE2_LAYOUT}"
+        )
+    positions = model.positions if model.positions[:1] == ("sinusoidal",) else "sinusoidal"
+    check_supported(
+        Path("this run"),
+        [
+            ("Model.methods", tuple(method.name for method in model.methods), ()),
+            ("Model.positions", model.positions, positions),
+        ],
+    )
+    converter, specs = _package()
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
+    table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
+    spec = _described(specs, model, dict(written_tensors(params, table)))
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens)
+    starts_with_eos = get_instruction(config.data.instruction).trigger == "eos"
+    spec.config.bos_token = "<s>" if "<s>" in tokens else "</s>"
+    spec.config.decoder_start_token = "</s>" if starts_with_eos else None
+
+    described = type("Described", (converter,), {"_load": lambda self: spec})
+    described().convert(str(directory), force=True)
+    (directory / _SPM_FILE).write_bytes(vocabulary.model)
+
+
+def _package() -> tuple[Any, Any]:
+    try:
+        from ctranslate2 import specs
+        from ctranslate2.converters import Converter
+    except ImportError as error:
+        raise UserError(
+            'CTranslate2 is not installed; pip install "mnmt-jax[ctranslate2]"'
+        ) from error
+    return Converter, specs
+
+
+def _described(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> Any:
+    """Returns the model in CTranslate2's words."""
+    activation = {"relu": "RELU", "gelu": "GELU"}[model.activation]
+    spec = specs.TransformerSpec.from_config(
+        model.stage_layers,
+        model.heads,
+        pre_norm=model.norm == "pre",
+        activation=getattr(specs.Activation, activation),
+    )
+    embedding = tensors[_NAMES.written[0]].read()
+    encodings = np.asarray(sinusoid(jnp.arange(_POSITIONS), model.embed, model.positions[1]))
+    spec.encoder.embeddings[0].weight = embedding
+    spec.decoder.embeddings.weight = spec.decoder.projection.weight = embedding
+    for side, name in ((spec.encoder, _NAMES.encoder), (spec.decoder, _NAMES.decoder)):
+        side.scale_embeddings = math.sqrt(model.embed) if model.embedding_scale else 1.0
+        side.position_encodings.encodings = encodings
+        if model.norm == "pre":
+            _norm(side.layer_norm, tensors, f"{name}.layer_norm")
+        for number, layer in enumerate(side.layer):
+            _layer(layer, tensors, f"{name}.layers.{number}")
+    return spec
+
+
+def _layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
+    for attribute, theirs in _ATTENTIONS:
+        if attention := getattr(layer, attribute, None):
+            own = attribute == "self_attention"  # its queries stand with keys and values
+            parts = [["q_proj", "k_proj", "v_proj"]] if own else [["q_proj"], ["k_proj", "v_proj"]]
+            for linear, joined in zip(attention.linear, [*parts, ["out_proj"]], strict=True):
+                _linear(linear, tensors, [f"{name}.{theirs}.{part}" for part in joined])
+            _norm(attention.layer_norm, tensors, f"{name}.{theirs}_layer_norm")
+    _linear(layer.ffn.linear_0, tensors, [f"{name}.fc1"])
+    _linear(layer.ffn.linear_1, tensors, [f"{name}.fc2"])
+    _norm(layer.ffn.layer_norm, tensors, f"{name}.final_layer_norm")
+
+
+def _linear(linear: Any, tensors: Mapping[str, LazyArray], names: list[str]) -> None:
+    linear.weight = np.concatenate([tensors[f"{name}.weight"].read() for name in names])
+    linear.bias = np.concatenate([tensors[f"{name}.bias"].read() for name in names])
+
+
+def _norm(norm: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
+    norm.gamma = tensors[f"{name}.weight"].read()
+    norm.beta = tensors[f"{name}.bias"].read()

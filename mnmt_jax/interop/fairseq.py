@@ -1,0 +1,375 @@
+"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer.
+
+The array functions at the top are what tests and tools use that hold a state dictionary in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.config.sections import Config, Decode, Model
+from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import REGISTER, get_layout
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.typed_fields import TypedFields, errors_of
+from mnmt_jax.interop.foreign import (
+    Foreign,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
+from mnmt_jax.interop.golden import two_stage_layout
+from mnmt_jax.interop.language_branches import branch_settings, branches_of, with_languages
+from mnmt_jax.interop.language_models import (
+    language_model_arguments,
+    language_model_settings,
+    layers_setting,
+)
+from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
+from mnmt_jax.interop.token_table import (
+    SPECIALS,
+    plain_rows,
+    read_fairseq_table,
+    rows_of_vocabulary,
+)
+from mnmt_jax.interop.torch_files import read_torch, write_torch
+from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+State = Mapping[str, np.ndarray]
+_EMBEDDING = ".embed_tokens.weight"
+
+
+def permute_rows(table: np.ndarray) -> np.ndarray:
+    """Moves embedding rows from fairseq's id order [vocab, embed] to ours."""
+    return table[plain_rows(len(table))]
+
+
+def unpermute_rows(table: np.ndarray) -> np.ndarray:
+    """Undoes `permute_rows`."""
+    return table[np.argsort(plain_rows(len(table)))]
+
+
+def permute_ids(ids: np.ndarray) -> np.ndarray:
+    """Moves token ids from fairseq's order to ours."""
+    to_ours = np.argsort(SPECIALS)
+    return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
+
+
+def read_parameters(state: State, config: Model, layout: Layout) -> dict:
+    """Builds our parameter tree from a fairseq state dictionary.
+
+    Args:
+        state: name -> array, PyTorch layout.
+        config: sizes.
+        layout: structure, with layer counts.
+
+    Raises:
+        UserError: if tensors are missing, unexpected or of another shape, with the whole list.
+    """
+    size = next((len(array) for name, array in state.items() if name.endswith(_EMBEDDING)), 0)
+    tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
+    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
+    return _read_all(params)
+
+
+def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
+    """Returns the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
+    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
+    return {name: tensor.read() for name, tensor in written_tensors(params, table)}
+
+
+def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
+    """Opens a `.pt` checkpoint without running anything of it.
+
+    Args:
+        path: the file.
+        vocabulary: folder with the dictionary, the SentencePiece model and the language list; None
+            leaves the vocabulary to the caller.
+
+    Raises:
+        UserError: if the file is refused, or is of a model that has no counterpart here.
+    """
+    data = read_torch(path)
+    if not isinstance(data, Mapping) or not isinstance(data.get("model"), Mapping):
+        raise UserError(f"{path}: no fairseq checkpoint: it has no 'model'")
+    fields = _arguments(path, data)
+    tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
+    with errors_of(path):
+        found = language_model_settings(path, fields, tensors)
+        model = found or _model(path, fields)
+        branches = branches_of(fields, tensors, model.stage_layers[0])
+    fit = None
+    if branches:
+        model = dataclasses.replace(model, methods=branches)
+        counted = fields.integer("language_num")
+        fit = functools.partial(with_languages, model, counted=counted)
+    table = None if vocabulary is None else read_fairseq_table(vocabulary, _languages(fields))
+    if found:  # Graformer, section 4.2
+        instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
+    else:
+        instruction = _instruction(path, fields.values)
+        decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
+    return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
+
+
+def export_fairseq(
+    config: Config, params: Mapping[str, Any], vocabulary: Vocabulary, directory: Path
+) -> None:
+    """Writes `checkpoint.pt`, `dict.txt`, `languages.txt` and the SentencePiece model.
+
+    Args:
+        config: of the run.
+        params: our parameters, lazy or not.
+        vocabulary: the run's.
+        directory: must exist.
+
+    Raises:
+        UserError: if fairseq has no such model.
+    """
+    rows = rows_of_vocabulary(vocabulary, tags_last=True)
+    if vocabulary.named_pieces[:1] != ("<s>",):
+        raise UserError(
+            "fairseq's dictionary starts with <s>, which this vocabulary does not have; export "
+            "with --format t5x, or huggingface if it has the model"
+        )
+    arguments = _export_arguments(config)
+    layout = get_layout(config.model.layout, config.model.stage_layers)
+    table = entries(config.model, layout, FAIRSEQ, rows)
+    state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
+    for name, tensor in written_tensors(params, table):
+        state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
+    arguments["langs"] = ",".join(vocabulary.languages)
+    data = {"args": argparse.Namespace(**arguments), "model": state}
+    write_torch(directory / "checkpoint.pt", data)
+    lines = "".join(f"{piece} 1\n" for piece in vocabulary.named_pieces[1:])
+    (directory / "dict.txt").write_text(lines, encoding="utf-8")
+    codes = "".join(f"{code}\n" for code in vocabulary.languages)
+    (directory / "languages.txt").write_text(codes, encoding="utf-8")
+    (directory / "sentencepiece.model").write_bytes(vocabulary.model)
+
+
+def _read_all(tree: Any) -> Any:
+    if isinstance(tree, LazyArray):
+        return tree.read()
+    return {key: _read_all(branch) for key, branch in tree.items()}
+
+
+def _languages(fields: TypedFields) -> tuple[str, ...] | None:
+    """Return the languages in the order of their tags, if the settings list them."""
+    names = fields.values.get("langs")
+    if isinstance(names, str):
+        return tuple(names.split(",")) if names else None
+    return fields.texts("langs", ()) or None
+
+
+def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
+    """Return the command line of the training, wherever this version of fairseq put it."""
+    found: dict[str, Any] = {}
+    sections = data.get("cfg")
+    sections = sections if isinstance(sections, Mapping) else {}
+    for part in (sections.get("task"), sections.get("model"), data.get("args")):
+        if isinstance(part, argparse.Namespace):
+            found |= vars(part)
+        elif isinstance(part, Mapping):
+            found |= part
+    fields = TypedFields(path, found)
+    if layers_setting(found) not in fields:
+        raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
+    return fields
+
+
+def _model(path: Path, fields: TypedFields) -> Model:
+    arguments, get = fields.values, fields.values.get
+    stages = (fields.integer("encoder_layers", 0), fields.integer("decoder_layers"))
+    pre = bool(get("decoder_normalize_before"))
+    is_register = "register_factor" in arguments
+    activation: Any = fields.text("activation_fn", "relu")
+    needed = [
+        ("layernorm_embedding", bool(get("layernorm_embedding")), False),
+        ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
+        ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
+        ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
+    ]
+    if is_register:
+        needed.append(("encoder_layers", stages[0], 0))
+    elif stages[0]:
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            value = fields.integer(f"decoder_{name}")
+            needed.append((f"encoder_{name}", fields.integer(f"encoder_{name}", value), value))
+        needed.append(("encoder_normalize_before", bool(get("encoder_normalize_before")), pre))
+    check_supported(path, needed)
+    shared: dict[str, Any] = {
+        "embed": fields.integer("decoder_embed_dim"),
+        "mlp": fields.integer("decoder_ffn_embed_dim"),
+        "heads": fields.integer("decoder_attention_heads"),
+        "activation": activation,
+        "embedding_scale": not get("no_scale_embedding"),
+        "positions": () if get("no_token_positional_embeddings") else Model().positions,
+        "norm": "pre" if pre else "post",
+        "dropout": fields.number("dropout", 0.1),
+        "attention_dropout": fields.number("attention_dropout", 0.0),
+    }
+    if is_register:
+        factor = fields.number("register_factor")
+        return Model("register", (stages[1],), register_factor=factor, **shared)
+    if "attention_position_bias" not in arguments:
+        return Model("encoder_decoder", stages, **shared)
+    bias = int(fields.flag("attention_position_bias"))
+    methods: tuple[Adaption, ...] = ()
+    if str(get("adaption_flag", "False")) == "True":
+        width = fields.integer("adaption_inner_size", 2048)
+        methods = (Adaption(width, fields.number("adaption_dropout", 0.2)),)
+    return Model(
+        two_stage_layout(stages[0], bias),
+        stages if stages[0] else stages[1:],
+        methods=methods,
+        **shared,
+    )
+
+
+def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
+    if "register_factor" in arguments:
+        return "register"
+    tag = arguments.get("encoder_langtok")
+    if tag is None and str(arguments.get("arch")).endswith("_merged"):
+        tag = "tgt"  # stands in the text itself
+    source = {"src": "source", "tgt": "target"}.get(str(tag))
+    wanted = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
+    if wanted == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
+        raise UserError(
+            f"{path}: its settings do not say where language tags are; add encoder_langtok to "
+            "them: 'tgt' if each source begins with one, None if there are none"
+        )
+    for key, instruction in INSTRUCTIONS.items():
+        if instruction == wanted:
+            return key
+    raise UserError(
+        f"{path}: encoder_langtok={arguments.get('encoder_langtok')!r}, "
+        f"decoder_langtok={arguments.get('decoder_langtok')!r}: no instruction of ours has its "
+        "tags like this"
+    )
+
+
+def _phased(first_stage: bool, bias: int) -> dict[str, Any]:
+    name = two_stage_layout(first_stage, bias)
+    return {name: {"arch": "transformer_pdec", "attention_position_bias": bias}}
+
+
+# What the settings say of each layout, besides sizes.
+_LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "register": {"arch": "transformer_register"},
+    "encoder_decoder": {"arch": "transformer"},
+    **_phased(True, 0),
+    **_phased(True, 1),
+    **_phased(False, 0),
+    **_phased(False, 1),
+}
+
+
+def _export_arguments(config: Config) -> dict[str, Any]:
+    model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
+    if own := language_model_arguments(model):
+        return _language_model_arguments(config, own)
+    if model.layout not in _LAYOUT_ARGUMENTS:
+        raise UserError(
+            f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
+        )
+    refuse_mismatches("fairseq", model, positions_mismatch(model, ()))
+    found = dict(_LAYOUT_ARGUMENTS[model.layout])
+    layout = get_layout(model.layout, model.stage_layers)
+    is_register = REGISTER in layout.embedded_roles()
+    if (instruction.trigger == "tag") != is_register:
+        raise UserError(
+            f"Data.instruction='{config.data.instruction}' with '{model.layout}' has no "
+            "counterpart in fairseq: there registers start from the tag, all else from eos"
+        )
+    stages = (0, *model.stage_layers)[-2:]
+    found |= _size_arguments(model, dict(zip(("encoder", "decoder"), stages, strict=True)))
+    source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
+    found |= {
+        "share_all_embeddings": True,
+        "no_token_positional_embeddings": not model.positions,
+        "encoder_langtok": source_tag,
+        "decoder_langtok": instruction.target_tag,
+    }
+    if is_register:
+        found["register_factor"] = model.register_factor
+    found |= _method_arguments(model, "attention_position_bias" in found)
+    if not source_tag and str(found["arch"]).endswith("_merged"):
+        raise UserError(
+            f"Data.instruction='{config.data.instruction}' has no counterpart in fairseq's "
+            f"{found['arch']}: its sources begin with the target's tag ('1' or '4')"
+        )
+    return found
+
+
+def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what Graformer's fairseq is told of a model; `own` is what the architecture is.
+
+    Raises:
+        UserError: if tags stand elsewhere than there.
+    """
+    model, name = config.model, config.data.instruction
+    if INSTRUCTIONS[name] != INSTRUCTIONS["3"]:
+        raise UserError(
+            f"Data.instruction='{name}' with '{model.layout}' has no counterpart in fairseq: "
+            "there the target starts from its tag and the source has none ('3')"
+        )
+    layout = get_layout(model.layout, model.stage_layers)
+    layers = {"encoder": 0, "decoder": 0}
+    for stage in layout.stages:
+        side = "decoder" if layout.grows and layout.generated in stage.roles else "encoder"
+        layers[side] += stage.layers
+    own_sides = {side: number for side, number in layers.items() if number}
+    return {
+        **own,
+        **_size_arguments(model, own_sides),
+        "share_all_embeddings": False,
+        "decoder_langtok": True,
+        "lang_tok_replacing_bos_eos": True,
+    }
+
+
+def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
+    """Returns what settings say of methods: of PhasedDecoder's, or of AdapNonCenter's models."""
+    if branches := None if phased else branch_settings(model):
+        return branches
+    found: dict[str, Any] = {"flag": "False", "inner_size": 0, "dropout": 0.1} if phased else {}
+    for method in model.methods:
+        if not (phased and isinstance(method, Adaption)):
+            raise UserError(f"fairseq has no '{model.layout}' with '{method.name}' (Model.methods)")
+        found = {"flag": "True", "inner_size": method.mlp, "dropout": method.dropout}
+    return {f"adaption_{name}": value for name, value in found.items()}
+
+
+def _size_arguments(model: Model, layers: Mapping[str, int]) -> dict[str, Any]:
+    """Returns what fairseq is told of sizes and of what all layers have; `layers` are by side."""
+    found: dict[str, Any] = {}
+    for side, number in layers.items():
+        found |= {
+            f"{side}_layers": number,
+            f"{side}_embed_dim": model.embed,
+            f"{side}_ffn_embed_dim": model.mlp,
+            f"{side}_attention_heads": model.heads,
+            # A norm without layers before it would be one parameter more than the model has.
+            f"{side}_normalize_before": model.norm == "pre" and number > 0,
+            f"{side}_learned_pos": "learned" in model.positions,
+        }
+    return found | {
+        "activation_fn": model.activation,
+        "no_scale_embedding": not model.embedding_scale,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+    }

@@ -1,0 +1,356 @@
+"""Hugging Face directories: M2M-100 and NLLB (one architecture), and MITRE."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config.sections import Config, Decode, Model
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import read_json
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
+from mnmt_jax.interop.foreign import (
+    Foreign,
+    Mismatch,
+    check_supported,
+    positions_mismatch,
+    refuse_mismatches,
+)
+from mnmt_jax.interop.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
+from mnmt_jax.interop.safetensors import (
+    SHARD_BYTES,
+    read_safetensors,
+    read_shards,
+    write_safetensors,
+)
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, tag_tokens
+from mnmt_jax.interop.token_table import (
+    read_hugging_face_table,
+    rows_of_vocabulary,
+    tokens_for_export,
+)
+from mnmt_jax.interop.torch_files import read_torch
+from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.vocabulary.normalization import NONE, check_normalization
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+Values = Mapping[str, Any]
+_PAD, _EOS = 1, 2
+# Keys of config.json that only this project reads.
+_OURS, _NORMALIZATION = "mnmt_jax_instruction", "mnmt_jax_text_normalization"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A `model_type` and its counterpart here.
+
+    Attributes:
+        name: the `model_type`.
+        architecture: class that loads it there.
+        layout: of ours.
+        instruction: where it expects language tags.
+        dialect: of its parameter names.
+        sides: prefixes of its size fields, one for each stage.
+        spm_file: name of its SentencePiece model.
+        defaults: fields that are always the same.
+    """
+
+    name: str
+    architecture: str
+    layout: str
+    instruction: str
+    dialect: Dialect
+    sides: tuple[str, ...]
+    spm_file: str
+    defaults: Values
+
+
+_SHARED = {
+    "bos_token_id": 0,
+    "pad_token_id": _PAD,
+    "eos_token_id": _EOS,
+    "decoder_start_token_id": _EOS,
+    "activation_dropout": 0.0,
+    "decoder_layerdrop": 0.0,
+    "init_std": 0.02,
+    "dtype": "float32",
+}
+_M2M100 = Kind(
+    "m2m_100",
+    "M2M100ForConditionalGeneration",
+    "encoder_decoder",
+    "5",
+    M2M100,
+    ("encoder", "decoder"),
+    "sentencepiece.bpe.model",
+    _SHARED
+    | {"max_position_embeddings": 1024, "is_encoder_decoder": True, "encoder_layerdrop": 0.0},
+)
+_MITRE = Kind(
+    "mitre",
+    "MitreForConditionalGeneration",
+    "register",
+    "register",
+    MITRE,
+    ("decoder",),
+    "mitre_spm.model",
+    _SHARED | {"max_position_embeddings": 256},
+)
+_KINDS = {kind.name: kind for kind in (_M2M100, _MITRE)}
+_KIND_OF_LAYOUT = {kind.layout: kind for kind in (_M2M100, _MITRE)}
+
+
+def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
+    """Opens a directory with `config.json`, weights and, usually, tokenizer files.
+
+    Args:
+        folder: the directory.
+        vocabulary: where the tokenizer files are, if elsewhere.
+
+    Raises:
+        UserError: if files are missing, or are of a model that has no counterpart here.
+    """
+    fields = _fields(folder / "config.json")
+    name = fields.text("model_type", "")
+    if name not in _KINDS:
+        raise UserError(f"{folder}: model_type {shown(name)} is not one of {', '.join(_KINDS)}")
+    kind = _KINDS[name]
+    with errors_of(fields.place):
+        model = _model(fields, kind)
+        instruction = fields.text(_OURS, kind.instruction)
+        get_instruction(instruction)
+        normalization = fields.text(_NORMALIZATION, NONE)
+        check_normalization(normalization)
+    tensors = _tensors(folder)
+    size = _vocabulary_size(fields, kind.dialect, tensors)
+    place = vocabulary or folder
+    has_tokens = vocabulary is not None or any(folder.glob("*.model"))
+    tokens = read_hugging_face_table(place, kind.name, size) if has_tokens else None
+    return Foreign(
+        folder,
+        model,
+        instruction,
+        tensors,
+        kind.dialect,
+        tokens,
+        decode=_decode(folder, fields),
+        normalization=normalization,
+    )
+
+
+def export_huggingface(
+    config: Config,
+    params: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    directory: Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes a directory that `open_huggingface` and, for M2M-100, `transformers` read.
+
+    Args:
+        config: of the run.
+        params: our parameters, lazy or not.
+        vocabulary: the run's.
+        directory: must exist.
+        shard_bytes: size of a weights file at most.
+
+    Raises:
+        UserError: if Hugging Face has no such model.
+    """
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    kind = _kind_for(config)
+    layout = get_layout(config.model.layout, config.model.stage_layers)
+    table = entries(config.model, layout, kind.dialect, rows)
+    write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)
+    values = _values(config, kind) | {"vocab_size": vocabulary.size}
+    if vocabulary.normalization != NONE:
+        values[_NORMALIZATION] = vocabulary.normalization
+    _write(directory / "config.json", values)
+    search = {
+        name: kind.defaults[name]
+        for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    }
+    search |= {"num_beams": config.decode.beam_size, "max_length": config.decode.max_length}
+    _write(directory / "generation_config.json", search)
+    tags = tag_tokens(vocabulary.languages)
+    tokens = tokens_for_export(vocabulary, tags, rows)
+    _write_tokenizer(directory, kind, vocabulary, (tokens, tags))
+
+
+def tokenizer_class(vocabulary: Vocabulary) -> str | None:
+    """Returns the class of `transformers` that reads the exported tokenizer files, if one does.
+
+    Its classes have their language lists built in, so only these two lists have one.
+    """
+    if vocabulary.languages == NLLB_LANGUAGES:
+        return "NllbTokenizer"
+    return "M2M100Tokenizer" if vocabulary.languages == M2M100_LANGUAGES else None
+
+
+def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) -> int:
+    """Return the rows of the embedding, which the configuration and the weights must agree on."""
+    size = fields.integer("vocab_size", low=1)
+    rows = {
+        tensor.shape[0]
+        for name, tensor in tensors.items()
+        if name.endswith(dialect.embedding) and tensor.shape
+    }
+    if rows != {size}:
+        told = " and ".join(map(str, sorted(rows))) or "no"
+        raise UserError(f"{fields.place}: vocab_size={size}, but the embedding has {told} rows")
+    return size
+
+
+def _model(fields: TypedFields, kind: Kind) -> Model:
+    def sizes(field: str) -> list[int]:
+        return [fields.integer(f"{side}_{field}") for side in kind.sides]
+
+    mlp, heads = sizes("ffn_dim"), sizes("attention_heads")
+    activation: Any = fields.text("activation_function", "relu")
+    check_supported(
+        Path(fields.place),
+        [
+            ("pad_token_id", fields.integer("pad_token_id", _PAD), _PAD),
+            ("eos_token_id", fields.integer("eos_token_id", _EOS), _EOS),
+            ("decoder_start_token_id", fields.integer("decoder_start_token_id", _EOS), _EOS),
+            (
+                "activation_function",
+                activation,
+                activation if activation in ACTIVATIONS else "relu",
+            ),
+            ("tie_word_embeddings", fields.flag("tie_word_embeddings", True), True),
+            ("feed-forward widths", mlp, mlp[:1] * len(mlp)),
+            ("attention heads", heads, heads[:1] * len(heads)),
+        ],
+    )
+    return Model(
+        layout=kind.layout,
+        stage_layers=tuple(sizes("layers")),
+        embed=fields.integer("d_model"),
+        mlp=mlp[0],
+        activation=activation,
+        embedding_scale=fields.flag("scale_embedding", True),
+        heads=heads[0],
+        register_factor=fields.number("register_factor", 1.0),
+        dropout=fields.number("dropout", 0.1),
+        attention_dropout=fields.number("attention_dropout", 0.0),
+    )
+
+
+def _decode(folder: Path, fields: TypedFields) -> Decode:
+    path = folder / "generation_config.json"
+    if path.is_file():
+        own = _fields(path)
+        fields = TypedFields(path, {**fields.values, **own.values})
+    with errors_of(fields.place):
+        return Decode(
+            beam_size=fields.integer("num_beams", 0) or 5,
+            max_length=fields.integer("max_length", 0) or 200,
+        )
+
+
+def _tensors(folder: Path) -> Tensors:
+    readers: dict[str, Callable[[Path], Tensors]] = {
+        "model.safetensors": read_safetensors,
+        "model.safetensors.index.json": read_safetensors,
+        "pytorch_model.bin": _read_bin,
+        "pytorch_model.bin.index.json": lambda path: read_shards(path, _read_bin),
+    }
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            return read(folder / name)
+    raise UserError(f"{folder}: no weights; it needs one of {', '.join(readers)}")
+
+
+def _read_bin(path: Path) -> Tensors:
+    state = read_torch(path)
+    if not isinstance(state, Mapping):
+        raise UserError(f"{path}: no state dictionary")
+    return {str(name): t for name, t in state.items() if isinstance(t, LazyArray)}
+
+
+def _kind_for(config: Config) -> Kind:
+    model, instruction = config.model, config.data.instruction
+    kind = _KIND_OF_LAYOUT.get(model.layout)
+    if kind is None:
+        raise UserError(
+            f"Hugging Face has no model like '{model.layout}', only {', '.join(_KIND_OF_LAYOUT)}; "
+            "try --format t5x, or fairseq if the vocabulary has <s>"
+        )
+    check_supported(
+        Path("this run"),
+        [
+            ("Model.norm", model.norm, "pre"),
+            ("Model.methods", tuple(method.name for method in model.methods), ()),
+        ],
+    )
+    mismatches = positions_mismatch(model)
+    triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
+    if instruction != kind.instruction and triggers != {"eos"}:
+        reason = (
+            f"Data.instruction='{instruction}' has no counterpart there, which takes "
+            f"'{kind.instruction}'"
+        )
+        binding = f"--gin.Data.instruction=\"'{kind.instruction}'\""
+        mismatches.append(Mismatch(reason, binding))
+    refuse_mismatches(f"Hugging Face's {kind.name}", model, mismatches)
+    return kind
+
+
+def _values(config: Config, kind: Kind) -> dict[str, Any]:
+    model = config.model
+    values: dict[str, Any] = {"model_type": kind.name, "architectures": [kind.architecture]}
+    values |= dict(kind.defaults) | {"d_model": model.embed}
+    values |= {
+        "activation_function": model.activation,
+        "scale_embedding": model.embedding_scale,
+    }
+    for side, layers in zip(kind.sides, model.stage_layers, strict=True):
+        values[f"{side}_layers"] = layers
+        values[f"{side}_ffn_dim"] = model.mlp
+        values[f"{side}_attention_heads"] = model.heads
+    values |= {"num_hidden_layers": model.stage_layers[0], "dropout": model.dropout}
+    values["attention_dropout"] = model.attention_dropout
+    if config.data.instruction != kind.instruction:
+        values[_OURS] = config.data.instruction
+    if model.register_factor != 1.0:
+        values["register_factor"] = model.register_factor
+    return values
+
+
+def _write_tokenizer(
+    directory: Path, kind: Kind, vocabulary: Vocabulary, names: tuple[list[str], list[str]]
+) -> None:
+    tokens, tags = names
+    (directory / kind.spm_file).write_bytes(vocabulary.model)
+    first = tokens.index(tags[0])
+    _write(directory / "vocab.json", {token: i for i, token in enumerate(tokens[:first])})
+    _write(directory / "added_tokens.json", {tag: first + i for i, tag in enumerate(tags)})
+    specials = {
+        "bos_token": "<s>" if "<s>" in tokens else "</s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+    }
+    _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
+    name = tokenizer_class(vocabulary)
+    if name is not None:
+        settings = {"num_madeup_words": len(tokens) - first - len(tags)}
+        _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})
+
+
+def _fields(path: Path) -> TypedFields:
+    return TypedFields(path, read_json(path, remedy="download the whole directory again"))
+
+
+def _write(path: Path, values: Values) -> None:
+    text = json.dumps(values, ensure_ascii=False, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Checkpoints of other toolkits to run directories."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.config.sections import Config, Data, Mesh, Optimizer, Train
+from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_output
+from mnmt_jax.interop.fairseq import open_fairseq
+from mnmt_jax.interop.foreign import Foreign
+from mnmt_jax.interop.golden import open_golden
+from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.names import entries, read_params
+from mnmt_jax.interop.t5x_checkpoint import open_t5x
+from mnmt_jax.interop.token_table import rows_of_vocabulary
+from mnmt_jax.runs.new_run import write_run
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
+    "fairseq": open_fairseq,
+    "huggingface": open_huggingface,
+    "golden": lambda path, _: open_golden(path),
+}
+
+
+def import_checkpoint(
+    kind: str, path: str | Path, run_dir: str | Path, *, vocabulary: str | Path | None = None
+) -> Config:
+    """Turns a checkpoint into a run that can be translated with, evaluated and fine-tuned.
+
+    Args:
+        kind: `fairseq`, `huggingface`, `t5x` or `golden`.
+        path: file or folder.
+        run_dir: the run to make; must not exist.
+        vocabulary: folder of a saved `Vocabulary`, or of the other toolkit's vocabulary files; None
+            takes those that lie beside the weights.
+
+    Returns:
+        The run's configuration.
+
+    Raises:
+        UserError: if anything is missing or does not fit; nothing is written then.
+    """
+    run_dir = Path(run_dir)
+    check_output(run_dir)
+    if kind == "t5x":
+        config, found, params = open_t5x(Path(path), vocabulary)
+    else:
+        config, found, params = _open_foreign(kind, Path(path), vocabulary)
+    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
+    return config
+
+
+def _open_foreign(
+    kind: str, path: Path, vocabulary: str | Path | None
+) -> tuple[Config, Vocabulary, Any]:
+    ours, theirs = _vocabulary_folders(kind, path, vocabulary)
+    foreign = _OPEN[kind](path, theirs)
+    found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
+    try:
+        model = foreign.fit(found.languages) if foreign.fit else foreign.model
+        model = dataclasses.replace(model, vocab_size=found.size)
+        layout = get_layout(model.layout, model.stage_layers)
+        params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    config = Config(
+        data=Data(instruction=foreign.instruction),
+        model=model,
+        optimizer=Optimizer(),
+        train=Train(),
+        decode=foreign.decode,
+        mesh=Mesh(),
+    )
+    return config, found, params
+
+
+def _vocabulary_folders(
+    kind: str, path: Path, given: str | Path | None
+) -> tuple[Path | None, Path | None]:
+    """Tells a vocabulary of ours from one of the other toolkit; one of the two is None."""
+    if given is None:
+        # fairseq keeps dictionaries beside the data, but people put them beside the checkpoint.
+        beside = kind == "fairseq" and any(path.parent.glob("*dict*.txt"))
+        return None, path.parent if beside else None
+    folder = Path(given)
+    if (folder / "vocabulary.json").is_file():
+        return folder, None
+    if not folder.is_dir():
+        raise UserError(f"--vocabulary={folder}: no such folder")
+    return None, folder
+
+
+def _vocabulary(
+    foreign: Foreign, folder: Path | None, *, tags_last: bool
+) -> tuple[Vocabulary, np.ndarray]:
+    if folder is not None:
+        vocabulary = Vocabulary.load(folder)
+        return vocabulary, rows_of_vocabulary(vocabulary, tags_last=tags_last)
+    if foreign.tokens is None:
+        raise UserError(
+            f"{foreign.path}: no vocabulary beside the weights; name its folder with --vocabulary: "
+            "the SentencePiece model with the toolkit's own lists, or one of this project's"
+        )
+    vocabulary, rows = foreign.tokens.vocabulary()
+    return dataclasses.replace(vocabulary, normalization=foreign.normalization), rows

@@ -1,0 +1,133 @@
+"""Checkpoints of t5x: this project's parameters in t5x's folders. Needs no t5x.
+
+MODEL_DIR/checkpoint_N/state   Orbax tree: `target` (parameters), `state` (step, optimizer)
+MODEL_DIR/mnmt_jax/            configuration and vocabulary, as in a run directory
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import traverse_util
+
+from mnmt_jax.config.loading import save_config
+from mnmt_jax.config.sections import Config
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.orbax_cleanup import patient_loops
+from mnmt_jax.runs.params_writer import lazy_arrays
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+_FOLDER = re.compile(r"checkpoint_(\d+)")
+_STATE = "state"
+
+
+def run_beside(model_dir: Path) -> RunDirectory:
+    """Returns the folder of configuration and vocabulary in t5x's model directory."""
+    return RunDirectory(model_dir / "mnmt_jax")
+
+
+def open_t5x(
+    path: Path, vocabulary: str | Path | None = None
+) -> tuple[Config, Vocabulary, dict[str, Any]]:
+    """Reads a checkpoint that t5x wrote of one of the project's models.
+
+    Args:
+        path: `MODEL_DIR`, for its newest checkpoint, or `MODEL_DIR/checkpoint_N`.
+        vocabulary: folder of a saved `Vocabulary`; None takes the one in `MODEL_DIR`.
+
+    Returns:
+        Configuration, vocabulary and parameters, as a tree of `LazyArray`.
+
+    Raises:
+        UserError: if something is missing or the parameters are not the configured model's.
+    """
+    folder = _checkpoint(path)
+    run = run_beside(folder.parent)
+    if not run.config_file.is_file():
+        raise UserError(
+            f"{run.config_file}: no such file; gin_configs/t5x/train.gin makes t5x write it, copy "
+            "it there together with the vocabulary"
+        )
+    config, found = run.config(), Vocabulary.load(vocabulary or run.vocabulary)
+    params = _read_target(folder)
+    _check(folder, config, found, params)
+    return config, found, jax.tree.map(LazyArray.of, params)
+
+
+def export_t5x(config: Config, params: Any, vocabulary: Vocabulary, directory: Path) -> None:
+    """Writes parameters as `directory/checkpoint_0`, for t5x to start from or to translate with.
+
+    Args:
+        config: of the run.
+        params: tree of `LazyArray`, LoRA merged.
+        vocabulary: the run's.
+        directory: exists.
+    """
+    run = run_beside(directory)
+    run.path.mkdir()
+    merged = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
+    save_config(merged, run.config_file)
+    vocabulary.save(run.vocabulary)
+    step = LazyArray.of(np.zeros((), np.int32))
+    arguments = ocp.args.Composite(
+        **{_STATE: ocp.args.PyTreeSave({"target": params, _STATE: {"step": step}})}
+    )
+    state_handler = ocp.PyTreeCheckpointHandler(type_handler_registry=lazy_arrays())
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**{_STATE: state_handler})) as writer:
+        writer.save((directory / "checkpoint_0").absolute(), arguments)
+
+
+def _checkpoint(path: Path) -> Path:
+    """Returns the folder of one checkpoint."""
+    if _FOLDER.fullmatch(path.name) and (path / _STATE).is_dir():
+        return path.absolute()
+    steps = [
+        int(match[1])
+        for folder in path.glob("checkpoint_*")
+        if (match := _FOLDER.fullmatch(folder.name)) and (folder / _STATE).is_dir()
+    ]
+    if not steps:
+        raise UserError(f"{path}: no checkpoint_N of t5x there, with a folder '{_STATE}'")
+    return (path / f"checkpoint_{max(steps)}").absolute()
+
+
+def _read_target(folder: Path) -> dict[str, Any]:
+    """Reads the parameters alone, not the optimizer's state."""
+    try:
+        with patient_loops(), ocp.PyTreeCheckpointer() as reader:
+            shapes = reader.metadata(folder / _STATE).item_metadata.tree["target"]
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
+            wanted = ocp.args.PyTreeRestore(
+                item={"target": shapes}, restore_args={"target": as_numpy}, partial_restore=True
+            )
+            return reader.restore(folder / _STATE, args=wanted)["target"]
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise UserError(f"{folder}: cannot be read as a checkpoint of t5x ({text})") from error
+
+
+def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) -> None:
+    shapes = parameter_shapes(config.model, vocabulary.size)
+    wanted, there = (
+        {name: leaf.shape for name, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
+        for tree in (shapes, params)
+    )
+    differing = [
+        f"{name} is {there.get(name, 'absent')}, expected {wanted.get(name, 'absent')}"
+        for name in sorted(wanted.keys() | there.keys())
+        if wanted.get(name) != there.get(name)
+    ]
+    if differing:
+        raise UserError(
+            f"{folder}: not the parameters of the model in {run_beside(folder.parent).config_file}:"
+            f" {listed(differing, separator='; ')}"
+        )

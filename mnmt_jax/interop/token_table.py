@@ -1,0 +1,277 @@
+"""Ids of other toolkits: what stands at each, and where our ids lie among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.errors import UserError, listed
+from mnmt_jax.files.json_objects import read_json
+from mnmt_jax.files.typed_fields import TypedFields, shown
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+# fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
+SPECIALS = (1, 2, 3, 0)
+_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+# Rows that no text reaches; fairseq fills its dictionaries up with the first kind.
+_FILLER = re.compile(r"madeupword\d+|<mask>")
+# What follows the pieces where the files do not say: the lists that the toolkits have built in.
+_M2M100_TAGS = tuple(f"__{code}__" for code in M2M100_LANGUAGES)
+_MITRE_TAGS = tuple(f"__{code}__" for code in MITRE_LANGUAGES)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTable:
+    """What stands at each id, and the SentencePiece model that makes the pieces.
+
+    Attributes:
+        tokens: by id; specials, pieces, tags and fillers.
+        model: path of the SentencePiece model.
+    """
+
+    tokens: tuple[str, ...]
+    model: Path
+
+    def vocabulary(self) -> tuple[Vocabulary, np.ndarray]:
+        """Returns our vocabulary of the same tokens, and their id of each of our ids.
+
+        Raises:
+            UserError: if the table does not start with the four specials in some order, has no
+                tags, or does not belong to the SentencePiece model.
+        """
+        specials = [self.tokens.index(name) for name in _NAMES[1:] if name in self.tokens[:4]]
+        if len(specials) != 3:
+            raise UserError(f"{self.model.parent}: ids 0 to 3 are not {', '.join(_NAMES)}")
+        text = set(Vocabulary.from_sentencepiece(self.model, ()).model_pieces)
+        codes = {i: code_of_tag(t) for i, t in enumerate(self.tokens) if t not in text}
+        tags = {i: code for i, code in codes.items() if code is not None}
+        pieces = [i for i in range(len(self.tokens)) if i not in tags and i not in specials]
+        if not tags:
+            raise UserError(f"{self.model.parent}: no language tags found; add a languages.txt")
+        rows = np.array([*specials, *pieces, *tags], np.int64)
+        names = tuple(self.tokens[i] for i in pieces)
+        plain = Vocabulary.from_sentencepiece(self.model, tuple(tags.values()))
+        if plain.named_pieces == names:
+            return plain, rows
+        known = set(plain.named_pieces)
+        if sum(name in known for name in names) < 0.9 * len(known):
+            raise UserError(
+                f"{self.model}: many of its pieces are not in the checkpoint's vocabulary; give "
+                "the SentencePiece model that belongs to it"
+            )
+        return Vocabulary.from_sentencepiece(self.model, plain.languages, names), rows
+
+
+def plain_rows(size: int) -> np.ndarray:
+    """Returns fairseq's id of each of our ids when all but the specials stand alike, [size]."""
+    rows = np.arange(size)
+    rows[: len(SPECIALS)] = SPECIALS
+    return rows
+
+
+def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray:
+    """Returns where another toolkit has each of our ids, [vocab].
+
+    Args:
+        vocabulary: ours.
+        tags_last: tags after fillers, as fairseq appends them; else before, as Hugging Face has it.
+
+    Raises:
+        UserError: if it has copies of pieces or additions: no tokenizer there knows a text's
+            language.
+    """
+    if vocabulary.additions:
+        codes = listed([language for language, _ in vocabulary.additions])
+        raise UserError(
+            f"the text of {codes} has a SentencePiece model of its own, which other toolkits' "
+            "tokenizers do not know; export with --format t5x"
+        )
+    if vocabulary.copies:
+        raise UserError(
+            f"the vocabulary has {len(vocabulary.copies)} copies of pieces for single languages, "
+            "which other toolkits' tokenizers do not know; export with --format t5x"
+        )
+    fillers = 0 if tags_last else _trailing_fillers(vocabulary.named_pieces)
+    first, end = vocabulary.first_tag, vocabulary.size
+    ours = np.arange(end)
+    theirs = np.concatenate(
+        [
+            np.argsort(SPECIALS),
+            ours[4 : first - fillers],
+            ours[first:],
+            ours[first - fillers : first],
+        ]
+    )
+    return np.argsort(theirs)
+
+
+def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndarray) -> list[str]:
+    """Returns the token at each id of the other toolkit.
+
+    Args:
+        vocabulary: ours.
+        tags: its tags' names there.
+        rows: from `rows_of_vocabulary`.
+    """
+    ours = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
+    return [ours[i] for i in np.argsort(rows)]
+
+
+def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTable:
+    """Reads a dictionary, a language list and a SentencePiece model, whatever they are called.
+
+    Args:
+        folder: holds one `*dict*.txt`, one `*.model` and, unless `languages` are given, one
+            `*languages*.txt`.
+        languages: in tag order, if the checkpoint knows them.
+
+    Raises:
+        UserError: if a file is missing or there are several.
+    """
+    # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
+    lines = _only(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
+    words = [line.rsplit(" ", 1)[0].removesuffix(" #fairseq:overwrite") for line in lines if line]
+    if languages is None:
+        text = _only(folder, "*languages*.txt").read_text(encoding="utf-8")
+        languages = text.replace(",", " ").split()
+    tags = [f"__{code}__" for code in languages]
+    return TokenTable((*_NAMES, *words, *tags), _only(folder, "*.model"))
+
+
+def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
+    """Reads the tokenizer files of a Hugging Face directory.
+
+    Args:
+        folder: the directory.
+        kind: `model_type` of its configuration.
+        size: rows of the embedding; ids without a token become fillers.
+
+    Raises:
+        UserError: if files are missing, or give a token outside the embedding or two for one id.
+    """
+    model = _only(folder, "*.model")
+    has_list = (folder / "vocab.json").is_file()
+    if has_list:
+        ids = _ids(_fields(folder / "vocab.json"))
+    elif (folder / "tokenizer.json").is_file():
+        ids = _fast_tokens(_fields(folder / "tokenizer.json"))
+    else:
+        ids = _ids_of_pieces(model)
+    ids |= _added_tokens(folder)
+    built_in = _M2M100_TAGS if has_list else (*NLLB_TAGS, "<mask>")
+    _append(ids, _tag_list(folder) or (_MITRE_TAGS if kind == "mitre" else built_in), size)
+    return TokenTable(_by_id(folder, ids, size), model)
+
+
+def _trailing_fillers(pieces: Sequence[str]) -> int:
+    """Counts the fillers after the last piece that is none."""
+    count = 0
+    while count < len(pieces) and _FILLER.fullmatch(pieces[-1 - count]):
+        count += 1
+    return count
+
+
+def _by_id(folder: Path, ids: Mapping[str, int], size: int) -> tuple[str, ...]:
+    tokens: list[str | None] = [None] * size
+    for token, i in ids.items():
+        if not 0 <= i < size:
+            raise UserError(f"{folder}: '{token}' has id {i}, but the embedding has {size} rows")
+        if tokens[i] is not None:
+            raise UserError(f"{folder}: '{token}' and '{tokens[i]}' have the same id {i}")
+        tokens[i] = token
+    fillers = (name for n in range(size) if (name := f"madeupword{n:04d}") not in ids)
+    return tuple(next(fillers) if token is None else token for token in tokens)
+
+
+def _append(ids: dict[str, int], tokens: Sequence[str], size: int) -> None:
+    """Gives tokens the next ids, unless there are tags or the embedding has no rows for them."""
+    new = [token for token in tokens if token not in ids]
+    if any(code_of_tag(token) is not None and token in ids for token in tokens):
+        return
+    start = max(ids.values(), default=-1) + 1
+    if start + len(new) <= size:
+        ids.update({token: start + i for i, token in enumerate(new)})
+
+
+def _added_tokens(folder: Path) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    if (folder / "added_tokens.json").is_file():
+        ids |= _ids(_fields(folder / "added_tokens.json"))
+    if (folder / "tokenizer_config.json").is_file():
+        decoder = _fields(folder / "tokenizer_config.json").object("added_tokens_decoder", {})
+        numbers = TypedFields(decoder.place, {number: number for number in decoder.values})
+        ids |= {
+            _content(decoder.place, token): numbers.integer(number)
+            for number, token in decoder.values.items()
+        }
+    return ids
+
+
+def _ids(fields: TypedFields) -> dict[str, int]:
+    """Return the ids of an object that maps tokens to them."""
+    return {token: fields.integer(token) for token in fields.values}
+
+
+def _tag_list(folder: Path) -> tuple[str, ...]:
+    """Returns the tags that a directory lists without ids."""
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            special = _fields(folder / name).values.get("additional_special_tokens") or ()
+            if not isinstance(special, list | tuple):
+                raise UserError(
+                    f"{folder / name}: additional_special_tokens={shown(special)} must be a list"
+                )
+            tokens = (_content(folder / name, token) for token in special)
+            tags = [token for token in tokens if code_of_tag(token) is not None]
+            if tags:
+                return tuple(tags)
+    return ()
+
+
+def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
+    model = tokenizer.object("model")
+    vocab = model.values.get("vocab")
+    if isinstance(vocab, list):
+        if not all(isinstance(pair, list) and pair and isinstance(pair[0], str) for pair in vocab):
+            raise UserError(f"{model.place}: vocab must be a list of pairs of a token and a score")
+        ids = {pair[0]: i for i, pair in enumerate(vocab)}
+    else:
+        ids = _ids(model.object("vocab"))
+    added = tokenizer.objects("added_tokens", ())
+    return ids | {token.text("content"): token.integer("id") for token in added}
+
+
+def _ids_of_pieces(model: Path) -> dict[str, int]:
+    """Returns the usual ids: fairseq's specials, then the pieces of the model."""
+    pieces = Vocabulary.from_sentencepiece(model, ()).model_pieces
+    return {name: i for i, name in enumerate(_NAMES)} | {
+        piece: i + 1 for i, piece in enumerate(pieces) if i >= 3
+    }
+
+
+def _content(place: Path | str, token: Any) -> str:
+    """Return the text of a token that is listed as such or as an object."""
+    fields = token if isinstance(token, Mapping) else {"content": token}
+    return TypedFields(place, fields).text("content")
+
+
+def _fields(path: Path) -> TypedFields:
+    return TypedFields(path, read_json(path, remedy="download it again"))
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(path for path in folder.glob(pattern) if path.is_file())
+    if len(found) != 1:
+        listed = f"it has {', '.join(path.name for path in found)}" if found else "it has none"
+        raise UserError(
+            f"{folder}: one {pattern} is needed, {listed}; put the vocabulary's files into a "
+            "folder of their own and name it with --vocabulary"
+        )
+    return found[0]

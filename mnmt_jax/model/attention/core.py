@@ -1,0 +1,140 @@
+"""The softmax attention that every implementation shares, and what may attend to what."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from mnmt_jax.design.layout import Sees, Stage
+from mnmt_jax.distributed.dropout_mask import DropoutMask
+
+Spans = Mapping[str, Array]
+Dropout = Callable[[], DropoutMask]  # drawn anew for the weights of every softmax
+
+
+class Readable(NamedTuple):
+    """What the hypotheses of a step of decoding may read.
+
+    Attributes:
+        keys: of a sentence, by head; `keys_axis` says where their positions are.
+        values: as the second factor of the weights' product with them.
+        mask: True where a hypothesis may attend to a key; one row of queries is for all of them.
+    """
+
+    keys: Float[Array, "batch heads _ _"]
+    values: Float[Array, "batch heads k head_dim"]
+    mask: Bool[Array, "batch queries k"]
+
+
+def keys_axis(beam: int) -> int:
+    """Returns the axis of positions in `Readable.keys`.
+
+    Several queries meet keys as they lie with 3; a single one is faster with 2, as values lie.
+    """
+    return 3 if beam > 1 else 2
+
+
+def masked_softmax(
+    logits: Float[Array, "*b k"], mask: Bool[Array, "*#b k"]
+) -> Float[Array, "*b k"]:
+    """Normalises over the keys a query may see.
+
+    Args:
+        logits: float32.
+        mask: True where the query may attend. A query that sees no key (padding) averages all keys;
+            its output means nothing and is never NaN.
+
+    Returns:
+        float32 weights; hidden keys get exactly 0 in every row that sees at least one key.
+    """
+    return jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(logits.dtype).min), axis=-1)
+
+
+def attend(
+    queries: Float[Array, "batch q heads head_dim"],
+    keys: Float[Array, "batch k heads head_dim"],
+    values: Float[Array, "batch k heads head_dim"],
+    *,
+    mask: Bool[Array, "batch 1 q k"],
+    dropout: Dropout,
+) -> Float[Array, "batch q heads head_dim"]:
+    """Attends with one softmax per query, computed in float32.
+
+    Args:
+        queries: already scaled by head_dim ** -0.5.
+        keys: one per position that some query may see.
+        values: as `keys`.
+        mask: True where a query may attend to a key.
+        dropout: applied to the attention weights.
+    """
+    logits = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, preferred_element_type=jnp.float32)
+    weights = dropout()(masked_softmax(logits, mask)).astype(values.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def by_role(
+    stage: Stage, attend_role: Callable[..., Array], queries: Spans, keys: Spans, values: Spans
+) -> dict[str, Array]:
+    """Attends from one role after the other.
+
+    Args:
+        stage: the visibility table.
+        attend_role: takes a role, its queries, and lists of the keys and values of the roles that
+            it sees, in the order of `stage.key_roles`; returns what is read.
+        queries: of each role.
+        keys: of each role.
+        values: as `keys`.
+    """
+    outputs = {}
+    for role in stage.roles:
+        read = ([spans[r] for r in stage.key_roles(role)] for spans in (keys, values))
+        outputs[role] = attend_role(role, queries[role], *read)
+    return outputs
+
+
+def pair_mask(
+    sees: Sees, query_segment_ids: Int[Array, "batch q"], key_segment_ids: Int[Array, "batch k"]
+) -> Bool[Array, "batch 1 q k"]:
+    """Returns which keys of one role the queries of another (or the same) may see.
+
+    A key is visible when it belongs to the query's segment and, for CAUSAL, stands at or before the
+    query. Inside a segment the order in the span is the order of positions, so the lower triangle
+    of the span is exact for packed rows too.
+    """
+    same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
+    visible = same & (query_segment_ids[:, :, None] != 0)
+    if sees is Sees.CAUSAL:
+        visible &= jnp.tri(visible.shape[1], visible.shape[2], dtype=bool)[None]
+    elif sees is Sees.NONE:
+        visible = jnp.zeros_like(visible)
+    return visible[:, None]
+
+
+def attend_beams(
+    queries: Float[Array, "batch beam heads head_dim"], read: Sequence[Readable]
+) -> Float[Array, "batch beam heads head_dim"]:
+    """Attends one step of every hypothesis, with one softmax over all that it reads.
+
+    Args:
+        queries: one per hypothesis, scaled.
+        read: what is kept of each sentence.
+    """
+    met = "bhdk" if keys_axis(queries.shape[1]) == 3 else "bhkd"
+    logits = [_float32_einsum(f"bwhd,{met}->bhwk", queries, each.keys) for each in read]
+    masks = (jnp.broadcast_to(read[i].mask[:, None], own.shape) for i, own in enumerate(logits))
+    weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate([*masks], -1))
+    ends = np.cumsum([each.values.shape[2] for each in read])[:-1]
+    parts = jnp.split(weights.astype(queries.dtype), ends, axis=-1)
+    # `einsum` would make the values the first factor, which takes 14 times as long on CPU.
+    outputs = (own @ each.values for own, each in zip(parts, read, strict=True))
+    return jnp.swapaxes(functools.reduce(jnp.add, outputs), 1, 2)
+
+
+def _float32_einsum(equation: str, left: Array, right: Array) -> Array:
+    return jnp.einsum(equation, left, right, preferred_element_type=jnp.float32)

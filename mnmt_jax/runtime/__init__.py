@@ -1,0 +1,1 @@
+"""Process start and end: command frame, interrupts, compilation cache."""

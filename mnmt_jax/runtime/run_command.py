@@ -1,0 +1,176 @@
+"""Frame of every command: exit status, errors and warnings as single lines, flushed output."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from mnmt_jax.errors import STORAGE, MnmtWarning, UserError, is_out_of_memory, naming, warn
+from mnmt_jax.runtime.compilation_cache import keep_programs
+from mnmt_jax.runtime.interrupts import no_interrupt_lost
+
+# What a path that cannot be written or read says besides; with its name it needs no traceback.
+_NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OUTPUT = "standard output"
+_NO_TEMPORARY = "No usable temporary directory"
+
+
+def _keep_programs() -> None:
+    try:
+        keep_programs()
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def run_command(main: Callable[[], int | None]) -> None:
+    """Runs a command's `main` and ends the process with an honest status.
+
+    Args:
+        main: takes no arguments; returns an exit status, or None for success.
+
+    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk,
+    refused memory or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and
+    141 when nobody reads on. Any other exception is a bug of ours and keeps its traceback.
+    """
+    try:
+        _keep_programs()
+        with warnings_as_lines(), no_interrupt_lost():
+            status = main() or 0
+        flush_output()
+    except UserError as error:
+        status = 2
+        print(f"error: {error}", file=sys.stderr)
+    except (AssertionError, MemoryError, RuntimeError, ValueError) as error:
+        told = _out_of_memory(error) or _variable_of_jax(error)
+        if not told:
+            raise
+        status = 2
+        print(f"error: {told}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        leave_now(130)
+    except BrokenPipeError:
+        status = 141
+    except OSError as error:
+        line = _refused_path(error)
+        if not line:
+            raise
+        status = 2
+        print(f"error: {line}", file=sys.stderr)
+    _drop_output()
+    sys.exit(status)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print the library's warnings, logged or raised, as `warning: TEXT` lines on stderr."""
+    logger, show = logging.getLogger("mnmt_jax"), warnings.showwarning
+    handler, propagate = logging.StreamHandler(sys.stderr), logger.propagate
+    handler.setFormatter(_Lines())
+
+    def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, MnmtWarning):
+            warn(str(message))
+        else:
+            show(message, category, *place)
+
+    logger.addHandler(handler)
+    logger.propagate = False  # handlers of other libraries would print the line once more
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", MnmtWarning)
+            warnings.showwarning = print_line  # type: ignore[assignment]
+            yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Lines(logging.Formatter):
+    """Formats a record as `warning: TEXT`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _out_of_memory(error: Exception) -> str:
+    """Return one line for refused memory; empty for any other error."""
+    if not is_out_of_memory(error):
+        return ""
+    text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
+    return (
+        f"out of memory ({text or 'the machine has no more'}); lower Data.rows or Decode.batch, or "
+        "take a smaller model ('mnmt describe' prints sizes)"
+    )
+
+
+def _refused_path(error: OSError) -> str:
+    """Return one line about a path that the system refuses; empty for any other error."""
+    if _NO_TEMPORARY in str(error):
+        return f"{error.strerror}; make room there, or set TMPDIR to another folder"
+    # Files that are written have a name, by `naming`: what has none is standard output.
+    if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+        return ""
+    remedy = "make room, or choose" if error.errno in _FULL else "choose"
+    return f"{error.filename or _OUTPUT}: {error.strerror}; {remedy} another path"
+
+
+def _variable_of_jax(error: Exception) -> str:
+    """Says which of JAX's environment variables an error comes of; empty if it comes of none."""
+    if "jax" not in sys.modules:  # importing it fails by a value that it cannot read
+        found = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
+        name = found[0].upper() if found else ""
+        said = "JAX cannot read this environment variable; unset or mend it"
+        return f"{name}={os.environ[name]}: {said}" if name in os.environ else ""
+    asked = os.environ.get("JAX_PLATFORMS")
+    if not asked or isinstance(error, ValueError):
+        return ""
+    import jax
+
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as refusal:
+        reason, *_ = str(refusal).split(" (set JAX_PLATFORMS")
+        said = f"JAX finds no such devices here{reason and f' ({reason})'}"
+        return f"JAX_PLATFORMS={asked}: {said}; unset it or name others"
+    return ""
+
+
+def leave_now(status: int) -> NoReturn:
+    """Ends the process without the interpreter's own end.
+
+    Compilers and devices may still be at work in threads, for which that end is a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
+
+
+def flush_output() -> None:
+    """Writes what standard output still holds.
+
+    Raises:
+        OSError: if it cannot be written; names it.
+    """
+    if sys.stdout is not None:
+        with naming(_OUTPUT):
+            sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Forgets what standard output does not take: Python would fail on it again at the end."""
+    try:
+        flush_output()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,0 @@
-"""seqio tasks and mixtures. Importing this room registers all of them (needs TensorFlow)."""
-
-from mnmt_jax.tasks import cldr as cldr
-from mnmt_jax.tasks import published as published

@@ -1,0 +1,86 @@
+"""Prints the rooms of the package by floor, their imports, and any circle among them."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from pathlib import Path
+
+from mnmt_jax.runtime.run_command import run_command
+
+PACKAGE = Path(__file__).resolve().parent.parent / "mnmt_jax"
+
+
+def imported_rooms(path: Path, names: set[str]) -> set[str]:
+    """Return the rooms that a file imports, imports inside functions and for types included.
+
+    Args:
+        path: of a Python file.
+        names: of all rooms.
+    """
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    parts = (name.split(".") for name in modules if name.startswith("mnmt_jax."))
+    return {part[1] for part in parts} & names
+
+
+def room_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return the rooms that each name at the top of the package imports.
+
+    Args:
+        package: folder of the package.
+    """
+    folders = {
+        path.parent.name: [*path.parent.rglob("*.py")] for path in package.glob("*/__init__.py")
+    }
+    files = {path.stem: [path] for path in package.glob("*.py") if not path.stem.startswith("__")}
+    rooms = folders | files
+    return {
+        name: set().union(*(imported_rooms(path, {*rooms}) for path in paths)) - {name}
+        for name, paths in rooms.items()
+    }
+
+
+def floors(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return the rooms by floor: a room stands one floor above the highest one that it imports.
+
+    Args:
+        imports: room -> rooms that it imports.
+
+    Returns:
+        Floors from the ground up; rooms of a circle, and what stands on them, are in none.
+    """
+    done: dict[str, int] = {}
+    while ready := {name for name in imports.keys() - done.keys() if imports[name] <= done.keys()}:
+        done |= {
+            name: 1 + max((done[used] for used in imports[name]), default=-1) for name in ready
+        }
+    return [
+        sorted(name for name, floor in done.items() if floor == number)
+        for number in range(max(done.values(), default=-1) + 1)
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    imports = room_imports()
+    by_floor = floors(imports)
+    for number, rooms in reversed([*enumerate(by_floor)]):
+        for room in rooms:
+            print(f"{number}  {room:12} imports {', '.join(sorted(imports[room])) or 'nothing'}")
+    standing = {room for rooms in by_floor for room in rooms}
+    circles = sorted(imports.keys() - standing)
+    print(
+        f"{len(imports)} rooms on {len(by_floor)} floors, "
+        f"{sum(map(len, imports.values()))} imports between rooms, "
+        f"in or above circles: {', '.join(circles) or 'none'}"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
