@@ -17,7 +17,7 @@ from tests.unit.made_text import vocabulary
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FOREIGN = ("tensorflow", "seqio", "t5x")
-TRANSLATING = "config data decoding design distributed errors files model runs runtime vocabulary"
+TRANSLATING = "config data decoding design distributed errors files model runs vocabulary"
 HEAVY = (*FOREIGN, "jax", "flax", "orbax", "grain", "sacrebleu", "sentencepiece")
 
 
@@ -28,7 +28,7 @@ def run(code: str) -> str:
 
 def core_modules() -> list[str]:
     package = ROOT / "mnmt_jax"
-    apart = {package / room for room in ("seqio", "t5x", "tasks", "moved")}
+    apart = {package / "interop" / room for room in ("seqio", "t5x", "tasks")}
     paths = [path for path in package.rglob("*.py") if not apart & set(path.parents)]
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
     return sorted(name.removesuffix(".__init__") for name in names)

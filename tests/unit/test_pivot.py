@@ -52,7 +52,7 @@ def test_what_has_the_pivot_as_an_end_goes_directly():
 def test_what_is_done_changes_nothing(settings, monkeypatch):
     """Not even the rows of a batch, whatever lengths the texts in the pivot have."""
     shapes = set()
-    search = lines_module.search_in_turns
+    search = lines_module.search_continuously
 
     def watched(system, how, turns, rows):
         turns = list(turns)

@@ -132,7 +132,7 @@ def test_a_line_does_not_depend_on_the_others(search):
 def test_few_lines_are_few_rows(monkeypatch):
     """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
     seen = []
-    whole = lines_module.search_in_turns
+    whole = lines_module.search_continuously
 
     def watched(system, search, turns, rows):
         turns = list(turns)
