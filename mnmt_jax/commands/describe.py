@@ -41,6 +41,7 @@ def main() -> None:
 
     from mnmt_jax.config.loading import load_config
     from mnmt_jax.cost.describe import describe
+    from mnmt_jax.vocabulary.language_codes import find_code
 
     import_modules(arguments.module_import)
     config = load_config(gin_files, bindings)
@@ -49,7 +50,7 @@ def main() -> None:
         from mnmt_jax.data.cache import TokenCache
 
         vocabulary = TokenCache.open(config.data.cache).vocabulary
-        vocab_size, config = vocabulary.size, config.bind_languages(vocabulary.languages)
+        vocab_size, config = vocabulary.size, config.bind_languages(vocabulary.languages, find_code)
     if not vocab_size:
         raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
     description = describe(

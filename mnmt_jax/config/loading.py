@@ -20,9 +20,9 @@ from gin import config_parser
 from mnmt_jax.config.bindings import Bindings
 from mnmt_jax.config.grammar import statements_of
 from mnmt_jax.config.legacy_configs import migrate
-from mnmt_jax.config.registry import get_method, get_section, section_titles
 from mnmt_jax.config.sections import SECTIONS, Config, Model, Train
 from mnmt_jax.design.method import Method, check_edits
+from mnmt_jax.design.method_registry import get_method, get_section, section_titles
 from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.files.atomic_write import write_text
 

@@ -26,7 +26,7 @@ from mnmt_jax.design.fields import (
     Weight,
     Width,
 )
-from mnmt_jax.design.method import Method, check_once
+from mnmt_jax.design.method import FindCode, Method, check_once
 from mnmt_jax.errors import UserError
 
 
@@ -151,8 +151,8 @@ class Optimizer(Checked):
         clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
         accumulate: micro-batches per update.
-        frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that do not train. LoRA's own
-            always do; with `Model.lora_rank` and no pattern they alone do.
+        frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that do not train. LoRA's
+            own always do; with `Model.lora_rank` and no pattern they alone do.
     """
 
     learning_rate: Weight = 5e-4
@@ -355,18 +355,22 @@ class Config:
         """Those of the model and of training."""
         return (*self.model.methods, *self.train.methods)
 
-    def bind_languages(self, languages: Sequence[str]) -> Config:
+    def bind_languages(self, languages: Sequence[str], find_code: FindCode) -> Config:
         """Returns it with what methods must know of a vocabulary.
 
         Args:
             languages: codes, in the order of their tags.
+            find_code: looks up a code of another form among them
+                (`mnmt_jax.vocabulary.language_codes.find_code`).
 
         Raises:
             UserError: if a method is of another vocabulary.
         """
 
         def changed(section: Any) -> Any:
-            methods = tuple(method.bind_languages(languages) for method in section.methods)
+            methods = tuple(
+                method.bind_languages(languages, find_code) for method in section.methods
+            )
             return dataclasses.replace(section, methods=methods)
 
         return dataclasses.replace(self, model=changed(self.model), train=changed(self.train))

@@ -16,6 +16,7 @@ from mnmt_jax.decoding.weights import STORED, model_for, with_weights
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
+from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class PretrainedModel:
             step: of their checkpoint; None if unknown.
             mesh: that the parameters are on, whose devices share each batch; None is one device.
         """
-        self.config = config = config.bind_languages(vocabulary.languages)
+        self.config = config = config.bind_languages(vocabulary.languages, find_code)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         weights = config.decode.weights
@@ -54,7 +55,8 @@ class PretrainedModel:
         instruction = get_instruction(config.data.instruction)
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         self._fingerprint = None if weights == STORED else tree_fingerprint(params)
-        rounded = with_weights(params, weights, [table.name for table in model.plan.tables])
+        tables = [table.name for table in model.plan.tables]
+        rounded = with_weights(params, weights, tables, model.plan.param_axes())
         self._system = InferenceModel(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod
@@ -84,6 +86,7 @@ class PretrainedModel:
         """
         from mnmt_jax.distributed.local import local_mesh
         from mnmt_jax.model.shapes import parameter_shapes
+        from mnmt_jax.model.sublayers import param_axes
         from mnmt_jax.runs.checkpoint_files import array_types
         from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
         from mnmt_jax.runs.run_directory import RunDirectory
@@ -96,11 +99,12 @@ class PretrainedModel:
             mesh = config.mesh
         if isinstance(mesh, MeshConfig):
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-            mesh = local_mesh(mesh, config.model, size)
+            mesh = local_mesh(mesh, (config.model.heads, config.model.mlp), size)
 
         def place(params: Any) -> Any:
             of_model = array_types(params) == array_types(shapes)
-            return place_params(params, mesh) if of_model else params
+            axes = param_axes(config.model)
+            return place_params(params, mesh, axes) if of_model else params
 
         params, found = load_params(folder, step, place)
         check_parameters(folder, config.model, vocabulary.size, params)

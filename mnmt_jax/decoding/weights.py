@@ -46,7 +46,12 @@ def model_for(config: Model, weights: str) -> Model:
     return dataclasses.replace(config, dtype="bfloat16") if narrow else config
 
 
-def with_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
+def with_weights(
+    params: Any,
+    weights: str,
+    tables: Collection[str],
+    extra_axes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
     """Returns parameters with kernels and tables rounded, one after the other.
 
     Args:
@@ -54,12 +59,14 @@ def with_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
             beside it.
         weights: value of `Decode.weights`.
         tables: names of the tables of tokens' vectors, whose rows are features.
+        extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
     if weights == STORED:
         return params
     flat = traverse_util.flatten_dict(params, sep="/")
     for name, array in flat.items():
-        inputs = (1,) if name in tables else _inputs(name, array, flat)
+        is_table = name in tables
+        inputs = (1,) if is_table else _inputs(name, array, flat, extra_axes or {})
         if inputs:
             flat[name] = jax.block_until_ready(_ROUND[weights](array, inputs))
     return traverse_util.unflatten_dict(flat, sep="/")
@@ -70,10 +77,12 @@ def are_rounded(params: Any) -> bool:
     return any(map(is_rounded, jax.tree.leaves(params, is_leaf=is_rounded)))
 
 
-def _inputs(name: str, array: Array, flat: Mapping[str, Array]) -> tuple[int, ...]:
+def _inputs(
+    name: str, array: Array, flat: Mapping[str, Array], extra_axes: Mapping[str, tuple[str, ...]]
+) -> tuple[int, ...]:
     """Returns the axes of a kernel that products sum over; none if it is none of a projection."""
     module, _, kind = name.rpartition("/")
-    if kind != KERNEL or "slot" in parameter_axes(name):
+    if kind != KERNEL or "slot" in parameter_axes(name, extra_axes):
         return ()
     return tuple(range(array.ndim - flat[f"{module}/{_BIAS}"].ndim))
 

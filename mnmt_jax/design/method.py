@@ -1,24 +1,26 @@
-"""What a method may do to a model and its training. Each has a file in `mnmt_jax/methods`."""
+"""The interface of methods, which edit the plan of a model and extend its training."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mnmt_jax.design.derived import GeneratedBatch
 from mnmt_jax.design.fields import Checked
 from mnmt_jax.design.mask_shares import MaskShares
+from mnmt_jax.design.method_registry import check_names
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import find_code
 
-if TYPE_CHECKING:
-    from mnmt_jax.config.sections import Config, Model
+Config = Any  # `mnmt_jax.config.sections.Config`, a room above
+Model = Any  # `mnmt_jax.config.sections.Model`
+FindCode = Callable[[str, Sequence[str]], str | None]
+"""Looks a language code of any form up in a list of codes; None if the language is not in it."""
 
 Rows = tuple[str, tuple[int, ...]]
 """A pattern of parameters (`mnmt_jax.model.param_patterns`), and indices along their first axis."""
@@ -40,7 +42,7 @@ class Method(Checked):
     name: ClassVar[str]
     languages_field: ClassVar[str] = ""
     code_fields: ClassVar[tuple[str, ...]] = ()
-    known: ClassVar[dict[str, type[Method]]] = {}
+    registered: ClassVar[dict[str, type[Method]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:
         """Makes a method known.
@@ -56,25 +58,24 @@ class Method(Checked):
         super().__init_subclass__(**rest)
         if not name:
             return
-        from mnmt_jax.config.registry import check_names
-
         check_names(name, cls)
         cls.name = name
-        cls.known[name] = cls
+        cls.registered[name] = cls
 
     @classmethod
     def edits(cls) -> bool:
         """Returns whether it changes the model."""
         return cls.edit is not Method.edit
 
-    def bind_languages(self, languages: Sequence[str]) -> Self:
-        """Returns it with the languages of a vocabulary, if it must know them.
+    def bind_languages(self, languages: Sequence[str], find_code: FindCode) -> Self:
+        """Return the method with a vocabulary's languages filled in, if it has a field for them.
 
         Args:
-            languages: codes, in the order of their tags.
+            languages: codes of the vocabulary's languages, in the order of their tags.
+            find_code: looks up a code of another form among them.
 
         Raises:
-            UserError: if it is of another vocabulary.
+            UserError: if the field names other languages.
         """
         if not self.languages_field:
             return self

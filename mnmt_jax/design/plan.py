@@ -32,7 +32,6 @@ class Kind:
         inner: name of a part of its parameters -> under which they are counted instead.
         axes: end of a parameter's path -> its logical axes (`mnmt_jax.distributed.sharding.RULES`),
             of those that are named unlike the library's, e.g. `{"gate/kernel": ("embed", "mlp")}`.
-        known_axes: those of all kinds.
     """
 
     attends = False
@@ -42,20 +41,6 @@ class Kind:
     other_norm = ""
     inner: ClassVar[Mapping[str, str]] = {}
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    known_axes: ClassVar[dict[str, tuple[str, ...]]] = {}
-
-    def __init_subclass__(cls, **rest: Any) -> None:
-        """Makes the axes of its parameters known.
-
-        Raises:
-            ValueError: if another kind gives a parameter of that name other axes.
-        """
-        super().__init_subclass__(**rest)
-        for name, axes in cls.axes.items():
-            if Kind.known_axes.setdefault(name, axes) != axes:
-                raise ValueError(
-                    f"{cls.__name__}.axes: '{name}' is {Kind.known_axes[name]} elsewhere; rename it"
-                )
 
     @property
     def component(self) -> str:
@@ -292,6 +277,22 @@ class Plan:
     def tags(self) -> int:
         """Returns the number of languages whose tags' vectors any sublayer asks for."""
         return max((kind.tags for kind in self._kinds()), default=0)
+
+    def param_axes(self) -> dict[str, tuple[str, ...]]:
+        """Return the logical axes that the kinds declare for parameters of their own.
+
+        Raises:
+            ValueError: if two kinds declare different axes for one name.
+        """
+        declared: dict[str, tuple[str, ...]] = {}
+        for kind in self._kinds():
+            for name, axes in kind.axes.items():
+                if declared.setdefault(name, axes) != axes:
+                    raise ValueError(
+                        f"{type(kind).__name__}.axes: '{name}' is {declared[name]} elsewhere; "
+                        "rename it"
+                    )
+        return declared
 
     def _kinds(self) -> Iterator[Kind]:
         for each in (

@@ -1,54 +1,62 @@
-"""Which devices of a process share what it translates, and how."""
+"""Decoding meshes over the devices of one process."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 
-from mnmt_jax.config.sections import Mesh, Model
-from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.distributed.sharding import MeshSizes, make_mesh
 
-_SHARE = 0.5  # of a device's memory that parameters may take: the rest is what decoding remembers
+_PARAM_SHARE = 0.5  # of a device's memory; decoding caches need the other half
+
+
+class _Sizes(NamedTuple):
+    fsdp: int = 1
+    tensor: int = 1
 
 
 def local_devices() -> list[jax.Device]:
-    """Returns this process's devices."""
+    """Return the devices of this process."""
     return jax.local_devices()
 
 
-def local_mesh(asked: Mesh, model: Model, size: int) -> jax.sharding.Mesh | None:
-    """Arranges the devices of this process for decoding.
+def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sharding.Mesh | None:
+    """Arrange the devices of this process for decoding.
 
     Args:
-        asked: sizes; those of the default leave the choice: each device has rows of a batch and all
-            parameters, or where these take more than half of its memory as few as it takes have
-            them together, each some heads.
-        model: whose heads and width may be split.
+        sizes: of the mesh. With both 1 the layout is chosen here: every device holds all parameters
+            and some rows of a batch; if the parameters take more than half of a device's memory, as
+            few devices as necessary hold them together, each some heads.
+        splittable: dimensions that must be divisible by the number of tensor shards: heads and
+            feed-forward width.
         size: bytes of the parameters.
 
     Returns:
         None for one device.
 
     Raises:
-        UserError: if what is asked for does not divide the devices.
+        UserError: if the sizes do not divide the devices.
     """
     devices = local_devices()
-    if len(devices) == 1 and asked == Mesh():
+    is_default = (sizes.fsdp, sizes.tensor) == _Sizes()
+    if not is_default:
+        return make_mesh(sizes, devices)
+    if len(devices) == 1:
         return None
-    if asked == Mesh():
-        asked = Mesh(tensor=_parts(size, _room(devices[0]), len(devices), model))
-    return make_mesh(asked, devices)
+    shards = _tensor_shards(size, _room(devices[0]), math.gcd(len(devices), *splittable))
+    return make_mesh(_Sizes(tensor=shards), devices)
 
 
-def _parts(size: int, room: float, devices: int, model: Model) -> int:
-    """Returns the fewest devices that have room together, or all that can share."""
-    common = math.gcd(devices, model.heads, model.mlp)
-    sizes = [parts for parts in range(1, common + 1) if common % parts == 0]
-    return next((parts for parts in sizes if size <= parts * room), sizes[-1])
+def _tensor_shards(size: int, room: float, most: int) -> int:
+    """Return the fewest shards that fit in `room` bytes each, at most `most`, dividing it."""
+    divisors = [count for count in range(1, most + 1) if most % count == 0]
+    return next((count for count in divisors if size <= count * room), most)
 
 
 def _room(device: jax.Device) -> float:
-    """Returns the bytes that parameters may take on a device; infinite where it does not say."""
-    known = device.memory_stats() or {}
-    return _SHARE * known.get("bytes_limit", math.inf)
+    """Return the bytes that parameters may take on a device; infinite if it does not report any."""
+    stats = device.memory_stats() or {}
+    return _PARAM_SHARE * stats.get("bytes_limit", math.inf)

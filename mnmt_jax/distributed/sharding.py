@@ -10,20 +10,36 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.config.sections import Mesh as MeshConfig
-from mnmt_jax.design.plan import Kind
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+ParamAxes = Mapping[str, tuple[str, ...]]
+"""End of a parameter's path -> its logical axes."""
+
+_NO_AXES: ParamAxes = MappingProxyType({})
+
+
+class MeshSizes(Protocol):
+    """Sizes of the mesh axes `fsdp` and `tensor`; -1 for `fsdp` takes all devices left."""
+
+    @property
+    def fsdp(self) -> int:
+        """Batch shards with sharded parameters."""
+
+    @property
+    def tensor(self) -> int:
+        """Shards of heads, feed-forward width and vocabulary."""
+
 
 # Logical axis -> mesh axes that split it.
 RULES: Mapping[str, tuple[str, ...]] = {
@@ -39,8 +55,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "slot": ("fsdp",),  # of what languages have of their own; `map_rows` sends positions there
 }
 
-# End of a parameter's path -> its logical axes; a `Kind` may name more. The optimizer's moments
-# have the same paths.
+# End of a parameter's path -> its logical axes. Sublayers may add entries of their own, which are
+# passed as `extra_axes`. The optimizer's moments have the same paths.
 PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
     "embedding_positions": ("length", "embed"),
@@ -78,32 +94,32 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
 _MAY_STAY_WHOLE = ("vocab", "slot")
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
-    """Arranges devices as (data, fsdp, tensor).
+def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """Arrange devices as (data, fsdp, tensor).
 
     Args:
-        config: sizes; `data` follows from the number of devices.
+        sizes: of `fsdp` and `tensor`; `data` follows from the number of devices.
         devices: None takes all.
 
     Raises:
         UserError: if the sizes do not divide the devices, or do not fit the way they are wired.
     """
-    found = list(jax.devices() if devices is None else devices)
-    fsdp, tensor = config.fsdp, config.tensor
+    devices = list(jax.devices() if devices is None else devices)
+    fsdp, tensor = sizes.fsdp, sizes.tensor
     if fsdp == -1 and tensor > 0:
-        fsdp = max(len(found) // tensor, 1)
-    if fsdp < 1 or tensor < 1 or len(found) % (fsdp * tensor):
+        fsdp = max(len(devices) // tensor, 1)
+    if fsdp < 1 or tensor < 1 or len(devices) % (fsdp * tensor):
         raise UserError(
-            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} must divide the {len(found)} "
+            f"Mesh.fsdp={sizes.fsdp} x Mesh.tensor={tensor} must divide the {len(devices)} "
             "devices present; set --gin.Mesh.fsdp and --gin.Mesh.tensor for them"
         )
-    sizes = (len(found) // (fsdp * tensor), fsdp, tensor)
-    auto = (AxisType.Auto,) * len(sizes)
+    shape = (len(devices) // (fsdp * tensor), fsdp, tensor)
+    auto = (AxisType.Auto,) * len(shape)
     try:
-        return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=found)
+        return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
     except NotImplementedError as error:  # a torus of chips, whose axes cannot be cut like this
         raise UserError(
-            f"Mesh.fsdp={config.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
+            f"Mesh.fsdp={sizes.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
             "chips' topology; choose products of its sizes, for instance of 4 x 4 x 4"
         ) from error
 
@@ -131,28 +147,31 @@ def partition_spec(
     return PartitionSpec(*(rules[axis] or None for axis in axes))
 
 
-def parameter_axes(path: str) -> tuple[str, ...]:
-    """Returns the logical axes of a parameter.
+def parameter_axes(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...]:
+    """Return the logical axes of a parameter.
 
     Args:
         path: names joined by `/`, e.g. `layer_0/attention/query/kernel`; a prefix does not matter.
+        extra_axes: entries beside `PARAMETER_AXES` (`mnmt_jax.design.plan.Plan.param_axes`).
 
     Raises:
-        ValueError: if no suffix of the table fits.
+        ValueError: if no entry matches the end of the path.
     """
-    for suffix, axes in (PARAMETER_AXES | Kind.known_axes).items():
-        if path.endswith(suffix):
-            return axes
+    for table in (PARAMETER_AXES, extra_axes):
+        for suffix, axes in table.items():
+            if path.endswith(suffix):
+                return axes
     raise ValueError(f"parameter '{path}' has unknown axes; give its Kind `axes` for it")
 
 
-def tree_sharding(mesh: AnyMesh, tree: Any) -> Any:
-    """Returns the sharding of every leaf of parameters, moments or a whole train state.
+def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
+    """Return the sharding of every leaf of parameters, moments or a whole train state.
 
     Args:
         mesh: from `make_mesh`.
         tree: arrays or their shapes; scalars are replicated, everything else is a parameter or has
             a parameter's path at its end.
+        extra_axes: as for `parameter_axes`.
 
     Raises:
         ValueError: for an unknown parameter.
@@ -163,7 +182,7 @@ def tree_sharding(mesh: AnyMesh, tree: Any) -> Any:
         if not leaf.shape:
             return NamedSharding(mesh, PartitionSpec())
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = parameter_axes(name)
+        axes = parameter_axes(name, extra_axes)
         if len(axes) != len(leaf.shape):
             raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
         return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
@@ -171,13 +190,18 @@ def tree_sharding(mesh: AnyMesh, tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
-def tree_specs(tree: Any) -> Any:
-    """Returns how every leaf is split by the mesh that `compile_on` set; as `tree_sharding`."""
-    found = tree_sharding(jax.sharding.get_abstract_mesh(), tree)
-    return jax.tree.map(lambda sharding: sharding.spec, found)
+def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
+    """Return the partition spec of every leaf on the mesh that `compile_on` set.
+
+    Args:
+        tree: as for `tree_sharding`.
+        extra_axes: as for `parameter_axes`.
+    """
+    shardings = tree_sharding(jax.sharding.get_abstract_mesh(), tree, extra_axes)
+    return jax.tree.map(lambda sharding: sharding.spec, shardings)
 
 
-def collected(params: Any) -> Any:
+def collected(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
     """Collects parameters that are split by their width, for several products with each.
 
     Left to itself the compiler collects one again for each product. As `split_rows` otherwise.
@@ -185,6 +209,7 @@ def collected(params: Any) -> Any:
     Args:
         params: nested mappings with the paths of parameters; in other axes they stay split, and
             what is no array stays as it is.
+        extra_axes: as for `parameter_axes`.
     """
     if not has_mesh():
         return params
@@ -194,7 +219,7 @@ def collected(params: Any) -> Any:
         if not isinstance(leaf, Array) or not leaf.shape:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = parameter_axes(name)
+        axes = parameter_axes(name, extra_axes)
         spec = _fitting_spec(mesh, name, axes, leaf.shape)
         whole = (None if axis == "embed" else part for axis, part in zip(axes, spec, strict=True))
         return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*whole))
@@ -277,7 +302,7 @@ def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
 
 
-def split_rows(states: Array, bias: str = "") -> Array:
+def split_rows(states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES) -> Array:
     """Keeps activations split by rows over `data` and `fsdp`, as the compiler often would not.
 
     Left to itself it may follow a parameter, which `fsdp` splits too, and give every device the
@@ -287,10 +312,11 @@ def split_rows(states: Array, bias: str = "") -> Array:
         states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
         bias: path of the parameter last added to them: their last axes are split as its own, and
             those between these and the rows are whole. Without one, all but the rows are whole.
+        extra_axes: as for `parameter_axes`.
     """
     if not has_mesh():
         return states
-    last = partition_spec(parameter_axes(bias)) if bias else ()
+    last = partition_spec(parameter_axes(bias, extra_axes)) if bias else ()
     whole = (None,) * (states.ndim - 1 - len(last))
     return jax.lax.with_sharding_constraint(states, PartitionSpec(RULES["batch"], *whole, *last))
 

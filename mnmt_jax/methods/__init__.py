@@ -1,22 +1,6 @@
-"""The methods: one file each, with its settings, its edit of the plan and its objectives.
+"""The methods: one paper, one file.
 
-A file is imported when a configuration names its method or its section; `mnmt_jax.config.registry`
-does.
+Every file is a method that `Model.methods` or `Train.methods` chooses by the name of the file, with
+its settings, its edit of the plan and its objectives. `mnmt_jax.design.method_registry` finds it;
+nothing lists it. Names of helper modules begin with an underscore.
 """
-
-# Files of this folder, and the gin sections in them.
-SECTIONS = {
-    "adaption": "Adaption",
-    "back_translation": "BackTranslation",
-    "cut_residual": "CutResidual",
-    "graformer": "Graformer",
-    "graft": "Graft",
-    "instructcl": "InstruCL",
-    "language_layers": "LanguageLayers",
-    "lcs": "LCS",
-    "masking": "Masking",
-    "mrasp2": "MRASP2",
-    "tables": "Tables",
-    "tpdm": "TPDM",
-    "tuning_layers": "TuningLayers",
-}

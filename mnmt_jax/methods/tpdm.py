@@ -7,7 +7,7 @@ its place, the other the position, which losses alone read.
 
 A critic G, one transformer layer over a sentence's contents, guesses positions from contents: first
 it learns to, then the model learns with it as it has become, to tell it less (the information bound
-of `mnmt_jax.methods.position_terms`) and to give a place of all sentences one position (alignment).
+of `mnmt_jax.model.position_losses`) and to give a place of all sentences one position (alignment).
 With gates a learnt share of the tokens is exempt from the bound. In translating nothing of it but
 M_h is there.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,12 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Intermediate, Objective, Player
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.methods.position_terms import (
+from mnmt_jax.model.attention import IMPLEMENTATIONS
+from mnmt_jax.model.block import Block
+from mnmt_jax.model.context import Context, PositionInfo, SpanReader
+from mnmt_jax.model.intermediates import is_requested, record
+from mnmt_jax.model.modules import Projection, layer_norm, sinusoid, uniform_fan_in
+from mnmt_jax.model.position_losses import (
     alignment,
     chance_loss,
     critic_loss,
@@ -44,11 +49,6 @@ from mnmt_jax.methods.position_terms import (
     mean_anchors,
     relaxed_gates,
 )
-from mnmt_jax.model.attention import IMPLEMENTATIONS
-from mnmt_jax.model.block import Block
-from mnmt_jax.model.context import Context, PositionInfo, SpanReader
-from mnmt_jax.model.intermediates import is_requested, record
-from mnmt_jax.model.modules import Projection, layer_norm, sinusoid, uniform_fan_in
 from mnmt_jax.model.sublayers import FeedForward, SelfAttention
 
 _HEADS, _CRITIC = "disentangle", "critic"
@@ -57,12 +57,25 @@ _MINUS_CHANCE = "critic_minus_chance"
 _SETTLED = 500  # updates after which a critic should know something
 _KNOWS = 0.05  # nats below chance of a critic that does
 _EDGE = 1e-3  # how near to 0 and 1 the noise of gates may be
+_AXES: Mapping[str, tuple[str, ...]] = {
+    "gate_first/kernel": ("embed", "mlp"),
+    "gate_first/bias": ("mlp",),
+    "gate_last/kernel": ("mlp", "channel"),
+    "gate_last/bias": ("channel",),
+}
 _Share = Annotated[float, Range(low=0, high=1, above=True, below=True)]
 
 
 def _linear(config: Model, features: int) -> Projection:
     init, dtype = uniform_fan_in(config.embed), jnp.dtype(config.dtype)
-    return Projection(features, config=config, kernel_init=init, bias_init=init, dtype=dtype)
+    return Projection(
+        features,
+        config=config,
+        extra_axes=tuple(_AXES.items()),
+        kernel_init=init,
+        bias_init=init,
+        dtype=dtype,
+    )
 
 
 class _Head(nn.Module):
@@ -134,12 +147,7 @@ class _Disentangle(Kind):
 
     has_dropout = True  # it has no dropout
     component = _HEADS
-    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "gate_first/kernel": ("embed", "mlp"),
-        "gate_first/bias": ("mlp",),
-        "gate_last/kernel": ("mlp", "channel"),
-        "gate_last/bias": ("channel",),
-    }
+    axes = _AXES
 
     def module(self, config: Model) -> _Heads:
         """Returns the heads."""
@@ -197,7 +205,7 @@ class TPDM(Method, name="tpdm"):
         reduction: of the bound over the tokens of a sentence: their `sum`, one nat a token as of
             the cross entropy, or their `mean`, which keeps the factor 1 / M of equation 1.
         clip: count the bound only as far as the critic's guesses are better than chance
-            (`mnmt_jax.methods.position_terms.information`).
+            (`mnmt_jax.model.position_losses.information`).
         head_start: updates before the bound counts, in which the critic learns.
         ramp: updates after the head start in which the weight rises linearly to `information`.
         critic_steps: updates of the critic within one update of the model.

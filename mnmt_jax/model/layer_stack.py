@@ -151,9 +151,10 @@ class LayerStack(nn.Module):
         whole = dataclasses.replace(self.config, remat=False)  # here what is collected goes too
         alone = dataclasses.replace(self._alone(first), config=whole)
         rng = None if context.deterministic else self.make_rng("dropout")
+        axes = self.plan.param_axes()
 
         def apply(own: Any, spans: Spans, rngs: Any) -> LayerOutput:
-            own = collected(as_multiplied(own, jnp.dtype(self.config.dtype)))
+            own = collected(as_multiplied(own, jnp.dtype(self.config.dtype), axes), axes)
             own = checkpoint_name(own, _COLLECTED)
             passed: Any = alone.apply({"params": {alone.called: own}}, spans, context, rngs=rngs)
             return passed

@@ -90,12 +90,13 @@ class Projection(nn.DenseGeneral, kw_only=True):
     """
 
     config: Model
+    extra_axes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @nn.compact
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         """Applies the map to the last axes, as many as `axis` names."""
         path = "/".join(self.path)
-        mapped = split_rows(self._mapped(states), f"{path}/bias")
+        mapped = split_rows(self._mapped(states), f"{path}/bias", dict(self.extra_axes))
         if not self._carries_lora(path):
             return mapped
         read = (

@@ -9,6 +9,7 @@ with whichever they find: a model's modules do not ask which.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -97,7 +98,9 @@ def to_int8(array: Float[Array, "*b"], axes: tuple[int, ...]) -> tuple[Array, Ar
     return jnp.round(array * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
 
 
-def as_multiplied(params: Any, dtype: Any) -> Any:
+def as_multiplied(
+    params: Any, dtype: Any, extra_axes: Mapping[str, tuple[str, ...]] | None = None
+) -> Any:
     """Returns parameters with kernels in the type that products have them in.
 
     Products round them to it by themselves; done before, less is collected from other devices.
@@ -107,12 +110,14 @@ def as_multiplied(params: Any, dtype: Any) -> Any:
     Args:
         params: tree with the paths of parameters; what is in fewer bits stays as it is.
         dtype: `Model.dtype`.
+        extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
 
     def one(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Array) or path[-1].key != KERNEL:
             return leaf
-        is_branch = "slot" in parameter_axes(jax.tree_util.keystr(path, simple=True, separator="/"))
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        is_branch = "slot" in parameter_axes(name, extra_axes or {})
         return leaf if is_branch else leaf.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_rounded)

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Stage
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
 from mnmt_jax.model import modules
 from mnmt_jax.model.context import PositionInfo
@@ -182,6 +183,11 @@ def make_plan(config: Model, layout: Layout) -> Plan:
         plan = method.edit(plan, config)
     plan.check()
     return plan
+
+
+def param_axes(config: Model) -> dict[str, tuple[str, ...]]:
+    """Return the logical axes of the parameters that only this model's methods have."""
+    return make_plan(config, get_layout(config.layout, config.stage_layers)).param_axes()
 
 
 def cross_attending(layer: Layer) -> Sublayer | None:

@@ -25,6 +25,7 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.order import text_key
 from mnmt_jax.vocabulary.pieces import Vocabulary
 
@@ -82,7 +83,7 @@ def add_language(
     check_output(output)
     run = RunDirectory.open(run_dir)
     before = Vocabulary.load(run.vocabulary)
-    config = run.config().bind_languages(before.languages)
+    config = run.config().bind_languages(before.languages, find_code)
     params, found = load_params(run, step)
     check_parameters(run, config.model, before.size, params)
     language = vocabulary.languages[-1]

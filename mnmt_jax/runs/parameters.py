@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from mnmt_jax.files.bucket import absolute
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.storage import one_line
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.checkpoint_files import (
     LOSS,
     MARK,
@@ -56,7 +57,9 @@ def restore_params(
     Raises:
         UserError: if there is no such checkpoint or it is damaged.
     """
-    return load_params(run_dir, step, functools.partial(place_params, mesh=mesh))
+    run = RunDirectory.open(run_dir)
+    axes = param_axes(run.config().model) if mesh else {}
+    return load_params(run, step, functools.partial(place_params, mesh=mesh, extra_axes=axes))
 
 
 def load_params(
@@ -166,16 +169,21 @@ def read_step(directory: Path, step: int, place: Place = lambda params: params) 
         raise UserError(told + remedy) from error
 
 
-def place_params(params: Any, mesh: jax.sharding.Mesh | None) -> Any:
+def place_params(
+    params: Any,
+    mesh: jax.sharding.Mesh | None,
+    extra_axes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Any:
     """Puts parameters on devices, as `restore_params` does, one array after the other.
 
     Args:
         params: NumPy arrays in dictionaries, each of which is taken out and let go, so that hardly
             more than the parameters is in memory at a time.
         mesh: as there.
+        extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
     one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return _in_turn(params, tree_sharding(mesh, params) if mesh else one)
+    return _in_turn(params, tree_sharding(mesh, params, extra_axes or {}) if mesh else one)
 
 
 def _in_turn(params: Any, shardings: Any) -> Any:

@@ -50,12 +50,13 @@ def sum_gradients(
     micro_batches, rows = next(iter(batch.values())).shape[:2]
     if micro_batches == 1 or not learner.is_plain:
         return _of_batch(learner, turn, (split, rng), batch, step)
-    whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype))
+    axes = learner.model.plan.param_axes()
+    whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype), axes)
     devices = shares_rows_alone(rows, whole=_have_room(whole))
     if devices == 1:
         return _of_batch(learner, turn, (split, rng), batch, step)
     own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
-    kept = tree_specs(split[0]), PartitionSpec()
+    kept = tree_specs(split[0], axes), PartitionSpec()
     return sum_over_devices(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.layouts import check_taken_of
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
-from mnmt_jax.distributed.sharding import parameter_axes
 from mnmt_jax.errors import UserError, counted, listed
 from mnmt_jax.runs.fingerprint import path_name
 from mnmt_jax.runs.parameters import load_params
@@ -127,7 +126,7 @@ class SourceRun:
             UserError: if the vocabulary of a table differs, or what layers compute.
         """
         names = list(names)
-        tables = [name for name in names if parameter_axes(name)[0] == "vocab"]
+        tables = [name for name in names if name.endswith("embedding")]
         if tables:
             self._check_vocabulary(config, vocabulary, f", on which '{tables[0]}' depends")
         if len(tables) < len(names):

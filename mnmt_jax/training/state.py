@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -100,7 +101,27 @@ class TrainState:
     window: Window
 
 
-Init = Callable[[], TrainState]
+@dataclasses.dataclass(frozen=True, eq=False)
+class Init:
+    """The pure function that makes the state before the first update.
+
+    Attributes:
+        learner: the run's.
+        shapes: of the arrays of one micro-batch.
+        seed: of the parameters.
+    """
+
+    learner: Learner
+    shapes: Mapping[str, jax.ShapeDtypeStruct]
+    seed: int
+
+    def __call__(self) -> TrainState:
+        """Return the state."""
+        zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in self.shapes.items()}
+        params = self.learner.model.init(jax.random.key(self.seed), zeros)["params"]
+        opt_state = self.learner.init_optimizers(params)
+        window = Window.empty(roles_of(self.shapes), self.learner.sums)
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
 
 
 def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
@@ -112,15 +133,7 @@ def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
         seed: of the parameters.
     """
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
-
-    def init() -> TrainState:
-        zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
-        params = learner.model.init(jax.random.key(seed), zeros)["params"]
-        opt_state = learner.init_optimizers(params)
-        window = Window.empty(roles_of(shapes), learner.sums)
-        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
-
-    return init
+    return Init(learner, shapes, seed)
 
 
 def abstract_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
@@ -129,7 +142,7 @@ def abstract_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
     return jax.tree.map(
         lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
         shapes,
-        tree_sharding(mesh, shapes),
+        tree_sharding(mesh, shapes, init.learner.model.plan.param_axes()),
     )
 
 

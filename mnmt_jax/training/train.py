@@ -59,6 +59,7 @@ from mnmt_jax.training.state import (
     shardings_of,
 )
 from mnmt_jax.training.validation import chosen_by, task_languages, validate, validation_tasks
+from mnmt_jax.vocabulary.language_codes import find_code
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
 
@@ -481,7 +482,7 @@ def _spelled_out(config: Config, cache: TokenCache) -> Config:
         config.data.cache,
     )
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
-    return config.bind_languages(cache.vocabulary.languages)
+    return config.bind_languages(cache.vocabulary.languages, find_code)
 
 
 def _make_pipeline(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.methods.position_terms import (
+from mnmt_jax.model.position_losses import (
     alignment,
     critic_loss,
     gate_divergence,

@@ -17,12 +17,13 @@ from mnmt_jax.decoding.search import BeamSearch, Request
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.errors import UserError
-from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.language_layers import LanguageLayers, LanguageMLP
 from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.quantized_weights import as_multiplied
 from mnmt_jax.training.optimizer import make_optimizer
+from mnmt_jax.vocabulary.language_codes import find_code
 from tests.applied import apply
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY, make_batch
 from tests.property.test_plan import pairs
@@ -59,7 +60,7 @@ def test_packed_beside_other_languages_it_is_what_it_is_alone(name):
 
 def test_branches_stay_float32_where_other_kernels_are_rounded():
     """Their gradients are added up over many blocks, in the type of the parameters."""
-    layer = as_multiplied(case("register")[2], jnp.bfloat16)["layer_0"]
+    layer = as_multiplied(case("register")[2], jnp.bfloat16, LanguageMLP.axes)["layer_0"]
     assert layer["attention"]["query"]["kernel"].dtype == jnp.bfloat16
     branches = jax.tree.leaves(layer["mlp"].pop("branch"))
     assert len(branches) > 2 and {leaf.dtype for leaf in branches} == {jnp.dtype("float32")}
@@ -152,7 +153,7 @@ def test_a_mesh_changes_nothing(mesh):
         return jax.value_and_grad(loss)(params)
 
     devices = make_mesh(mesh, jax.devices()[:8])
-    placed = jax.device_put(params, tree_sharding(devices, params))
+    placed = jax.device_put(params, tree_sharding(devices, params, LanguageMLP.axes))
     found = compile_on(devices, both)(placed, place_batch(jax.tree.map(np.asarray, batch), devices))
     expected = jax.jit(both)(params, batch)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -233,10 +234,13 @@ def test_mistakes_are_one_line(changes, message):
 
 
 def test_it_takes_the_languages_of_the_vocabulary_and_refuses_others():
-    fitted = LanguageLayers(without=("en",)).bind_languages(("en", "de"))
-    assert fitted.languages == ("en", "de") and fitted.bind_languages(("en", "de")) == fitted
+    fitted = LanguageLayers(without=("en",)).bind_languages(("en", "de"), find_code)
+    assert (
+        fitted.languages == ("en", "de")
+        and fitted.bind_languages(("en", "de"), find_code) == fitted
+    )
     with pytest.raises(UserError, match=r"LanguageLayers.languages=\('en', 'de'\), but the voc"):
-        fitted.bind_languages(("de", "en"))
+        fitted.bind_languages(("de", "en"), find_code)
 
 
 def test_every_layout_has_a_place_for_them():

@@ -23,6 +23,7 @@ from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.train import train
+from mnmt_jax.vocabulary.language_codes import find_code
 from tests.made_run import assert_same_training, make_cache, make_config, records
 from tests.random_params import STRONG, random_params
 from tests.unit import made_text
@@ -41,7 +42,7 @@ def configure(folder="", method: BackTranslation | None = BackTranslation(), **c
     config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
     methods = (method,) if method else ()
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
-    return config.bind_languages(CODES)
+    return config.bind_languages(CODES, find_code)
 
 
 def learner_of(config, mesh: jax.sharding.Mesh | None = None) -> Learner:
@@ -282,7 +283,7 @@ def test_it_needs_the_languages_of_its_vocabulary():
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
         learner_of(dataclasses.replace(config, train=bare))
     with pytest.raises(UserError, match=r"vocabulary=\('en',\), but the vocabulary .in training"):
-        BackTranslation(vocabulary=("en",)).bind_languages(CODES)
+        BackTranslation(vocabulary=("en",)).bind_languages(CODES, find_code)
 
 
 def test_the_counted_operations_are_those_of_both_batches():

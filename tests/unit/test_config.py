@@ -10,10 +10,10 @@ import pytest
 
 from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.registry import all_methods, get_method
 from mnmt_jax.config.sections import Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.design.fields import Named, Range, field_types
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
+from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 

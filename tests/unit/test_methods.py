@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 from pathlib import Path
 
 import gin
@@ -17,20 +18,28 @@ import mnmt_jax.methods
 from mnmt_jax.commands.arguments import import_modules
 from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.registry import get_method
-from mnmt_jax.config.sections import Model
+from mnmt_jax.config.sections import SECTIONS, Model
 from mnmt_jax.cost.compile_ahead import Ahead
+from mnmt_jax.design import method_registry
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method, as_facts
+from mnmt_jax.design.method_registry import (
+    RESERVED_TITLES,
+    get_method,
+    get_section,
+    library_methods,
+    section_titles,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
-from mnmt_jax.methods import SECTIONS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
 from mnmt_jax.training.train import train_step
+from mnmt_jax.vocabulary.language_codes import find_code
 
+METHODS = library_methods()
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
 INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]
 
@@ -48,9 +57,10 @@ def test_methods_are_chosen_by_name_and_set_by_their_sections():
 
 
 def test_every_file_holds_the_method_of_its_name():
-    for name, section in SECTIONS.items():
+    for name in METHODS:
         method = get_method(name)
-        assert (method.name, method.__name__) == (name, section)
+        assert method.name == name
+        assert get_section(method.__name__) is method and method.__name__ in section_titles()
         assert method.__module__ == f"mnmt_jax.methods.{name}"
         assert dataclasses.is_dataclass(method) and method() == method()
 
@@ -64,7 +74,8 @@ def test_the_registry_is_what_the_folder_holds():
             if isinstance(node, ast.ClassDef) and names:
                 assert names == [path.stem]
                 classes[path.stem] = node.name
-    assert classes == SECTIONS and len(classes) > 12
+    assert [*classes] == METHODS and len(classes) > 12
+    assert {*classes.values()} <= {*section_titles()}
 
 
 DOCUMENTED = dict(
@@ -92,28 +103,25 @@ NEEDED = {
     ],
     "lcs": [*ENCODER_DECODER, "LCS.first=2", "LCS.languages=('en', 'de')"],
     "mrasp2": [*ENCODER_DECODER, "MRASP2.layer=2"],
-    "cut_residual": ENCODER_DECODER,
     "tpdm": [*ENCODER_DECODER, "TPDM.layer=2"],
     "graformer": [
         "Model.layout='grafted'",
         "Model.stage_layers=(2, 1, 1)",
         "Graformer.encoder_layers=1",
     ],
-    "tables": ENCODER_DECODER,
-    "tuning_layers": ENCODER_DECODER,
     "masking": ["Model.layout='masked_lm'", "Model.stage_layers=(1,)"],
     "graft": [*ENCODER_DECODER, "Graft.parts=(('x', 'layer_1', 'layer_1'),)"],
 }
 
 
 def test_the_documented_methods_are_the_registered_ones():
-    assert DOCUMENTED.keys() == SECTIONS.keys() == NEEDED.keys()
+    assert sorted(DOCUMENTED) == METHODS and NEEDED.keys() <= DOCUMENTED.keys()
 
 
-@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+@pytest.mark.parametrize("name", METHODS)
 def test_a_documented_method_is_chosen_and_traced_in_an_update(name):
     """The binding as the page writes it; nothing is compiled."""
-    config = load_config([], [*SMALL, *NEEDED[name], DOCUMENTED[name]])
+    config = load_config([], [*SMALL, *NEEDED.get(name, ENCODER_DECODER), DOCUMENTED[name]])
     assert [method.name for method in config.methods] == [name]
     ahead = Ahead(config, 40, jax.devices()[:1])
     step = functools.partial(train_step, ahead.learner)
@@ -121,7 +129,7 @@ def test_a_documented_method_is_chosen_and_traced_in_an_update(name):
     assert state.step.shape == () and metrics["loss"].shape == ()
 
 
-@pytest.mark.parametrize("name", sorted(SECTIONS))
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_in_the_wrong_field_is_named_with_the_right_one(name):
     wrong, right = ("Train", "Model") if "Model" in DOCUMENTED[name] else ("Model", "Train")
     binding = f"{wrong}.methods=('{name}',)"
@@ -140,13 +148,13 @@ def test_a_run_of_before_may_name_a_method_of_training_in_the_models_field(tmp_p
 def test_fields_with_codes_take_any_form():
     bindings = ["LanguageLayers.languages=('EN', 'deu_Latn')", "LanguageLayers.without=('en-US',)"]
     config = load_config([], ["Model.methods=('language_layers',)", *bindings])
-    (fitted,) = config.bind_languages(("en", "de")).methods
+    (fitted,) = config.bind_languages(("en", "de"), find_code).methods
     assert (fitted.languages, fitted.without) == (("en", "de"), ("en",))
     with pytest.raises(UserError, match="LanguageLayers.languages="):
-        config.bind_languages(("en", "fr"))
+        config.bind_languages(("en", "fr"), find_code)
     bindings = ["BackTranslation.languages=('DE',)", "BackTranslation.pool=('zh-TW', 'de')"]
     config = load_config([], ["Train.methods=('back_translation',)", *bindings])
-    (fitted,) = config.bind_languages(("en", "de", "zho_Hant")).methods
+    (fitted,) = config.bind_languages(("en", "de", "zho_Hant"), find_code).methods
     assert (fitted.languages, fitted.pool) == (("de",), ("zho_Hant", "de"))
 
 
@@ -258,7 +266,7 @@ class Twice(Method, name="twice"):
 def test_a_method_of_ones_own_needs_no_edit_of_the_library(tmp_path, monkeypatch):
     (tmp_path / "method_of_this_test.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Method, "known", dict(Method.known))
+    monkeypatch.setattr(Method, "registered", dict(Method.registered))
     bindings = ["Model.methods=('twice',)", "Twice.layer=2", "Model.stage_layers=(3,)"]
     with pytest.raises(UserError, match="no method 'twice'.*--module_import"):
         load_config([], bindings[:1])
@@ -312,10 +320,33 @@ def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
         load_config([str(file)], ["Adaption.mlp=-1"])
 
 
+def test_a_file_added_to_the_folder_is_a_method_at_once(tmp_path, monkeypatch):
+    """Nothing lists it; a file that begins with an underscore is none."""
+    for name in ("two_fold", "_helper"):
+        text = OWN.replace('"twice"', f'"{name}"').replace("class Twice", "class TwoFold")
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(method_registry, "FOLDER", tmp_path)
+    monkeypatch.setattr(mnmt_jax.methods, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(Method, "registered", {})
+    assert library_methods() == ["two_fold"] and section_titles() == ["TwoFold"]
+    try:
+        bindings = ["Model.methods=('two_fold',)", "TwoFold.layer=2", "Model.stage_layers=(3,)"]
+        plan = plan_of(load_config([], bindings).model)
+        assert [len(layer) for _, layer in plan.layers()] == [2, 4, 2]
+        with pytest.raises(UserError, match="TwoFolt: no such name; did you mean TwoFold"):
+            load_config([], [*bindings, "TwoFolt.layer=2"])
+    finally:
+        sys.modules.pop("mnmt_jax.methods.two_fold", None)
+
+
+def test_the_titles_that_methods_may_not_take_are_the_sections():
+    assert {*RESERVED_TITLES} == {section.__name__ for section in SECTIONS.values()}
+
+
 def test_names_of_the_library_are_taken(monkeypatch):
     """Whether its file was imported before or not."""
-    for known in (dict(Method.known), {}):
-        monkeypatch.setattr(Method, "known", known)
+    for known in (dict(Method.registered), {}):
+        monkeypatch.setattr(Method, "registered", known)
         told = "'adaption' is mnmt_jax.methods.adaption; rename yours"
         with pytest.raises(UserError, match=told):
             type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
@@ -329,7 +360,7 @@ def test_names_of_the_library_are_taken(monkeypatch):
 
 
 def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
-    monkeypatch.setattr(Method, "known", dict(Method.known))
+    monkeypatch.setattr(Method, "registered", dict(Method.registered))
     type("Plain", (Method,), {"__module__": "mine"}, name="plain")
     with pytest.raises(UserError, match="Model.methods: 'plain' .mine.Plain. must be a frozen"):
         load_config([], ["Model.methods=('plain',)"])

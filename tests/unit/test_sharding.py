@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.design.plan import Kind
+from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.plan import Kind, Plan, Sublayer
 from mnmt_jax.distributed.sharding import (
     MESH_AXES,
     PARAMETER_AXES,
@@ -135,8 +136,7 @@ def test_batch_rows_are_split_over_data_and_fsdp():
         place_batch({"source_tokens": np.zeros((6, 3), np.int32)}, mesh)
 
 
-def test_a_kind_names_the_axes_of_its_parameters(monkeypatch):
-    monkeypatch.setattr(Kind, "known_axes", dict(Kind.known_axes))
+def test_a_kind_names_the_axes_of_its_parameters():
     mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     tree = {"layer_0": {"gated": {"gate": {"kernel": jnp.zeros((4, 6))}}}}
     with pytest.raises(ValueError, match="layer_0/gated/gate/kernel.*Kind `axes`"):
@@ -145,9 +145,16 @@ def test_a_kind_names_the_axes_of_its_parameters(monkeypatch):
     class Gated(Kind):
         axes: ClassVar = {"gate/kernel": ("embed", "mlp")}
 
-    (spec,) = jax.tree.leaves(tree_sharding(mesh, tree))
+    (spec,) = jax.tree.leaves(tree_sharding(mesh, tree, plan_of(Gated()).param_axes()))
     assert spec.spec == PartitionSpec("fsdp", "tensor")
-    with pytest.raises(ValueError, match=r"'gate/kernel' is \('embed', 'mlp'\) elsewhere"):
 
-        class Other(Gated):
-            axes: ClassVar = {"gate/kernel": ("embed", "embed")}
+    class Other(Gated):
+        axes: ClassVar = {"gate/kernel": ("embed", "embed")}
+
+    with pytest.raises(ValueError, match=r"'gate/kernel' is \('embed', 'mlp'\) elsewhere"):
+        plan_of(Gated(), Other()).param_axes()
+
+
+def plan_of(*kinds: Kind) -> Plan:
+    sublayers = (Sublayer(f"gated_{number}", kind) for number, kind in enumerate(kinds))
+    return Plan(LAYOUTS["register"], (), auxiliary=tuple(sublayers))

@@ -19,9 +19,9 @@ from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.methods.position_terms import chance_loss, critic_loss, information
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.position_losses import chance_loss, critic_loss, information
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.training.train import train
 from tests.applied import apply

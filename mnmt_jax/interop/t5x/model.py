@@ -38,6 +38,7 @@ from mnmt_jax.interop.t5x.parsed import parsed_config
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import reported
+from mnmt_jax.vocabulary.language_codes import find_code
 
 
 def make_model(
@@ -114,7 +115,7 @@ class TranslationModel(models.BaseTransformerModel):
             decode_fn: as in `make_model`.
         """
         pieces = vocabulary.vocabulary
-        config = config.bind_languages(pieces.languages)
+        config = config.bind_languages(pieces.languages, find_code)
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
         if not learner.model.layout.grows:
             raise UserError(
@@ -167,7 +168,7 @@ class TranslationModel(models.BaseTransformerModel):
         """Returns t5x's tree of axis names, from the one table."""
 
         def axes(path: tuple[str, ...], leaf: Any) -> flax_partitioning.AxisMetadata:
-            names = parameter_axes("/".join(path))
+            names = parameter_axes("/".join(path), self.module.plan.param_axes())
             # Published vocabularies have odd sizes; such an axis stays whole, as do slots, whose
             # axis of t5x's mesh the width has too.
             parts = self._config.mesh.tensor

@@ -10,8 +10,8 @@ from typing import Any
 import gin
 
 from mnmt_jax.config.loading import GIN_ROOT, assembled
-from mnmt_jax.config.registry import all_methods, get_method
 from mnmt_jax.config.sections import SECTIONS, Config
+from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
 
 gin.add_config_file_search_path(str(GIN_ROOT))
