@@ -29,7 +29,7 @@ from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 
 ADAPTION = ["Model.methods=('adaption',)", "Adaption.mlp=12"]
 INSTRUCTCL = ["Train.methods=('instructcl',)", "InstruCL.layer=2", "InstruCL.form='paper'"]
