@@ -139,7 +139,7 @@ def ours(size: Size, device: str, pairs: Pairs, *, bindings: list[str]) -> Engin
     from mnmt_jax.model.flops import Sentence
     from mnmt_jax.training.learner import Learner
     from mnmt_jax.training.state import create_state, make_init
-    from mnmt_jax.training.train import train_step
+    from mnmt_jax.training.train_step import train_step
 
     config = configuration(size, device, bindings)
     vocabulary: Any = types.SimpleNamespace(

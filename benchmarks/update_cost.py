@@ -30,7 +30,7 @@ from mnmt_jax.distributed.sharding import make_mesh, place_batch
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
 
 _TAG, _FIRST = UNK_ID + 2, UNK_ID + 3  # ids of a tag and of what sentences have

@@ -49,7 +49,7 @@ from mnmt_jax.model.attention.fused import KERNEL_METADATA
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, abstract_state, make_init, shardings_of
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
 
 PROGRAMS = ("train_step", "prefill", "decode_step", "search")

@@ -1,4 +1,4 @@
-"""Training: the pure `train_step`, and the loop that feeds, logs, validates and saves."""
+"""The training loop: feed batches, log, validate and save."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
@@ -22,7 +20,6 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import Extras, segments_from_rows
 from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
 from mnmt_jax.design.layouts import SOURCE, TARGET, check_tasks, get_layout
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.distributed.sharding import (
     batch_shards,
@@ -36,13 +33,11 @@ from mnmt_jax.distributed.stopping import StopRequests
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.model.attention import fused
 from mnmt_jax.model.flops import Sentence
-from mnmt_jax.model.trainable_params import join
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.initialization import Start, read_start
 from mnmt_jax.training.language_check import missing_target_language
-from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss
+from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.memory_check import check_state_memory
 from mnmt_jax.training.reporter import Record, Reporter
@@ -58,78 +53,11 @@ from mnmt_jax.training.state import (
     roles_of,
     shardings_of,
 )
+from mnmt_jax.training.train_step import train_step
 from mnmt_jax.training.validation import chosen_by, task_languages, validate, validation_tasks
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
-
-
-def train_step(
-    learner: Learner, state: TrainState, batch: Batch
-) -> tuple[TrainState, dict[str, Array]]:
-    """Updates the parameters that train. Pure; every process and device sees the same sums.
-
-    Args:
-        learner: the run's constants.
-        state: before the update.
-        batch: arrays [micro-batches, rows, length].
-
-    Returns:
-        The state after the update and, in float32, `loss` (the cross entropy), `nll` and the term
-        of each objective in nats per target token, `learning_rate` and `gradient_norm`.
-    """
-    rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
-    params = state.params
-    sums: dict[str, Array] = {}
-    norms: dict[str, Array] = {}
-    states = dict(state.opt_state) if learner.before else {"": state.opt_state}
-    for turn in learner.player_updates:
-        for _ in range(turn.steps):
-            params, states[turn.name], found, norms[turn.name] = _move(
-                learner, turn, (params, states[turn.name]), batch, rng, state.step
-            )
-        sums |= found
-    norm = functools.reduce(jnp.add, norms.values())
-    window = state.window.widened(sums, batch, norm=norm, step=state.step + 1)
-    opt_state = states if learner.before else states[""]
-    return TrainState(state.step + 1, params, opt_state, window), {
-        **per_token(sums),
-        "learning_rate": learner.schedule(state.step),
-        "gradient_norm": norms[""],
-    }
-
-
-def _move(
-    learner: Learner,
-    turn: PlayerUpdate,
-    before: tuple[Any, Any],
-    batch: Batch,
-    rng: Array,
-    step: Array,
-) -> tuple[Any, Any, Sums, Array]:
-    """Updates the parameters of one player.
-
-    Args:
-        learner: the run's constants.
-        turn: the player's.
-        before: all parameters and the player's optimizer, as those who moved earlier left them.
-        batch: arrays [micro-batches, rows, length].
-        rng: of dropout, the same for every player.
-        step: number of updates done.
-
-    Returns:
-        All parameters and the optimizer's state after it, its sums, and the norm of its gradient.
-    """
-    params, opt_state = before
-    trained, frozen = turn.trainable.split(params)
-
-    gradients, sums = sum_gradients(learner, turn, (trained, frozen), batch, rng, step)
-    tokens = jnp.maximum(sums["tokens"], 1.0)
-    gradients = turn.trainable.without_rows(jax.tree.map(lambda g: g / tokens, gradients))
-    norm = optax.global_norm(gradients)
-    updates, opt_state = turn.optimizer.update(gradients, opt_state, trained)
-    moved = turn.trainable.with_rows(optax.apply_updates(trained, updates), trained)
-    return join(moved, frozen), opt_state, sums, norm
 
 
 def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] = ()) -> str | None:

@@ -17,7 +17,7 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from tests.applied import apply
 from tests.made_run import make_config
 from tests.sample_batches import VOCAB, make, random_pairs, small_config, unpacked

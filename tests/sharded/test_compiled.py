@@ -26,7 +26,7 @@ from mnmt_jax.model.key_values import reorder
 from mnmt_jax.training import gradients
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import abstract_state, make_init, shardings_of
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from tests.made_run import make_config
 from tests.sample_batches import pack, random_pairs, spans_of
 

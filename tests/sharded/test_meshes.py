@@ -26,7 +26,7 @@ from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import chunked_token_loss, token_loss
 from mnmt_jax.training.optimizer import make_optimizer
 from mnmt_jax.training.state import abstract_state, create_state, make_init, shardings_of
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sample_batches import random_pairs, small_config, unpacked

@@ -29,7 +29,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, Window, roles_of
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from tests.random_params import random_params
 from tests.t5x.made import as_t5x, dataset, make_batch, make_config
 from tests.unit import made_text

@@ -20,7 +20,8 @@ from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.optimizer import AdamState
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import train, train_step
+from mnmt_jax.training.train import train
+from mnmt_jax.training.train_step import train_step
 from tests.made_run import make_cache, make_config
 from tests.sample_batches import random_pairs, unpacked
 

@@ -36,7 +36,7 @@ from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.language_codes import find_code
 
 METHODS = library_methods()

@@ -28,7 +28,8 @@ from mnmt_jax.training import train as train_module
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import token_loss
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import Session, train, train_step
+from mnmt_jax.training.train import Session, train
+from mnmt_jax.training.train_step import train_step
 from tests import made_run
 from tests.made_run import (
     SUPERVISED,

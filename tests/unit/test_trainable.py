@@ -19,7 +19,7 @@ from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.trainable_params import Trainable, join
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import train_step
+from mnmt_jax.training.train_step import train_step
 from tests.made_params import assert_same
 from tests.made_run import make_config
 from tests.sample_batches import random_pairs, unpacked
