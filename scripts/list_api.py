@@ -75,7 +75,8 @@ def api_entries(package: Path = PACKAGE, room: str | None = None) -> list[Entry]
     rooms = {name.split(".")[1] for name in names.values() if "." in name}
     if room is not None and room not in rooms:
         raise UserError(
-            f"--room={room}: no such room; {nearest(room, rooms)}choose of {' '.join(sorted(rooms))}"
+            f"--room={room}: no such room; {nearest(room, rooms)}"
+            f"choose from {' '.join(sorted(rooms))}"
         )
     return [
         entry
