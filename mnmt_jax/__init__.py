@@ -52,12 +52,12 @@ _HEAVY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is heavy when it is asked for."""
+    """Import what is heavy when it is asked for."""
     if name in _HEAVY:
         return getattr(importlib.import_module(_HEAVY[name]), name)
     raise AttributeError(f"module 'mnmt_jax' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    """Lists the public names, those that are not loaded yet too."""
+    """List the public names, those that are not loaded yet too."""
     return sorted(__all__)

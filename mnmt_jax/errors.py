@@ -1,4 +1,4 @@
-"""Errors meant for the person at the keyboard, and the frame every command runs in."""
+"""User-facing errors and warnings, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class MnmtWarning(UserWarning):
 
 
 def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
-    """Joins the first few names and says how many more there are."""
+    """Join the first few names and says how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return separator.join(names[:shown]) + more
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
+    """Return `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"did you mean '{near[0]}'? " if near else ""
 
@@ -64,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def counted(number: int, word: str) -> str:
-    """Returns a number and what it counts, e.g. `1 line`, `2 lines`."""
+    """Return a number and what it counts, e.g. `1 line`, `2 lines`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
@@ -77,7 +77,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def naming(name: str, *others: str) -> Iterator[None]:
-    """Gives errors of the system about a file the name that the user knows it by.
+    """Give errors of the system about a file the name that the user knows it by.
 
     Args:
         name: for errors that have none.

@@ -1,4 +1,4 @@
-"""Adds a language to a trained run."""
+"""Add a language to a trained run."""
 
 from mnmt_jax.commands.add_language import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Analyses a model: attribution, attention maps, ablation and scales of language branches."""
+"""Analyse a model: attribution, attention maps, ablation and scales of language branches."""
 
 from mnmt_jax.commands.analyse import main
 from mnmt_jax.runtime.run_command import run_command

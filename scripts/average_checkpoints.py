@@ -1,4 +1,4 @@
-"""Averages the parameters of checkpoints of a run; `--step=average` takes them then."""
+"""Average the parameters of checkpoints of a run; `--step=average` takes them then."""
 
 from mnmt_jax.commands.average import main
 from mnmt_jax.runtime.run_command import run_command

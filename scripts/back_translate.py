@@ -1,4 +1,4 @@
-"""Makes pseudo pairs: a run translates targets of its training data into languages drawn anew."""
+"""Make pseudo pairs: a run translates targets of its training data into languages drawn anew."""
 
 from mnmt_jax.commands.back_translate import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Writes the token cache that training reads: a mixture or your own files, as piece ids."""
+"""Write the token cache that training reads: a mixture or your own files, as piece ids."""
 
 from mnmt_jax.commands.cache import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Prints a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
+"""Print a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
 
 from mnmt_jax.commands.describe import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
+"""Write a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq or t5x."""
 
 from mnmt_jax.commands.export_checkpoint import main
 from mnmt_jax.runtime.run_command import run_command

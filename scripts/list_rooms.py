@@ -1,4 +1,4 @@
-"""Prints the rooms of the package by floor, their imports, and any circle among them."""
+"""Print the rooms of the package by floor, their imports, and any circle among them."""
 
 from __future__ import annotations
 

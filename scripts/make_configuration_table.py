@@ -1,4 +1,4 @@
-"""Prints docs/configurations.md: parameters of every model file, settings of every run file."""
+"""Print docs/configurations.md: parameters of every model file, settings of every run file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     CommandParser(description=__doc__).parse_args()
     from mnmt_jax.cost.configurations import configuration_page
 

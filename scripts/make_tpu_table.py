@@ -1,4 +1,4 @@
-"""Compiles MITRE's training step for TPU topologies and prints the table of docs/tpu.md.
+"""Compile MITRE's training step for TPU topologies and prints the table of docs/tpu.md.
 
 Each compilation takes minutes; its JSON is kept in --folder, so that the command goes on where it
 was stopped. Needs the extra mnmt-jax[tpu].
@@ -35,7 +35,7 @@ HEADER = (
 
 
 def main() -> None:
-    """Compiles what is not there yet and prints the table."""
+    """Compile what is not there yet and prints the table."""
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,7 +77,7 @@ def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
 
 
 def gin_files_of(model: str, name: str) -> list[str]:
-    """Returns the files of MITRE's run on a slice."""
+    """Return the files of MITRE's run on a slice."""
     runs = ROOT / "gin_configs" / "runs"
     settings = runs / "settings" / f"tpu_{name.replace('-', '_')}.gin"
     family = ROOT / "gin_configs" / "models" / f"register_mitre_{model}.gin"

@@ -1,4 +1,4 @@
-"""Draws texts from a language model."""
+"""Draw texts from a language model."""
 
 from mnmt_jax.commands.sample import main
 from mnmt_jax.runtime.run_command import run_command

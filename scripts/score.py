@@ -1,4 +1,4 @@
-"""Prints how probable given texts or translations are."""
+"""Print how probable given texts or translations are."""
 
 from mnmt_jax.commands.score import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Sets the line numbers of docs/walk.md to where the names that it links stand now."""
+"""Set the line numbers of docs/walk.md to where the names that it links stand now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINK = re.compile(r"\[`(\w+)`\]\(([^)#\s]+)#L(\d+)\)")
 
 
 def main() -> None:
-    """Rewrites the page in place."""
+    """Rewrite the page in place."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(LINK.sub(_renumbered, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,1 +1,1 @@
-"""The commands: arguments, text in and out, and one module each."""
+"""Command-line interface: shared arguments, text input and output, one module per command."""

@@ -1,4 +1,4 @@
-"""Adds a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
+"""Add a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
 
 A SentencePiece model is trained on the language's text, and what the run's vocabulary lacks of its
 pieces is appended. The old languages are translated as before; the new one is to be learnt.
@@ -30,7 +30,7 @@ _CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__,
         epilog=f"How to train it then: {docs_page('finetuning.md')}.",
@@ -57,7 +57,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Makes the run and prints a summary as JSON on stdout."""
+    """Make the run and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     from mnmt_jax.files.atomic_write import check_output
     from mnmt_jax.runs.new_language import NewRows, add_language
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
-    """Trains what cuts the language's text; None cuts it as the others'.
+    """Train what cuts the language's text; None cuts it as the others'.
 
     Raises:
         UserError: if there is no text, or too little.

@@ -1,4 +1,4 @@
-"""Analyses a model: attention, language branches, and what its states hold of each layer."""
+"""Analyse attention, language branches and hidden states of a model."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _CORPUS_FLAGS = ("parallel", "tsv", "bitext", "languages", "splits")
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.synonyms = _SYNONYMS
     parser.add_argument(
@@ -117,7 +117,7 @@ def make_parser() -> CommandParser:
         choices=("reference", "output"),
         help="what the target is forced to be; default: reference, for --input the model's output",
     )
-    drawn = parser.add_argument_group("what is drawn")
+    drawn = parser.add_argument_group("layers and heads")
     drawn.add_argument(
         "--layers",
         metavar="LIST",
@@ -146,8 +146,8 @@ def make_parser() -> CommandParser:
 
 
 def _add_state_flags(parser: CommandParser) -> None:
-    """Adds the flags of the kinds that read states."""
-    group = parser.add_argument_group("what is read of states")
+    """Add the flags of the kinds that read states."""
+    group = parser.add_argument_group("hidden states")
     group.add_argument(
         "--trained_on",
         choices=("validation", "test"),
@@ -180,7 +180,7 @@ def _add_state_flags(parser: CommandParser) -> None:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check_flags(flags)
     import_modules(flags.module_import)
@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def _check_flags(flags: argparse.Namespace) -> None:
-    """Refuses flags that the kind or the other flags make meaningless.
+    """Refuse flags that the kind or the other flags make meaningless.
 
     Raises:
         UserError: if there are any, or some are missing.
@@ -247,7 +247,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
 
 
 def _check_names(runs: Sequence[str]) -> None:
-    """Refuses runs whose folders have the same name.
+    """Refuse runs whose folders have the same name.
 
     Raises:
         UserError: if there are any.
@@ -266,7 +266,7 @@ def _check_names(runs: Sequence[str]) -> None:
 def _of_sentences(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of what is read of sentences."""
+    """Return the facts of what is read of sentences."""
     from mnmt_jax.analysis.attention_maps import attention_maps
     from mnmt_jax.analysis.attribution import NODES, attributions
     from mnmt_jax.analysis.branches import branch_layers
@@ -295,7 +295,7 @@ def _of_sentences(
 def _scales(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of the branches' scales."""
+    """Return the facts of the branches' scales."""
     from mnmt_jax.analysis.branch_scales import branch_scales
     from mnmt_jax.decoding.translator import Translator
 
@@ -310,7 +310,7 @@ def _scales(
 def _ablation(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of the model with and without its branches."""
+    """Return the facts of the model with and without its branches."""
     from mnmt_jax.analysis.ablation import (
         OFF,
         ON,

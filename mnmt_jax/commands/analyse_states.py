@@ -1,4 +1,4 @@
-"""The kinds of `mnmt analyse` that read the states of layers, and the alignment of attention."""
+"""Hidden-state analyses and attention alignment for `mnmt analyse`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VALIDATION = "validation"
 def of_states(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of a kind of `STATE_KINDS`.
+    """Return the facts of a kind of `STATE_KINDS`.
 
     Args:
         flags: as parsed and checked.
@@ -78,7 +78,7 @@ def of_states(
 def _models(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> Iterator[tuple[Translator, dict[str, Any]]]:
-    """Yields each run's checkpoints, one at a time, with what tells them.
+    """Yield each run's checkpoints, one at a time, with what tells them.
 
     Raises:
         UserError: if a finished analysis of something else would be replaced, or there is no such
@@ -129,7 +129,7 @@ def _longest(translator: Translator) -> int:
 def _tested(
     flags: argparse.Namespace, translator: Translator
 ) -> tuple[list[Forced], dict[str, Any]]:
-    """Returns the sentences of the test split or of `--input`, and the facts of them."""
+    """Return the sentences of the test split or of `--input`, and the facts of them."""
     every = forced_sentences(flags, translator)
     return every, sentences_read(flags, {"input" if flags.input else TEST: every})
 
@@ -147,7 +147,7 @@ def _places(flags: argparse.Namespace, translator: Translator, roles: Sequence[s
 def _probe(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of probes of positions."""
+    """Return the facts of probes of positions."""
     from mnmt_jax.analysis.probe import Probe
     from mnmt_jax.analysis.probe_facts import Subject, probe_facts
 
@@ -197,7 +197,7 @@ def _probe(
 def _probed_sentences(
     flags: argparse.Namespace, translator: Translator, learned_from: str, tested_on: str
 ) -> dict[str, list[Forced]]:
-    """Returns the sentences of each split.
+    """Return the sentences of each split.
 
     Raises:
         UserError: if the split to learn from has none, or one where a part of it is told, or all
@@ -228,7 +228,7 @@ def _probed_sentences(
 def _features(
     flags: argparse.Namespace, translator: Translator, split: str, every: Sequence[Forced]
 ) -> Features:
-    """Returns the features of a split's sources."""
+    """Return the features of a split's sources."""
     from mnmt_jax.analysis.probe_features import kept_features
     from mnmt_jax.design.layouts import SOURCE
     from mnmt_jax.design.method import as_facts
@@ -248,7 +248,7 @@ def _features(
 
 
 def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Returns the facts of cosines between languages and roles."""
+    """Return the facts of cosines between languages and roles."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import aligned
     from mnmt_jax.analysis.similarity import language_similarity, role_similarity
@@ -263,7 +263,7 @@ def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, 
 
 
 def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Returns the facts of sentences looked for in other languages."""
+    """Return the facts of sentences looked for in other languages."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import aligned, check_aligned
     from mnmt_jax.analysis.retrieval import chance, retrieval
@@ -279,7 +279,7 @@ def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, A
 def _svcca(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the facts of SVCCA and of preferences."""
+    """Return the facts of SVCCA and of preferences."""
     from mnmt_jax.analysis.svcca import checkpoint_svcca
 
     first: dict[str, Any] = {}
@@ -301,7 +301,7 @@ def _svcca(
 def _svcca_of_one(
     flags: argparse.Namespace, translator: Translator, every: Sequence[Forced]
 ) -> tuple[dict[str, Any], tuple[Places, dict[Forced, Any]]]:
-    """Returns the facts of one model, and its places and states."""
+    """Return the facts of one model, and its places and states."""
     from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import aligned, to_own_language
     from mnmt_jax.analysis.svcca import language_svcca, preferences
@@ -320,7 +320,7 @@ def _svcca_of_one(
 
 
 def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Returns the facts of states on a plane."""
+    """Return the facts of states on a plane."""
     from mnmt_jax.analysis.layer_states import READ_ROLES
     from mnmt_jax.analysis.projection_2d import Settings, planes
     from mnmt_jax.design.layouts import TARGET
@@ -348,7 +348,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
 
 
 def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Returns the facts of what registers and targets attend to."""
+    """Return the facts of what registers and targets attend to."""
     from mnmt_jax.analysis.alignment import alignment
 
     layers = layer_numbers(flags.layers)

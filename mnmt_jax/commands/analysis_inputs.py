@@ -1,4 +1,4 @@
-"""What an analysis is of: runs, and the sentences that a task or a file gives."""
+"""Inputs of an analysis: runs, and sentences from a task or a file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def origin(
     model: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Returns the facts of what is analysed.
+    """Return the facts of what is analysed.
 
     Args:
         flags: as parsed and checked.
@@ -93,14 +93,14 @@ def origin(
 
 
 def own_output(flags: argparse.Namespace) -> bool:
-    """Returns whether targets are what the model itself translates."""
+    """Return whether targets are what the model itself translates."""
     return bool(flags.input) or flags.targets == "output"
 
 
 def forced_sentences(
     flags: argparse.Namespace, translator: Translator, split: str = TEST
 ) -> list[Forced]:
-    """Returns the sentences that the flags name.
+    """Return the sentences that the flags name.
 
     Raises:
         UserError: if there are none.
@@ -130,7 +130,7 @@ def forced_sentences(
 
 
 def source_texts(every: Sequence[Forced]) -> set[tuple[str, str]]:
-    """Returns the sources of sentences, each once, with their language."""
+    """Return the sources of sentences, each once, with their language."""
     return {(forced.direction[0], text) for forced in every for text in forced.sources}
 
 
@@ -139,7 +139,7 @@ def check_same_sentences(
     other: Mapping[str, Sequence[Forced]],
     names: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Checks that two models read the same sentences.
+    """Check that two models read the same sentences.
 
     Args:
         one: sentences of each split.
@@ -165,7 +165,7 @@ def check_same_sentences(
 def sentences_read(
     flags: argparse.Namespace, splits: Mapping[str, Sequence[Forced]]
 ) -> dict[str, Any]:
-    """Returns the facts of what is read of a task.
+    """Return the facts of what is read of a task.
 
     Args:
         flags: as parsed.
@@ -198,7 +198,7 @@ def _digest(every: Sequence[Forced]) -> str:
 def benchmark_of(
     flags: argparse.Namespace, languages: Sequence[str], split: str = TEST
 ) -> Benchmark:
-    """Returns the sentences of a task's split in the languages of the model."""
+    """Return the sentences of a task's split in the languages of the model."""
     from mnmt_jax.evaluation.benchmark import Benchmark
 
     corpus, wanted = benchmark_corpus(flags, (split,))
@@ -210,7 +210,7 @@ def benchmark_of(
 def directions_of(
     text: str | None, benchmark: Benchmark, trained: frozenset[Direction] | None
 ) -> tuple[Direction, ...]:
-    """Returns the directions that a flag names.
+    """Return the directions that a flag names.
 
     Raises:
         UserError: if one of a list has no sentences, or a word leaves none.
@@ -230,7 +230,7 @@ def directions_of(
 
 
 def check_directions(text: str | None) -> None:
-    """Checks that a flag names directions, before there are any.
+    """Check that a flag names directions, before there are any.
 
     Raises:
         UserError: if it is neither a word for some nor a list.
@@ -246,7 +246,7 @@ def _other_words(which: Sequence[str]) -> str:
 
 
 def layer_numbers(text: str | None, least: int = 1) -> list[int]:
-    """Returns the layers of a list.
+    """Return the layers of a list.
 
     Args:
         text: of the flag.

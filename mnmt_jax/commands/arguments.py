@@ -1,4 +1,4 @@
-"""Arguments that commands share: gin files, gin bindings, modules to import; errors in one line."""
+"""Command-line arguments shared by commands: gin files and bindings, modules, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PREFIX = "--gin."
 
 
 class DefaultsHelp(argparse.ArgumentDefaultsHelpFormatter):
-    """Says what a flag is without it, where that is a value."""
+    """Help formatter that appends non-empty default values."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses arguments like its base, but reports a mistake as one line without the usage text.
+    """Parse arguments like its base, but reports a mistake as one line without the usage text.
 
     Attributes:
         synonyms: other words for choices, in lower case, e.g. {"tsne": "states"}; an error about
@@ -45,7 +45,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message) from error
 
     def error(self, message: str) -> NoReturn:
-        """Raises the mistake for `mnmt_jax.runtime.run_command` to print.
+        """Raise the mistake for `mnmt_jax.runtime.run_command` to print.
 
         Raises:
             UserError: always.
@@ -53,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses arguments like its base.
+        """Parse arguments like its base.
 
         Raises:
             UserError: for a mistake, and for an output in a bucket, which no command writes.
@@ -67,7 +67,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses like its base, for commands of commands too.
+        """Parse like its base, for commands of commands too.
 
         Raises:
             UserError: for a flag that is none.
@@ -76,7 +76,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _check_flags(self, arguments: Sequence[str]) -> None:
-        """Names a flag that is none before one is missed that it may be meant for."""
+        """Name a flag that is none before one is missed that it may be meant for."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
         if self._subparsers:  # a command's own parser knows its flags
             return
@@ -89,29 +89,29 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """Adds `--gin_file`, `--gin.NAME=VALUE` and `--module_import`."""
+    """Add `--gin_file`, `--gin.NAME=VALUE` and `--module_import`."""
     group = parser.add_argument_group("configuration")
     group.add_argument(
         "--gin_file",
         action="append",
         default=[],
         metavar="FILE",
-        help="gin file; repeatable, later files win",
+        help="gin configuration file; repeatable, later files override earlier ones",
     )
     group.add_argument(
         "--gin.NAME",
         dest="_gin_binding",
         metavar="VALUE",
-        help="binds one value, e.g. --gin.Decode.max_length=100; strings need quotes of their own: "
-        "--gin.Model.layout=\"'prefix'\"; repeatable",
+        help="override one configuration value, e.g. --gin.Decode.max_length=100; repeatable; "
+        "quote a string twice: --gin.Model.layout=\"'prefix'\"",
     )
-    add_module_import(group, "module to import before gin files, which import nothing themselves")
+    add_module_import(group, "Python module to import before the gin files are read")
 
 
 def parse_command_line(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Parses a command's flags, those that `add_configuration` added among them.
+    """Parse a command's flags, those that `add_configuration` added among them.
 
     Args:
         parser: holds the flags.
@@ -132,7 +132,7 @@ def parse_command_line(
 
 
 def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
-    """Adds `--module_import`, the one way to have a command import a module of the user's.
+    """Add `--module_import`, the one way to have a command import a module of the user's.
 
     Args:
         parser: or a group of it.
@@ -143,12 +143,12 @@ def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help=f"{help}; searched in this folder first; repeatable",
+        help=f"{help}; the current folder is searched first; repeatable",
     )
 
 
 def positive(text: str) -> int:
-    """Returns the number that a flag's value is.
+    """Return the number that a flag's value is.
 
     Raises:
         argparse.ArgumentTypeError: if it is not at least 1.
@@ -159,12 +159,12 @@ def positive(text: str) -> int:
 
 
 def checkpoint_step(text: str) -> int | str:
-    """Returns the step that a flag's value is: a number, or a word such as `best`."""
+    """Return the step that a flag's value is: a number, or a word such as `best`."""
     return int(text) if text.isdigit() else text
 
 
 def seed(text: str) -> int:
-    """Returns the seed that a flag's value is: what NumPy and scikit-learn both take.
+    """Return the seed that a flag's value is: what NumPy and scikit-learn both take.
 
     Raises:
         argparse.ArgumentTypeError: if it is not from 0 to 2**32 - 1.
@@ -175,7 +175,7 @@ def seed(text: str) -> int:
 
 
 def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Adds `--step`, the checkpoint of a run.
+    """Add `--step`, the checkpoint of a run.
 
     Args:
         parser: of the command.
@@ -184,31 +184,33 @@ def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
     parser.add_argument(
         "--step",
         type=checkpoint_step,
-        help="step of the checkpoint, 'best' or 'average'; default: the newest" + more,
+        metavar="STEP",
+        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + more,
     )
 
 
 def add_beam_size(parser: argparse.ArgumentParser) -> None:
-    """Adds `--beam_size`, of a search that is not the run's own."""
+    """Add `--beam_size`, of a search that is not the run's own."""
     parser.add_argument(
         "--beam_size",
         type=positive,
-        help="hypotheses per line: 1 is greedy, more are a beam; default: the run's search",
+        metavar="N",
+        help="hypotheses per sentence (1: greedy search); default: the run's Decode settings",
     )
 
 
 def add_pivot(parser: argparse.ArgumentParser) -> None:
-    """Adds `--pivot`, the language to translate through."""
+    """Add `--pivot`, the language to translate through."""
     parser.add_argument(
         "--pivot",
         metavar="CODE",
-        help="language to translate into first, and from there; what has it as source or target "
-        "goes directly; default: none",
+        help="pivot language: translate into CODE, then from CODE into the target; directions "
+        "from or into CODE are translated directly; default: no pivot",
     )
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Imports modules that the user named, from the current folder before any other.
+    """Import modules that the user named, from the current folder before any other.
 
     Raises:
         UserError: if one of them is no name of a module, or cannot be imported.
@@ -235,7 +237,7 @@ def import_modules(names: Sequence[str]) -> None:
 
 
 def _remedy(error: Exception, names: Sequence[str]) -> str:
-    """Returns what to do about a module that cannot be imported."""
+    """Return what to do about a module that cannot be imported."""
     missing = getattr(error, "name", None) or ""
     if not isinstance(error, ModuleNotFoundError):
         return "correct it"
@@ -247,7 +249,7 @@ def _remedy(error: Exception, names: Sequence[str]) -> str:
 
 
 def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Splits `--gin.NAME=VALUE` and `--gin.NAME VALUE` from the other arguments."""
+    """Split `--gin.NAME=VALUE` and `--gin.NAME VALUE` from the other arguments."""
     rest: list[str] = []
     bindings: list[str] = []
     remaining = iter(argv)

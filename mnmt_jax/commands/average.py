@@ -1,4 +1,4 @@
-"""Averages the parameters of checkpoints of a run; `--step=average` takes them then."""
+"""Average checkpoint parameters of a run; other commands load them with `--step=average`."""
 
 import sys
 
@@ -7,18 +7,22 @@ from mnmt_jax.errors import counted
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=positive, default=5, metavar="N", help="newest checkpoints")
-    which.add_argument("--best", type=positive, metavar="N", help="those of lowest validation loss")
-    which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="these checkpoints")
+    which.add_argument(
+        "--last", type=positive, default=5, metavar="N", help="average the N newest checkpoints"
+    )
+    which.add_argument(
+        "--best", type=positive, metavar="N", help="average the N best by validation loss"
+    )
+    which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="steps to average")
     return parser
 
 
 def main() -> None:
-    """Parses the command line, averages, and prints the steps used."""
+    """Parse the command line, averages, and prints the steps used."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.runs.average import average_checkpoints, newest_steps

@@ -1,4 +1,4 @@
-"""Makes pseudo pairs: a run translates targets of its training data into languages drawn anew."""
+"""Back-translate target sentences of the training data into randomly drawn languages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIGNAL_STATUS = 128  # as of `mnmt train`
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__ + " With --output the real and the pseudo pairs become a token cache; "
         "with --workdir each round of several makes one and trains on it, from the round before. "
@@ -37,7 +37,9 @@ def make_parser() -> CommandParser:
         "--workdir they train together and meet as those of `mnmt train`. Stopped, the same "
         "command goes on."
     )
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
+    )
     add_step(parser)
     parser.add_argument(
         "--cache", required=True, metavar="CACHE", help="token cache of the real pairs"
@@ -46,35 +48,45 @@ def make_parser() -> CommandParser:
         "--languages",
         required=True,
         metavar="CODES",
-        help="languages whose target sentences are translated, e.g. ar,de,fr",
+        help="languages whose target sentences are back-translated, e.g. ar,de,fr",
     )
     parser.add_argument(
         "--pool",
         default="",
         metavar="CODES",
-        help="languages they are translated into, one other than its own drawn for each; default: "
+        help="languages to translate into; one other than its own is drawn per sentence; default: "
         "--languages without en",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
     parser.add_argument(
-        "--beam_size", type=positive, default=1, help="hypotheses per sentence; default: 1, greedy"
+        "--beam_size",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="hypotheses per sentence; default: 1 (greedy search)",
     )
     made = parser.add_mutually_exclusive_group(required=True)
-    made.add_argument("--output", metavar="CACHE", help="token cache to write, one round's")
     made.add_argument(
-        "--workdir", metavar="FOLDER", help="folder of rounds: round_1/cache, round_1/run, ..."
+        "--output", metavar="CACHE", help="token cache to write: one round, no training"
+    )
+    made.add_argument(
+        "--workdir",
+        metavar="FOLDER",
+        help="folder of the training rounds: round_1/cache, round_1/run, ...",
     )
     parser.add_argument(
-        "--round", type=positive, help="with --output: number of the round, for its draws; 1"
+        "--round", type=positive, metavar="N", help="round number, with --output; default: 1"
     )
-    parser.add_argument("--rounds", type=positive, help="with --workdir: how many; 4")
+    parser.add_argument(
+        "--rounds", type=positive, metavar="N", help="number of rounds, with --workdir; default: 4"
+    )
     add_process_flags(parser)
     add_configuration(parser)
     return parser
 
 
 def main() -> int | None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not flags.workdir:
         return _make_cache(flags, gin_files, bindings)
@@ -97,7 +109,7 @@ def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list
 
 
 def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
-    """Makes one round's cache; processes that share it do not speak to each other."""
+    """Make one round's cache; processes that share it do not speak to each other."""
     if flags.rounds:
         raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
     if any(binding.startswith("Train.") for binding in bindings):

@@ -1,4 +1,4 @@
-"""Writes the token cache that training reads: a mixture or your own files, as piece ids."""
+"""Tokenize a mixture or user files into the token cache that training reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRAINING_FLAGS = ("vocab_size", "byte_fallback")
 
 
 def main() -> None:
-    """Writes the cache and prints a summary as JSON on stdout."""
+    """Write the cache and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.cache import TokenCache, check_absent, write_cache
@@ -70,22 +70,25 @@ def main() -> None:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__ + " Supervised directions get a training and a validation split, the "
         "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
         "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
     )
     add_corpus_arguments(parser)
-    parser.add_argument("--output", required=True, metavar="CACHE", help="folder to write")
+    parser.add_argument("--output", required=True, metavar="CACHE", help="token cache to write")
     parser.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="what 'mnmt vocabulary' wrote (default: a vocabulary trained on the same "
-        "text, or a seqio mixture's own)",
+        help="vocabulary folder from 'mnmt vocabulary'; default: train one on the same text, or "
+        "use that of the seqio mixture",
     )
     parser.add_argument(
-        "--vocab_size", type=positive, help="pieces of a vocabulary trained here (default: 8000)"
+        "--vocab_size",
+        type=positive,
+        metavar="N",
+        help="pieces of a vocabulary trained here; default: 8000",
     )
     add_byte_fallback(parser)
     parser.add_argument(
@@ -93,25 +96,26 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="CACHE",
-        help="copy the tasks of this cache too, whose vocabulary is that of --vocabulary, or the "
-        "one that languages were added to; repeatable",
+        help="cache whose tasks are copied too; needs the vocabulary of --vocabulary, or the one "
+        "that languages were added to; repeatable",
     )
     parser.add_argument(
         "--share",
         type=_number,
         metavar="S",
-        help="keep this share of each direction's training pairs, drawn at random, e.g. 0.1; a "
-        "larger share has the pairs of a smaller one. Validation text and a vocabulary trained "
-        "here are of all",
+        help="random fraction of each direction's training pairs to keep, e.g. 0.1; larger "
+        "fractions contain smaller ones; validation and vocabulary training use all text",
     )
-    parser.add_argument("--share_seed", type=int, metavar="N", help="of that draw (default: 0)")
+    parser.add_argument(
+        "--share_seed", type=int, metavar="N", help="random seed of --share; default: 0"
+    )
     add_module_import(parser, "module that registers seqio mixtures")
-    parser.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
     return parser
 
 
 def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
-    """Returns the tasks of a built-in mixture or of files, and their vocabulary."""
+    """Return the tasks of a built-in mixture or of files, and their vocabulary."""
     from mnmt_jax.commands.corpus_arguments import (
         corpus_and_directions,
         validation_hint,
@@ -150,7 +154,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
 
 
 def _number(text: str) -> float:
-    """Returns the number that a flag's value is.
+    """Return the number that a flag's value is.
 
     Raises:
         argparse.ArgumentTypeError: if it is none.
@@ -164,7 +168,7 @@ def _number(text: str) -> float:
 
 
 def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Share | None:
-    """Returns the share that the flags name; None for all pairs.
+    """Return the share that the flags name; None for all pairs.
 
     Raises:
         UserError: if it cannot be, or there are no pairs in the directions.
@@ -184,7 +188,7 @@ def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Sh
 
 
 def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
-    """Returns the tasks of a registered seqio mixture or task, and their vocabulary."""
+    """Return the tasks of a registered seqio mixture or task, and their vocabulary."""
     if not arguments.module_import:
         from mnmt_jax.data.mixtures import get_mixture
 

@@ -1,8 +1,8 @@
-"""Compiles a run for TPUs or GPUs that need not be there; prints memory and exchanges as JSON.
+"""Compile a run for absent TPUs or GPUs; print memory and collectives as JSON.
 
-Bytes are of a chip; FLOPs and seconds, of TPUs alone, are the compiler's estimate. If the training
-step does not fit, the cheapest change of settings that makes it fit is searched and named. Needs
-the extra mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
+Bytes are per chip. FLOPs and seconds are compiler estimates, for TPUs only. If the training step
+does not fit, the cheapest change of settings that makes it fit is printed. Needs the extra
+mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
 """
 
 from __future__ import annotations
@@ -22,24 +22,33 @@ from mnmt_jax.errors import UserError
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--topology", required=True, help="e.g. v5e:4x4, v5p:4x4x8, h100:8")
     parser.add_argument(
-        "--slices", type=positive, default=1, help="how many such slices (default 1)"
+        "--topology", required=True, metavar="TOPOLOGY", help="e.g. v5e:4x4, v5p:4x4x8, h100:8"
     )
-    parser.add_argument("--vocab_size", type=positive, default=0, help="default: Model.vocab_size")
+    parser.add_argument(
+        "--slices", type=positive, default=1, metavar="N", help="number of slices; default: 1"
+    )
+    parser.add_argument(
+        "--vocab_size",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="vocabulary size; default: Model.vocab_size",
+    )
     parser.add_argument(
         "--programs",
         default="train_step,prefill,decode_step",
-        help="which of these, by commas (default: %(default)s)",
+        metavar="LIST",
+        help="programs to compile; default: %(default)s",
     )
     add_configuration(parser)
     return parser
 
 
 def main() -> None:
-    """Parses the command line and prints the description."""
+    """Parse the command line and prints the description."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not gin_files:
         raise UserError("--gin_file is missing; pass one of gin_configs/models and one of runs")

@@ -1,4 +1,4 @@
-"""Writes the embedded corpus of CLDR phrases as plain parallel files or TSV."""
+"""Write the built-in CLDR corpus as parallel files or TSV."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from mnmt_jax.commands.arguments import CommandParser
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description="Write phrases from the Unicode CLDR, the same meanings in every language, as "
         "SPLIT.LANGUAGE files or one SPLIT.tsv per split. The same arguments give the same files.",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
     parser.add_argument(
-        "--languages", default="en,de,fr", metavar="CODES", help="codes with commas (en,de,fr)"
+        "--languages", default="en,de,fr", metavar="CODES", help="language codes; default: en,de,fr"
     )
     parser.add_argument("--format", default="parallel", choices=("parallel", "tsv"))
-    parser.add_argument("--train", type=int, default=10_000, metavar="N", help="lines (10000)")
-    parser.add_argument("--validation", type=int, default=500, metavar="N", help="lines (500)")
-    parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines (1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="picks the meanings (0)")
+    parser.add_argument(
+        "--train", type=int, default=10_000, metavar="N", help="lines; default: 10000"
+    )
+    parser.add_argument(
+        "--validation", type=int, default=500, metavar="N", help="lines; default: 500"
+    )
+    parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines; default: 1000")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
     parser.add_argument("--inventory", default="small", choices=("small", "large"))
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     return parser
 
 
 def main() -> None:
-    """Writes the files and prints a summary as JSON on stdout."""
+    """Write the files and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.commands.corpus_arguments import split_list

@@ -1,4 +1,4 @@
-"""Command-line flags that name a corpus and its directions: built in, or files of one's own."""
+"""Corpus flags: a built-in mixture or user files, their languages, splits and directions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 FILE_FLAGS = ("languages", "splits", "on_bad_line")
-"""Flags that say how files of one's own are read."""
+"""Flags for reading user files."""
 
 _STANDARD_SPLITS = "train=train,validation=validation,test=test"
 
@@ -33,34 +33,38 @@ _STANDARD_SPLITS = "train=train,validation=validation,test=test"
 def add_corpus_arguments(
     parser: argparse.ArgumentParser,
 ) -> argparse._MutuallyExclusiveGroup:
-    """Adds the flags that name a corpus and directions to train on.
+    """Add the flags that name a corpus and directions to train on.
 
     Returns:
         The group of which one flag is required.
     """
     group = parser.add_argument_group("corpus")
     which = group.add_mutually_exclusive_group(required=True)
-    which.add_argument("--mixture", metavar="NAME", help="a mixture, e.g. cldr_quickstart")
+    which.add_argument(
+        "--mixture", metavar="NAME", help="built-in or seqio mixture, e.g. cldr_quickstart"
+    )
     add_file_arguments(group, which)
     which.add_argument(
         "--text",
         metavar="PATTERN",
-        help="files of one language each, for language models, e.g. 'data/{split}.{language}' or "
-        "'news/news.*.{language}.shuffled.deduped.gz'; without '{split}' all is training text; or "
-        "a directory of files SPLIT.LANGUAGE",
+        help="monolingual files for language models, e.g. 'data/{split}.{language}', or a "
+        "directory of files SPLIT.LANGUAGE; a pattern without '{split}', such as "
+        "'news/news.*.{language}.shuffled.deduped.gz', names training text",
     )
     group.add_argument(
         "--monolingual",
         action="store_true",
-        help="take the text of each language by itself, each sentence once: for language models, "
-        "and for vocabularies in which no language counts several times",
+        help="use a parallel corpus as monolingual text, each sentence once: for language models, "
+        "or for a vocabulary that counts each sentence once",
     )
-    group.add_argument("--name", help="name of your corpus, in task names (default: corpus)")
+    group.add_argument(
+        "--name", metavar="NAME", help="corpus name, used in task names; default: corpus"
+    )
     group.add_argument(
         "--directions",
         metavar="LIST",
-        help="directions to train on: english_centric, many_to_many, or e.g. en-de,de-en "
-        "(default: the mixture's, or all that your files have)",
+        help="training directions: english_centric, many_to_many, or a list such as en-de,de-en; "
+        "default: those of the mixture, or all in your files",
     )
     return which
 
@@ -68,7 +72,7 @@ def add_corpus_arguments(
 def add_file_arguments(
     group: argparse._ArgumentGroup, which: argparse._MutuallyExclusiveGroup
 ) -> None:
-    """Adds the flags that name files of one's own; `file_corpus` reads them.
+    """Add the flags that name files of one's own; `file_corpus` reads them.
 
     Args:
         group: of the flags.
@@ -77,14 +81,14 @@ def add_file_arguments(
     which.add_argument(
         "--parallel",
         metavar="PATTERN",
-        help="parallel files, e.g. 'data/{split}.{language}' ('{pair}' too, for files per pair; "
-        "without '{split}' if there is one split), or a directory of files SPLIT.LANGUAGE; .gz is "
-        "found by itself",
+        help="line-aligned text files, e.g. 'data/{split}.{language}', or a directory of files "
+        "SPLIT.LANGUAGE; '{pair}' stands for a language pair; omit '{split}' if there is only one "
+        "split; .gz files are found too",
     )
     which.add_argument(
         "--tsv",
         metavar="PATTERN",
-        help="TSV files with language codes as header, 'data/{split}.tsv'",
+        help="TSV files whose header row has language codes, e.g. 'data/{split}.tsv'",
     )
     which.add_argument(
         "--bitext",
@@ -95,29 +99,29 @@ def add_file_arguments(
     group.add_argument(
         "--languages",
         metavar="LIST",
-        help="codes of your corpus, e.g. en,de,fr; 'mnmt languages' lists them",
+        help="language codes, e.g. en,de,fr; 'mnmt languages' lists the known ones",
     )
     group.add_argument(
         "--splits",
         metavar="LIST",
-        help="your files' words for the splits, e.g. train=train,validation=val,test=test2016 "
-        "(default: the same words)",
+        help="split names in your file names, e.g. train=train,validation=val,test=test2016; "
+        "default: train, validation, test",
     )
     group.add_argument(
         "--on_bad_line",
         choices=("error", "drop"),
-        help="stop at a blank, over-long or undecodable line (default), or drop and count it",
+        help="on a blank, overlong or undecodable line: stop, or drop and count it; default: error",
     )
 
 
 def add_own_files(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of files of the user's own as a group of theirs."""
+    """Add the flags of files of the user's own as a group of theirs."""
     files = parser.add_argument_group("files of your own")
     add_file_arguments(files, files.add_mutually_exclusive_group())
 
 
 def check_limit(limit: int) -> None:
-    """Checks a number of sentences per direction.
+    """Check a number of sentences per direction.
 
     Raises:
         UserError: if it is below 0.
@@ -127,7 +131,7 @@ def check_limit(limit: int) -> None:
 
 
 def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
-    """Refuses flags that would be ignored; their default must be None.
+    """Refuse flags that would be ignored; their default must be None.
 
     Args:
         arguments: as parsed.
@@ -145,7 +149,7 @@ def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str
 def corpus_and_directions(
     arguments: argparse.Namespace,
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Makes the corpus and the supervised directions that the flags name.
+    """Make the corpus and the supervised directions that the flags name.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or files or directions are missing.
@@ -169,7 +173,7 @@ def corpus_and_directions(
 
 
 def wanted_zero_shot(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
-    """Returns the zero-shot directions that the flags' mixture names.
+    """Return the zero-shot directions that the flags' mixture names.
 
     Returns:
         Directions; None for all others between the languages that are trained on.
@@ -195,7 +199,7 @@ def wanted_zero_shot(arguments: argparse.Namespace) -> tuple[Direction, ...] | N
 def _by_language(
     arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Returns the corpus and directions, language by language with `--monolingual`."""
+    """Return the corpus and directions, language by language with `--monolingual`."""
     from mnmt_jax.data.mixtures import check_training_text
     from mnmt_jax.data.monolingual import OneSide
 
@@ -218,7 +222,7 @@ def _by_language(
 def file_corpus(
     arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
 ) -> Corpus:
-    """Makes the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
+    """Make the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
 
     Args:
         arguments: as parsed.
@@ -262,7 +266,7 @@ def file_corpus(
 def benchmark_corpus(
     flags: argparse.Namespace, splits: Collection[str] = ("test",)
 ) -> tuple[Corpus, tuple[str, ...]]:
-    """Makes the corpus of a test set, and lists the languages to keep to.
+    """Make the corpus of a test set, and lists the languages to keep to.
 
     Args:
         flags: `task`, `module_import` and those of `add_file_arguments`, as parsed.
@@ -297,7 +301,7 @@ def benchmark_corpus(
 
 
 def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
-    """Returns how files of one's own would be validated on that have another word for it.
+    """Return how files of one's own would be validated on that have another word for it.
 
     Returns:
         A line; empty if there is validation text, or no file of such a name.
@@ -312,7 +316,7 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
 
 
 def _pattern(arguments: argparse.Namespace) -> str:
-    """Returns the pattern that a flag of files gives, the first one of `--bitext`."""
+    """Return the pattern that a flag of files gives, the first one of `--bitext`."""
     if arguments.bitext:
         with_split = ["{split}" in pattern for pattern in arguments.bitext]
         if any(with_split) and not all(with_split):
@@ -331,7 +335,7 @@ def _pattern(arguments: argparse.Namespace) -> str:
 
 
 def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) -> dict[str, str]:
-    """Returns the files' word for each split to look for; a pattern without words has one split."""
+    """Return the files' word for each split to look for; a pattern without words has one split."""
     splits = _splits(arguments.splits or _STANDARD_SPLITS)
     if missing := sorted(set(only or ()) - splits.keys()):
         raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
@@ -342,7 +346,7 @@ def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) 
 
 
 def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
-    """Returns the corpus unless a language that was asked for has no text in it.
+    """Return the corpus unless a language that was asked for has no text in it.
 
     Of text of single languages that is training text, where there is any.
 
@@ -463,5 +467,5 @@ def _splits(text: str) -> dict[str, str]:
 
 
 def split_list(text: str | None) -> list[str]:
-    """Returns the items of a list with commas; blanks and empty items vanish."""
+    """Return the items of a list with commas; blanks and empty items vanish."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]

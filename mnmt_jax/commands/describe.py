@@ -1,4 +1,4 @@
-"""Prints a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
+"""Print parameters, FLOPs per target token and key/value cache size of a configuration as JSON."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from mnmt_jax.errors import UserError
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument(
-        "--source_length", type=positive, default=32, help="source tokens (default 32)"
+        "--source_length", type=positive, default=32, metavar="N", help="source tokens; default: 32"
     )
     parser.add_argument(
-        "--target_length", type=positive, default=32, help="target tokens (default 32)"
+        "--target_length", type=positive, default=32, metavar="N", help="target tokens; default: 32"
     )
     parser.add_argument(
         "--vocab_size",
         type=positive,
         default=0,
-        help="entries of the vocabulary; default: Model.vocab_size, else that of Data.cache",
+        metavar="N",
+        help="vocabulary size; default: Model.vocab_size, else that of Data.cache",
     )
     add_configuration(parser)
     return parser
 
 
 def main() -> None:
-    """Parses the command line and prints the description."""
+    """Parse the command line and prints the description."""
     arguments, gin_files, bindings = parse_command_line(make_parser())
     if not gin_files:
         raise UserError("--gin_file is missing; pass one of gin_configs/models or gin_configs/runs")

@@ -1,10 +1,10 @@
-"""Writes a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
+"""Export a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
 
 from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, add_step
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
     parser.synonyms = {"hf": "huggingface", "transformers": "huggingface", "ct2": "ctranslate2"}
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
@@ -19,7 +19,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parses the command line, exports, and prints the files written."""
+    """Parse the command line, exports, and prints the files written."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.exporting import export_checkpoint

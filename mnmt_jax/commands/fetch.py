@@ -1,4 +1,4 @@
-"""Fetches a corpus that packages of Debian hold, and writes it as parallel files."""
+"""Download a corpus from Debian packages and write it as parallel files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORK = "packages"  # folder of downloads and unpacked trees, within the unfinis
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description="Download packages of Debian with apt-get, unpack them (nothing is installed, "
         "and no rights of root are needed) and write their text as parallel files, with the "
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Writes the corpus and prints its record as JSON on stdout."""
+    """Write the corpus and prints its record as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.help_corpus import write_help_corpus
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], list[Package]]:
-    """Downloads and unpacks packages.
+    """Download and unpacks packages.
 
     Args:
         arguments: as parsed.
@@ -111,7 +111,7 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
 
 
 def _package_file(folder: Path, name: str) -> Path | None:
-    """Returns the file of a package; None if it is not there.
+    """Return the file of a package; None if it is not there.
 
     Raises:
         UserError: if there are several.
@@ -125,7 +125,7 @@ def _package_file(folder: Path, name: str) -> Path | None:
 def _record(
     corpus: str, packages: list[Package], lines: dict[str, int], folder: Path
 ) -> dict[str, object]:
-    """Returns what the corpus is made of, and lines and digest of each of its files."""
+    """Return what the corpus is made of, and lines and digest of each of its files."""
     import dataclasses
 
     from mnmt_jax.data.debian_packages import sha256_of

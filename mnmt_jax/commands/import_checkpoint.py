@@ -1,4 +1,4 @@
-"""Turns a checkpoint of fairseq, Hugging Face or t5x into a run directory of this project.
+"""Convert a checkpoint of fairseq, Hugging Face or t5x into a run directory.
 
 MITRE, M2M-100, NLLB and PhasedDecoder models are known. Nothing inside a file is run: pickles may
 name weights and plain data, and are refused otherwise.
@@ -10,7 +10,7 @@ from mnmt_jax.commands.arguments import CommandParser
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,7 +34,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parses the command line, imports, and prints the run's directory."""
+    """Parse the command line, imports, and prints the run's directory."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.importing import import_checkpoint

@@ -1,4 +1,4 @@
-"""Prints the built-in table of languages, or how language codes are understood."""
+"""Print the built-in table of languages, or resolve language codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABSENT = "-"
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__ + " Any BCP 47 code can be trained on, also outside the table; "
         f"{docs_page('data.md')} says which forms of a code are one language."
@@ -34,7 +34,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Prints one language a row, with the code that was given first where codes were given."""
+    """Print one language a row, with the code that was given first where codes were given."""
     flags = make_parser().parse_args()
     from mnmt_jax.vocabulary.languages import LANGUAGES, language
 

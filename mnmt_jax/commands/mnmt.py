@@ -1,4 +1,4 @@
-"""`mnmt COMMAND`: all commands under one name."""
+"""Dispatcher of the `mnmt` command line and its shell completion."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from mnmt_jax.runtime.run_command import run_command
 
 # Each is a module of this room, named alike or as said in `_MODULES`.
 COMMANDS = {
-    "train": "train a model, or continue a training",
+    "train": "train a model, or resume training",
     "translate": "translate lines of text",
-    "score": "print how probable given texts or translations are",
-    "sample": "draw texts from a language model",
-    "evaluate": "translate and score every direction of a test set",
-    "analyse": "draw attention, states and language branches of a model, probe it",
-    "compare": "set evaluations of several runs side by side",
-    "back-translate": "make pseudo pairs of training data with a run, and train on them in rounds",
-    "cache": "write the token cache that training reads",
-    "vocabulary": "train a vocabulary, adopt a SentencePiece model, or split pieces by language",
-    "languages": "list languages, or say how a code is understood",
-    "corpus": "write the embedded corpus as files",
-    "fetch": "fetch a corpus that packages of Debian hold",
-    "describe": "print parameters, FLOPs and bytes of a configuration",
-    "compile-ahead": "compile a run for TPUs or GPUs that need not be there",
-    "import": "turn a checkpoint of another toolkit into a run",
-    "export": "write a run's model for another toolkit",
-    "average": "average checkpoints of a run",
-    "adapters": "save, load or merge LoRA",
-    "add-language": "make a run of a trained one that has a language more",
+    "score": "print log-probabilities of texts or translations, and the perplexity",
+    "sample": "sample text from a language model",
+    "evaluate": "translate a test set and score every direction",
+    "analyse": "analyse attention, hidden states and language branches; train probes",
+    "compare": "compare evaluations of several runs",
+    "back-translate": "back-translate training data, and optionally train on it in rounds",
+    "cache": "tokenize a corpus into the token cache used for training",
+    "vocabulary": "train or adopt a SentencePiece vocabulary, or split shared pieces",
+    "languages": "list known languages, or resolve language codes",
+    "corpus": "write the built-in CLDR corpus to files",
+    "fetch": "download a corpus from Debian packages",
+    "describe": "print parameter count, FLOPs and memory of a configuration",
+    "compile-ahead": "compile for TPUs or GPUs without the hardware; report memory and FLOPs",
+    "import": "convert a checkpoint of another toolkit into a run",
+    "export": "export a run's model for another toolkit",
+    "average": "average the checkpoints of a run",
+    "adapters": "save, load or merge LoRA weights",
+    "add-language": "add a language to a trained run",
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
 _FILE_FLAGS = ("input", "reference", "output", "results", "parallel", "tsv", "bitext")
@@ -44,7 +44,7 @@ _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 
 def main() -> int | None:
-    """Runs the command that the first argument names."""
+    """Run the command that the first argument names."""
     given = sys.argv[1:]
     if given and given[0] in COMMANDS:
         sys.argv = [f"mnmt {given[0]}", *given[1:]]
@@ -64,18 +64,18 @@ def main() -> int | None:
 
 
 def run() -> None:
-    """Runs `main`; what the installed `mnmt` starts."""
+    """Run `main`; what the installed `mnmt` starts."""
     run_command(main)
 
 
 def module_of(name: str) -> ModuleType:
-    """Imports the module of a command; it has `make_parser` and `main`."""
+    """Import the module of a command; it has `make_parser` and `main`."""
     module = _MODULES.get(name, name.replace("-", "_"))
     return importlib.import_module(f"mnmt_jax.commands.{module}")
 
 
 def completion(shell: str) -> str:
-    """Returns the script that completes command lines.
+    """Return the script that completes command lines.
 
     Args:
         shell: `bash`, `zsh` or `tcsh`.
@@ -95,7 +95,7 @@ def completion(shell: str) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yields the arguments of a parser and of its commands."""
+    """Yield the arguments of a parser and of its commands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -123,7 +123,7 @@ def _add_flags(parser: CommandParser) -> None:
         "--completion",
         choices=("bash", "zsh", "tcsh"),
         metavar="SHELL",
-        help='print what completes command lines; bash: eval "$(mnmt --completion bash)"',
+        help='print a completion script; for bash: eval "$(mnmt --completion bash)"',
     )
 
 

@@ -1,4 +1,4 @@
-"""The translations of a file while they are made, kept beside it so that the same command goes on.
+"""Resumable output: translations stored beside the output file until it is complete.
 
 OUTPUT.unfinished   {"made_by": {...}}, then one record per line (`files.make_record`), window by
                     window; within a window as the batches were done
@@ -33,16 +33,16 @@ _LAST = 64  # bytes that hold that word
 
 
 class Translate(Protocol):
-    """Translates the lines of a window but those that are done, in any order."""
+    """Translate the lines of a window but those that are done, in any order."""
 
     def __call__(
         self, lines: Sequence[Line], /, *, done: Collection[int]
     ) -> Iterator[tuple[Line, Translation]]:
-        """Yields each line with its translation as soon as that is known."""
+        """Yield each line with its translation as soon as that is known."""
 
 
 class ResumableOutput:
-    """Keeps what is done of a file's translation until the whole is written.
+    """Keep what is done of a file's translation until the whole is written.
 
     Used as a context: what was done stays if an error leaves it, and a line says so.
 
@@ -83,7 +83,7 @@ class ResumableOutput:
             raise
 
     def _check_others(self) -> None:
-        """Refuses what another number of processes keeps, or others with other settings."""
+        """Refuse what another number of processes keeps, or others with other settings."""
         whole = glob.escape(unfinished_path(self._output))
         found = {Path(each) for each in (*glob.glob(whole), *glob.glob(f"{whole}.*-of-*"))}
         if others := sorted(found - set(self._parts)):
@@ -102,7 +102,7 @@ class ResumableOutput:
                     self._refuse(path, header)
 
     def _begin(self) -> None:
-        """Reads what earlier translations were made by."""
+        """Read what earlier translations were made by."""
         self._file.seek(0)
         first = self._file.readline()
         if first != self._header:
@@ -115,7 +115,7 @@ class ResumableOutput:
     def finish(
         self, lines: Iterator[Line], translate: Translate, report: Callable[[int], None]
     ) -> None:
-        """Translates what is not done yet.
+        """Translate what is not done yet.
 
         Args:
             lines: all lines of the input, in order.
@@ -149,7 +149,7 @@ class ResumableOutput:
             self._count = count
 
     def is_last(self) -> bool:
-        """Returns whether every process has finished, to one of them alone.
+        """Return whether every process has finished, to one of them alone.
 
         Raises:
             UserError: if another one had other settings, or another input.
@@ -166,7 +166,7 @@ class ResumableOutput:
         return not left
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields what all processes made complete, in the order of the lines."""
+        """Yield what all processes made complete, in the order of the lines."""
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(path.open("rb")) for path in self._parts]
             for file in files:
@@ -182,7 +182,7 @@ class ResumableOutput:
                     return
 
     def remove(self) -> None:
-        """Removes the files of all processes: the whole is written."""
+        """Remove the files of all processes: the whole is written."""
         for path in self._parts:
             path.unlink(missing_ok=True)
         self._complete = True
@@ -212,7 +212,7 @@ class ResumableOutput:
             self.path.unlink(missing_ok=True)
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
-        """Returns the numbers of a window's lines that are done, up to the first bad record."""
+        """Return the numbers of a window's lines that are done, up to the first bad record."""
         lines = {line.number: (line.text, list(line.others)) for line in window}
         done: set[int] = set()
         while len(done) < len(window):
@@ -228,7 +228,7 @@ class ResumableOutput:
         return done
 
     def _is_done(self, path: Path) -> bool:
-        """Returns whether a process has done all lines of its share."""
+        """Return whether a process has done all lines of its share."""
         try:
             with path.open("rb") as file:
                 header = file.readline()
@@ -247,7 +247,7 @@ class ResumableOutput:
         return True
 
     def _refuse(self, path: Path, header: bytes) -> NoReturn:
-        """Says what a file was made by that is not this."""
+        """State what a file was made by that is not this."""
         old, new = (_read(text).get(UNFINISHED) for text in (header, self._header))
         if old is None or new is None:
             raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
@@ -257,7 +257,7 @@ class ResumableOutput:
         )
 
     def _cut(self) -> None:
-        """Removes what stands after the last good record."""
+        """Remove what stands after the last good record."""
         self._file.truncate(self._end)
 
     def _write(self, text: bytes) -> None:
@@ -267,13 +267,13 @@ class ResumableOutput:
 
 
 def _records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Yields the records of lines in a complete file."""
+    """Yield the records of lines in a complete file."""
     records = (parse_json(line, finite=False) for line in file)
     return (record for record in records if _LINES not in record)
 
 
 def _read(text: bytes) -> dict[str, Any]:
-    """Returns a record; an empty one if it was cut."""
+    """Return a record; an empty one if it was cut."""
     try:
         record = parse_json(text, finite=False) if text.endswith(b"\n") else {}
     except ValueError:

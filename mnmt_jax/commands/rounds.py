@@ -1,12 +1,12 @@
-"""Rounds of back-translation: a cache of real and pseudo pairs, a training on it, and again.
+"""Back-translation rounds: write a cache of real and pseudo pairs, train on it, repeat.
 
 FOLDER/back_translation.json   what the rounds are made by
 FOLDER/round_1/cache           real pairs, and what the first run makes of their targets
 FOLDER/round_1/run             trained on it, from that run
 FOLDER/round_2/cache           real pairs, and what round_1/run makes of their targets; and so on
 
-Several processes that train together share what is translated as `mnmt_jax.distributed.work_shards` has
-it: each its sentences, on its own devices.
+Processes that train together divide the sentences to translate as in
+`mnmt_jax.distributed.work_shards`; each translates its shard on its own devices.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rounds:
-    """What all rounds share.
+    """Settings shared by all rounds.
 
     Attributes:
         draws: what is translated into what.
@@ -69,7 +69,7 @@ class Rounds:
     configuration: tuple[list[str], list[str]]
 
     def run(self, folder: Path, rounds: int) -> str | None:
-        """Translates and trains by turns; goes on where the same call was stopped.
+        """Translate and trains by turns; goes on where the same call was stopped.
 
         Args:
             folder: of the rounds.
@@ -103,7 +103,7 @@ class Rounds:
         return None
 
     def write_cache(self, output: Path, number: int, share: WorkShard = WHOLE) -> TokenCache | None:
-        """Writes the real pairs, and pseudo pairs that the run makes.
+        """Write the real pairs, and pseudo pairs that the run makes.
 
         Args:
             output: the cache to be; what is translated until then is kept beside it.
@@ -159,7 +159,7 @@ class Rounds:
     def _tasks(
         self, pairs: PseudoPairs, translations: Iterator[str]
     ) -> Iterator[TakenTask | TaskSource]:
-        """Yields the real tasks and the pseudo ones."""
+        """Yield the real tasks and the pseudo ones."""
         yield from taken_tasks(self.cache, self.cache.vocabulary)
         yield from pairs.sources(translations)
 
@@ -180,7 +180,7 @@ class Rounds:
         return translator
 
     def _config(self, cache: TokenCache, number: int) -> Config:
-        """Returns the configuration of a round's training: an epoch, unless a binding says more."""
+        """Return the configuration of a round's training: an epoch, unless a binding says more."""
         files, bindings = self.configuration
         config = RunDirectory.open(self.origin.run).config(files, bindings)
         data = dataclasses.replace(config.data, cache=str(cache.directory), tasks=())
@@ -206,7 +206,7 @@ class Rounds:
         return any(binding.replace(" ", "").startswith(_STEPS) for binding in bindings)
 
     def _training_facts(self) -> dict[str, Any]:
-        """Returns the settings that decide what a round's training makes of its cache."""
+        """Return the settings that decide what a round's training makes of its cache."""
         config = RunDirectory.open(self.origin.run).config(*self.configuration)
         sections = {"Data": config.data, "Optimizer": config.optimizer, "Train": config.train}
         found = {
@@ -218,7 +218,7 @@ class Rounds:
         return {name: value for name, value in found.items() if name.lower() not in _FREE} | steps
 
     def _claim(self, folder: Path, translator: Translator) -> None:
-        """Notes what the rounds are made by, or checks that they are.
+        """Record what the rounds are made by, or checks that they are.
 
         Raises:
             UserError: if they are made by something else.
@@ -249,12 +249,12 @@ class Rounds:
 
 
 def _own_share() -> WorkShard:
-    """Returns which sentences are this process's."""
+    """Return which sentences are this process's."""
     return WorkShard(jax.process_index(), jax.process_count())
 
 
 def _wait_for(folder: Path) -> None:
-    """Waits until a folder is there, which the last of several processes writes.
+    """Wait until a folder is there, which the last of several processes writes.
 
     It may take hours longer, or be lost, which ends this one too: nothing is asked of it.
     """
@@ -263,13 +263,13 @@ def _wait_for(folder: Path) -> None:
 
 
 def _lines(pairs: PseudoPairs) -> Iterator[Line]:
-    """Yields the sentences to translate."""
+    """Yield the sentences to translate."""
     for number, (text, own, wanted) in enumerate(pairs.sentences()):
         yield Line(number, text, own, wanted)
 
 
 def _texts(records: Iterator[Mapping[str, Any]], left: list[int]) -> Iterator[str]:
-    """Yields translations, blank where the sentence was cut; `left` takes the numbers of such."""
+    """Yield translations, blank where the sentence was cut; `left` takes the numbers of such."""
     for record in records:
         kept = "" if record["truncated"] else record["translation"]
         if not kept.strip():

@@ -1,4 +1,4 @@
-"""Draws texts from a language model, from the beginning of a text or from where prompts end."""
+"""Sample texts from a language model, with or without prompts."""
 
 from __future__ import annotations
 
@@ -25,29 +25,34 @@ _TEMPERATURE = "Decode.temperature"
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__,
-        epilog="--gin.Decode.temperature (1 unless it is given), top_k, top_p, max_length and "
-        "batch say how texts are drawn.",
+        epilog="Sampling settings: --gin.Decode.temperature (default: 1), top_k, top_p, max_length "
+        "and batch.",
     )
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
-    parser.add_argument("--language", required=True, help="code of the texts' language")
-    parser.add_argument("--count", type=positive, default=1, help="texts per prompt")
     parser.add_argument(
-        "--input", help="prompts, UTF-8 text or gzip; default: one text's beginning, no prompt"
+        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
     )
-    parser.add_argument("--seed", type=int, help="of the draws; default: the run's Decode.seed")
+    parser.add_argument("--language", required=True, metavar="CODE", help="language of the texts")
+    parser.add_argument(
+        "--count", type=positive, default=1, metavar="N", help="texts per prompt; default: 1"
+    )
+    parser.add_argument(
+        "--input", metavar="FILE", help="text file with one prompt per line; default: no prompt"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed; default: Decode.seed")
     parser.add_argument(
         "--output",
-        help="written when complete, gzip if it ends in .gz; default: standard output",
+        metavar="FILE",
+        help="output file, gzip if it ends in .gz, written when complete; default: standard output",
     )
     parser.add_argument(
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="jsonl adds the numbers of prompt and draw, the log-probability of what follows the "
-        "prompt, its tokens with eos, and a mark of text that was cut, whose eos was not drawn",
+        help="output format; jsonl adds the prompt and sample number, log-probability and token "
+        "count of the continuation, and a truncation mark; default: text",
     )
     add_step(parser)
     add_configuration(parser)
@@ -55,7 +60,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     check_input_file(flags.input)
     if flags.output:

@@ -1,4 +1,4 @@
-"""Prints how probable a model finds texts, or translations: a JSON line each, and the perplexity.
+"""Print log-probabilities of texts or translations as JSON lines, and the perplexity.
 
 A language model scores texts of one language (`--language`), a translator the lines of
 `--reference` as translations of those of `--input` (`--source`, `--target`).
@@ -33,22 +33,30 @@ _OF_PAIRS = ("source", "target", "reference")
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
-    parser.add_argument("--language", help="code of the input's language, for a language model")
-    parser.add_argument("--source", help="code of the input's language, for a translator")
-    parser.add_argument("--target", help="code of the references' language")
     parser.add_argument(
-        "--reference", metavar="FILE", help="UTF-8 text or gzip: a translation of each input line"
+        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
     )
     parser.add_argument(
-        "--input", help="UTF-8 text (UTF-16 with its mark), or gzip; default: standard input"
+        "--language", metavar="CODE", help="language of the input, for a language model"
+    )
+    parser.add_argument("--source", metavar="CODE", help="source language, for a translation model")
+    parser.add_argument("--target", metavar="CODE", help="target language, for a translation model")
+    parser.add_argument(
+        "--reference", metavar="FILE", help="text file with one translation per input line"
+    )
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="text file, UTF-8 or UTF-16 with a byte order mark, or gzip of one; default: standard "
+        "input",
     )
     parser.add_argument(
         "--output",
-        help="written when complete, gzip if it ends in .gz: line, log_prob (nats, the sum over "
-        "the tokens with eos) and tokens of each input line; default: standard output",
+        metavar="FILE",
+        help="JSON lines with line, log_prob (nats, summed over tokens and eos) and tokens; gzip "
+        "if it ends in .gz; default: standard output",
     )
     add_step(parser)
     add_configuration(parser)
@@ -56,7 +64,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check(flags)
     check_input_file(flags.input)
@@ -79,7 +87,7 @@ def main() -> None:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    """Checks that the flags are those of one kind of model.
+    """Check that the flags are those of one kind of model.
 
     Raises:
         UserError: otherwise.
@@ -105,7 +113,7 @@ def _check(flags: argparse.Namespace) -> None:
 def _scores(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> tuple[list[Score], str]:
-    """Returns the score of each line, and what their perplexity is called."""
+    """Return the score of each line, and what their perplexity is called."""
     lines = list(read_lines(flags.input, droppable=False))
     if flags.language is not None:
         from mnmt_jax.decoding.language_model import LanguageModel

@@ -1,4 +1,4 @@
-"""Lines in and out of files and pipes, plain or gzip. No JAX here: commands load it late."""
+"""Text input and output: files and pipes, plain or gzip. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNFINISHED = "made_by"
 def read_lines(
     path: str | None, bad: BadLines | None = None, *, droppable: bool = True
 ) -> Iterator[str]:
-    """Yields the lines of a file as `text_lines.read_lines` does.
+    """Yield the lines of a file as `text_lines.read_lines` does.
 
     Args:
         path: a text file, gzip or not; None reads standard input.
@@ -64,7 +64,7 @@ def read_lines(
 
 
 def check_input_file(path: str | None, flag: str = "--input") -> None:
-    """Checks that a file to read is there.
+    """Check that a file to read is there.
 
     Args:
         path: its name; None is standard input.
@@ -81,7 +81,7 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
 def check_output_file(
     output: str, source: str | None, flag: str = "--input", share: WorkShard = WHOLE
 ) -> None:
-    """Checks that a file can be written, and neither it nor its `unfinished_path` is the one read.
+    """Check that a file can be written, and neither it nor its `unfinished_path` is the one read.
 
     Args:
         output: the name of the one.
@@ -113,7 +113,7 @@ def check_output_file(
 
 
 def _is_read(path: str, source: str | None) -> bool:
-    """Returns whether a path is the file that is read, also by a link."""
+    """Return whether a path is the file that is read, also by a link."""
     try:
         read = os.stat(sys.stdin.fileno() if source is None else source)
         return stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(path))
@@ -122,7 +122,7 @@ def _is_read(path: str, source: str | None) -> bool:
 
 
 def unfinished_path(output: str, share: WorkShard = WHOLE) -> str:
-    """Returns where the translations for a file are kept until they are complete.
+    """Return where the translations for a file are kept until they are complete.
 
     Args:
         output: name of the file.
@@ -133,7 +133,7 @@ def unfinished_path(output: str, share: WorkShard = WHOLE) -> str:
 
 
 def _check_unfinished(path: str) -> None:
-    """Refuses a file by the name of kept translations that holds something else."""
+    """Refuse a file by the name of kept translations that holds something else."""
     if not os.path.exists(path):
         return
     with contextlib.suppress(IsADirectoryError), open(path, "rb") as file:
@@ -144,7 +144,7 @@ def _check_unfinished(path: str) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Returns whether a path is no file to replace: a device, a pipe, an output of the process."""
+    """Return whether a path is no file to replace: a device, a pipe, an output of the process."""
     if os.path.abspath(path) in ("/dev/stdout", "/dev/stderr"):
         return True
     if os.path.realpath(os.path.dirname(path)).startswith("/proc/"):
@@ -154,7 +154,7 @@ def is_stream(path: str) -> bool:
 
 @contextlib.contextmanager
 def open_output(path: str | None) -> Iterator[IO[str]]:
-    """Opens a file that appears under its name only when everything has been written.
+    """Open a file that appears under its name only when everything has been written.
 
     A line on standard error says so if a file with text is replaced.
 
@@ -183,7 +183,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 
 
 def make_record(line: Line, translation: Translation) -> dict[str, Any]:
-    """Returns all that is said about one translated line.
+    """Return all that is said about one translated line.
 
     Args:
         line: the line.
@@ -210,5 +210,5 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
 
 
 def format_record(record: Mapping[str, Any]) -> str:
-    """Returns a record as a line of JSON."""
+    """Return a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Translates lines of text with a trained model: one output line per input line."""
+"""Translate lines of text with a trained model, one output line per input line."""
 
 from __future__ import annotations
 
@@ -43,25 +43,31 @@ if TYPE_CHECKING:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
-    parser.add_argument("--source", required=True, help="code of the input's language")
-    parser.add_argument("--target", required=True, help="code of the language wanted")
     parser.add_argument(
-        "--input", help="UTF-8 text (UTF-16 with its mark), or gzip; default: standard input"
+        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
+    )
+    parser.add_argument("--source", required=True, metavar="CODE", help="source language")
+    parser.add_argument("--target", required=True, metavar="CODE", help="target language")
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="text file, UTF-8 or UTF-16 with a byte order mark, or gzip of one; default: standard "
+        "input",
     )
     parser.add_argument(
         "--output",
-        help="written when complete, gzip if it ends in .gz; what is done until then is kept in "
-        "OUTPUT.unfinished, and the same command goes on; default: standard output",
+        metavar="FILE",
+        help="output file, gzip if it ends in .gz, written when complete; an interrupted command "
+        "resumes from FILE.unfinished; default: standard output",
     )
     parser.add_argument(
         "--on_bad_line",
         choices=("error", "drop"),
         default="error",
-        help="stop at a line that is not UTF-8 or is longer than 1 MiB (default), or take it as "
-        "blank and count it",
+        help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
+        "count it; default: error",
     )
     add_beam_size(parser)
     add_pivot(parser)
@@ -69,8 +75,8 @@ def make_parser() -> CommandParser:
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="jsonl adds score, n-best list, marks of input and output that was cut, the text in "
-        "the pivot language and the lines contrasted with",
+        help="output format; jsonl adds the score, n-best list, truncation marks, pivot text and "
+        "contrast sources; default: text",
     )
     add_step(parser)
     add_work_shard_flags(parser, "lines")
@@ -79,7 +85,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     share = work_shard_of(flags)
     if share.processes > 1 and (not flags.output or is_stream(flags.output)):
@@ -151,7 +157,7 @@ class _Marked:
 
 
 def _tell(bad: BadLines, marked: _Marked, decode: Decode) -> None:
-    """Says which lines were read, contrasted or written otherwise than they might have been."""
+    """State which lines were read, contrasted or written otherwise than they might have been."""
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
@@ -201,7 +207,7 @@ def _tell_unknown(marked: _Marked, decode: Decode) -> None:
 def _into_file(
     translator: Translator, lines: Iterator[Line], decode: Decode, flags: argparse.Namespace
 ) -> _Marked | None:
-    """Translates into a file, going on where the same command was stopped.
+    """Translate into a file, going on where the same command was stopped.
 
     Returns:
         As `_write`; None if another process is to write it.
@@ -234,7 +240,7 @@ def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> _M
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """Takes numbers of translated lines for a bar, if this is a terminal, and for a last word."""
+    """Take numbers of translated lines for a bar, if this is a terminal, and for a last word."""
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
@@ -253,7 +259,7 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
 
 def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
-    """Says which lines something happened to, if any."""
+    """State which lines something happened to, if any."""
     if numbers:
         shown = listed([str(number) for number in numbers])
         warn(f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}")

@@ -1,6 +1,6 @@
-"""Trains a SentencePiece vocabulary on a corpus, or adopts an existing SentencePiece model.
+"""Train a SentencePiece vocabulary on a corpus, or adopt an existing SentencePiece model.
 
-Or gives languages copies of the pieces that they share in a vocabulary that is there (--lavs).
+With --lavs, split the shared pieces of an existing vocabulary into language-specific copies.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 
 # Flags of the training itself: their types, and what they say.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "vocab_size": (positive, "pieces without tags (8000)"),
-    "character_coverage": (float, "(1.0)"),
-    "normalization": (str, "SentencePiece's rule: identity (default), nmt_nfkc, nfkc, ..."),
-    "sentences": (positive, "drawn at most (1000000)"),
-    "temperature": (float, "flattens languages' shares (5)"),
-    "seed": (int, "of the draw (0)"),
+    "vocab_size": (positive, "pieces, without language tags; default: 8000"),
+    "character_coverage": (float, "fraction of characters covered by pieces; default: 1.0"),
+    "normalization": (
+        str,
+        "SentencePiece normalization rule, e.g. nmt_nfkc, nfkc; default: identity",
+    ),
+    "sentences": (positive, "maximum number of sampled sentences; default: 1000000"),
+    "temperature": (float, "sampling temperature over languages; default: 5"),
+    "seed": (int, "random seed of the sample; default: 0"),
 }
 TRAINING_FLAGS = (*_OPTIONS, "model_type", "byte_fallback", "text_normalization")
 # The rule of --lavs that reads a flag.
@@ -46,50 +49,52 @@ _THRESHOLD = 20  # of the authors' script
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     which = add_corpus_arguments(parser)
     which.add_argument(
-        "--sentencepiece", metavar="MODEL", help="adopt this .model file; needs --languages"
+        "--sentencepiece", metavar="MODEL", help="existing .model file to adopt; needs --languages"
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a vocabulary that is there"
-    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="vocabulary folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing vocabulary")
     add_training_options(parser)
     group = parser.add_argument_group("language-aware vocabulary sharing")
     group.add_argument(
         "--lavs",
         choices=("code", "paper"),
-        help="train nothing: give languages copies of the pieces of --vocabulary that they share "
-        "in the training text, by the rule of the authors' code or by the published one",
+        help="split pieces of --vocabulary shared by several languages, by the rule of the "
+        "authors' code or of the paper; no training",
     )
-    group.add_argument("--vocabulary", metavar="DIR", help="what 'mnmt vocabulary' wrote")
+    group.add_argument("--vocabulary", metavar="DIR", help="vocabulary to split")
     group.add_argument(
         "--lavs_threshold",
         type=positive,
-        help="code: languages get a copy that have a piece more often, if two do (20)",
+        metavar="N",
+        help="--lavs code: split a piece seen more than N times in at least two languages; "
+        "default: 20",
     )
     group.add_argument(
         "--lavs_pairs",
         type=positive,
-        help="paper: how many (piece, pair of languages) to split, those that share most first",
+        metavar="N",
+        help="--lavs paper: number of (piece, language pair) items to split, most shared first",
     )
     return parser
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the training of a SentencePiece model."""
+    """Add the flags of the training of a SentencePiece model."""
     for flag, (kind, text) in _OPTIONS.items():
-        parser.add_argument(f"--{flag}", type=kind, help=text)
-    parser.add_argument("--model_type", choices=("unigram", "bpe"), help="(unigram)")
+        parser.add_argument(
+            f"--{flag}", type=kind, metavar="N" if kind is not str else "RULE", help=text
+        )
+    parser.add_argument("--model_type", choices=("unigram", "bpe"), help="default: unigram")
     add_byte_fallback(parser)
     parser.add_argument(
         "--text_normalization",
         choices=("nfc", "none"),
-        help="white space of every kind to spaces, zero-width spaces out, Unicode's form C before "
-        "encoding (nfc), or nothing (none); kept with the vocabulary (default: nfc, none with "
-        "--sentencepiece)",
+        help="normalization before encoding, stored with the vocabulary; nfc: Unicode NFC, "
+        "uniform spaces, no zero-width spaces; default: nfc, or none with --sentencepiece",
     )
 
 
@@ -98,7 +103,7 @@ def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--byte_fallback",
         action=argparse.BooleanOptionalAction,
-        help="spell characters that no piece covers by pieces of bytes, 256 of them (default)",
+        help="encode characters outside the vocabulary as bytes, with 256 byte pieces; default: on",
     )
 
 
@@ -121,7 +126,7 @@ def training_options(
 
 
 def main() -> None:
-    """Writes the vocabulary and prints a summary as JSON on stdout."""
+    """Write the vocabulary and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
@@ -138,7 +143,7 @@ def main() -> None:
 
 
 def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None) -> None:
-    """Checks that --output may be written; `made`, if it is known yet, may lie there already.
+    """Check that --output may be written; `made`, if it is known yet, may lie there already.
 
     Raises:
         UserError: otherwise.
@@ -171,7 +176,7 @@ def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
 
 
 def _adopt(arguments: argparse.Namespace) -> Made:
-    """Wraps a model that is there."""
+    """Wrap a model that is there."""
     from mnmt_jax.vocabulary.pieces import Vocabulary
 
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
@@ -190,7 +195,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 
 
 def _train(arguments: argparse.Namespace) -> Made:
-    """Trains a model on a corpus."""
+    """Train a model on a corpus."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
@@ -207,7 +212,7 @@ def _train(arguments: argparse.Namespace) -> Made:
 
 
 def _split(arguments: argparse.Namespace) -> Made:
-    """Gives languages copies of the pieces that they share."""
+    """Give languages copies of the pieces that they share."""
     from mnmt_jax.commands.corpus_arguments import corpus_and_directions
     from mnmt_jax.data.mixtures import language_lines
     from mnmt_jax.vocabulary import lavs
@@ -242,7 +247,7 @@ def _split(arguments: argparse.Namespace) -> Made:
 def _by_code(
     arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
 ) -> tuple[Flags, Flags, dict[str, int]]:
-    """Returns which pieces the code's rule flags, which of them it splits, and its setting."""
+    """Return which pieces the code's rule flags, which of them it splits, and its setting."""
     from mnmt_jax.vocabulary import lavs
 
     threshold = arguments.lavs_threshold or _THRESHOLD
@@ -259,7 +264,7 @@ def _by_code(
 def _by_paper(
     arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
 ) -> tuple[Flags, Flags, dict[str, int]]:
-    """Returns what `_by_code` does, by the published rule, which splits all that it flags."""
+    """Return what `_by_code` does, by the published rule, which splits all that it flags."""
     from mnmt_jax.vocabulary import lavs
 
     flagged = lavs.flag_by_sharing(counts, pieces, arguments.lavs_pairs)
@@ -269,7 +274,7 @@ def _by_paper(
 
 
 def _check_split(arguments: argparse.Namespace) -> None:
-    """Checks the flags that belong to `--lavs`.
+    """Check the flags that belong to `--lavs`.
 
     Raises:
         UserError: if one is missing, or of another rule or of a training.

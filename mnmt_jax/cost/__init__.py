@@ -1,1 +1,1 @@
-"""What a configuration costs before it runs: parameters, FLOPs, bytes, compiled programs."""
+"""Cost of a configuration before it runs: parameters, FLOPs, bytes, compiled programs."""

@@ -1,4 +1,4 @@
-"""What devices send each other in a compiled program, read from its text.
+"""Collectives of a compiled program, parsed from its HLO text.
 
 A collective inside a loop runs once per round: its bytes are multiplied by the loop's rounds, which
 the compiler states or the loop's condition shows. A loop that ends when its work is done, as a
@@ -39,7 +39,7 @@ _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One kind of exchange over the same mesh axes.
+    """Collectives of one kind over the same mesh axes.
 
     Attributes:
         kind: e.g. `all-reduce`.
@@ -55,7 +55,7 @@ class Collective:
 
 
 def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective, ...]:
-    """Lists a compiled program's exchanges, those of one kind and the same axes together.
+    """List a compiled program's exchanges, those of one kind and the same axes together.
 
     Args:
         program: one device's program, `compiled.as_text()`.
@@ -87,7 +87,7 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
 
 
 def instructions(program: str) -> Iterator[tuple[str, str]]:
-    """Yields (name of the computation, line)."""
+    """Yield (name of the computation, line)."""
     computation = ""
     for line in program.splitlines():
         header = _COMPUTATION.match(line)
@@ -98,7 +98,7 @@ def instructions(program: str) -> Iterator[tuple[str, str]]:
 
 
 def rounds(program: str) -> dict[str, int]:
-    """Returns how often each computation inside a loop runs; the others run once."""
+    """Return how often each computation inside a loop runs; the others run once."""
     inside: dict[str, tuple[str, int]] = {}
     bounds = _bounds(program)
     for computation, line in instructions(program):
@@ -120,7 +120,7 @@ def rounds(program: str) -> dict[str, int]:
 
 
 def _bounds(program: str) -> dict[str, int]:
-    """Returns what the counter of a loop, which starts at 0, is compared to, by its condition."""
+    """Return what the counter of a loop, which starts at 0, is compared to, by its condition."""
     constants: dict[tuple[str, str], int] = {}
     counters: set[tuple[str, str]] = set()
     bounds = {}
@@ -153,7 +153,7 @@ def _item_bytes(dtype: str) -> int:
 
 
 def _group(rest: str, devices: int) -> Sequence[int]:
-    """Returns the first group of devices that exchange; all of them if the text names none."""
+    """Return the first group of devices that exchange; all of them if the text names none."""
     if groups := _GROUPS.search(rest):
         return _first_group(groups[1]) or range(devices)
     if pairs := _PAIRS.search(rest):
@@ -182,7 +182,7 @@ def _first_group(text: str) -> list[int]:
 
 
 def _iota(shape: str, order: str | None = None) -> np.ndarray:
-    """Returns 0, 1, 2, ... in a shape such as `4,2`, its axes then in an order such as `1,0`."""
+    """Return 0, 1, 2, ... in a shape such as `4,2`, its axes then in an order such as `1,0`."""
     sizes = [int(size) for size in shape.split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return numbers.transpose([int(axis) for axis in order.split(",")]) if order else numbers

@@ -1,4 +1,4 @@
-"""Compiles a run's programs for TPUs or GPUs that are not there, and reads what the compiler says.
+"""Ahead-of-time compilation for absent TPUs or GPUs, with memory and cost analysis.
 
 Bytes per chip and exchanges are those of the program that would run there, and so are libtpu's
 FLOPs. Seconds are libtpu's estimate of cycles, one instruction after the other and without
@@ -97,7 +97,7 @@ class Ahead:
         return chip_of(self.devices[0].device_kind)
 
     def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
-        """Compiles programs and returns what is known of each, ready for JSON.
+        """Compile programs and returns what is known of each, ready for JSON.
 
         Args:
             programs: which of `PROGRAMS`.
@@ -149,13 +149,13 @@ class Ahead:
         return found
 
     def fits(self) -> bool:
-        """Returns whether the training step's rows can be split and it fits the chips' memory."""
+        """Return whether the training step's rows can be split and it fits the chips' memory."""
         if self.config.data.rows % batch_shards(self.mesh):
             return False
         return bool(self._describe("train_step")["fits"])
 
     def _model_flops(self) -> float:
-        """Counts an update's operations, rows full of sentence pairs of one length."""
+        """Count an update's operations, rows full of sentence pairs of one length."""
         data = self.config.data
         pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
         views = dict.fromkeys(views_of(self.config), float(_TOKENS))
@@ -270,7 +270,7 @@ class Ahead:
 
 
 def remedies(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yields changes that make a training step smaller, the cheapest first, each upon the last."""
+    """Yield changes that make a training step smaller, the cheapest first, each upon the last."""
     model, optimizer = config.model, config.optimizer
     flags = []
     if not model.remat:
@@ -313,7 +313,7 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
 
 
 def _bytes(memory: Any, *, is_tpu: bool) -> dict[str, int]:
-    """Returns the bytes of a program on one device, by what they are for, and their sum.
+    """Return the bytes of a program on one device, by what they are for, and their sum.
 
     Args:
         memory: a program's `memory_analysis`.
@@ -331,14 +331,14 @@ def _bytes(memory: Any, *, is_tpu: bool) -> dict[str, int]:
 
 
 def _kernel_cycles(stated: dict[str, int], chip: Chip | None) -> int:
-    """Returns the cycles of our own kernels, as if computing always waited for all bytes."""
+    """Return the cycles of our own kernels, as if computing always waited for all bytes."""
     computing, moved = (stated.get(name, 0) for name in KERNEL_METADATA)
     waiting = moved * chip.clock / chip.bandwidth if chip and chip.bandwidth else 0
     return computing + round(waiting)
 
 
 def _does_not_fit(error: Exception) -> dict[str, Any]:
-    """Returns by how much memory is exceeded; other errors are raised again."""
+    """Return by how much memory is exceeded; other errors are raised again."""
     found = _TOO_LARGE.search(str(error))
     if not found:
         raise error

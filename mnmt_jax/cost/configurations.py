@@ -1,4 +1,4 @@
-"""The table of shipped configurations: what every gin file of models and runs amounts to."""
+"""Table of the shipped configurations: model sizes and run settings."""
 
 from __future__ import annotations
 
@@ -79,25 +79,25 @@ micro-batch into as many parts, 8 in these files; two runs need another number:
 
 
 def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """Lists the model files that expect a vocabulary: those of published models."""
+    """List the model files that expect a vocabulary: those of published models."""
     files = sorted((folder / "models").glob("*.gin"))
     return tuple(path for path in files if load_config([str(path)]).model.vocab_size)
 
 
 def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """Lists the run files of published models, not those of our benchmarks and of your text."""
+    """List the run files of published models, not those of our benchmarks and of your text."""
     files = sorted((folder / "runs").glob("*.gin"))
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own", "libreoffice")))
 
 
 def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """Lists the files that add the contrastive term after a layer, by layer."""
+    """List the files that add the contrastive term after a layer, by layer."""
     files = (folder / "runs" / "settings").glob("instructcl_*.gin")
     return tuple(sorted(files, key=lambda path: instructcl(path).layer))
 
 
 def instructcl(path: Path) -> InstruCL:
-    """Returns the contrastive term that a file adds."""
+    """Return the contrastive term that a file adds."""
     (method,) = load_config([str(path)]).train.methods
     if not isinstance(method, InstruCL):
         raise TypeError(f"{path}: {method}")
@@ -106,20 +106,20 @@ def instructcl(path: Path) -> InstruCL:
 
 @functools.cache
 def parameter_counts(model: Model) -> dict[str, int]:
-    """Counts a model's parameters by component and in `total`, with the vocabulary it expects."""
+    """Count a model's parameters by component and in `total`, with the vocabulary it expects."""
     plan = make_plan(model, get_layout(model.layout, model.stage_layers))
     return count_parameters(parameter_shapes(model, model.vocab_size), plan)
 
 
 @functools.cache
 def learnable(config: Config) -> int:
-    """Counts the parameters that a model and run train, with the vocabulary the model expects."""
+    """Count the parameters that a model and run train, with the vocabulary the model expects."""
     shapes = parameter_shapes(config.model, config.model.vocab_size)
     return Trainable.from_config(config.model, config.optimizer).count(shapes)
 
 
 def configuration_page() -> str:
-    """Writes the page: every published model's size, every run's settings."""
+    """Write the page: every published model's size, every run's settings."""
     return (
         _INTRODUCTION
         + _MODELS.format(lora=", ".join(map(_lora_count, _LORA_MODELS)))
@@ -183,7 +183,7 @@ def _run_row(name: str, config: Config) -> list[str]:
 
 
 def _trained(config: Config) -> str:
-    """Says in words what a run trains."""
+    """State in words what a run trains."""
     if config.model.lora_rank and not config.optimizer.frozen:
         return f"LoRA: rank {config.model.lora_rank} on {', '.join(config.model.lora)}"
     return f"all but {', '.join(config.optimizer.frozen)}" if config.optimizer.frozen else "all"

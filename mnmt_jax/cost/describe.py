@@ -1,4 +1,4 @@
-"""Says what a configuration amounts to: parameters, FLOPs, decode memory."""
+"""Parameter counts, FLOPs and decoding memory of a model configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVERYTHING_TRAINS = Optimizer()
 
 
 def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
-    """Counts parameters per component and in `total`, without what stands beside the plan.
+    """Count parameters per component and in `total`, without what stands beside the plan.
 
     Args:
         shapes: a parameter tree of arrays or shapes.
@@ -53,7 +53,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
 
 
 def count_aside(shapes: Any, plan: Plan) -> dict[str, int]:
-    """Counts the parameters of each sublayer beside the plan, which training alone asks for.
+    """Count the parameters of each sublayer beside the plan, which training alone asks for.
 
     Args:
         shapes: as for `count_parameters`.
@@ -72,7 +72,7 @@ def describe(
     beam: int,
     optimizer: Optimizer = _EVERYTHING_TRAINS,
 ) -> Mapping[str, Any]:
-    """Describes a model for one sentence pair of the given lengths.
+    """Describe a model for one sentence pair of the given lengths.
 
     Args:
         config: the model.
@@ -120,7 +120,7 @@ def describe(
 
 
 def _unused_elsewhere(config: Model, plan: Plan) -> int:
-    """Counts what the authors' models hold and do not use: of layers, and positions of padding."""
+    """Count what the authors' models hold and do not use: of layers, and positions of padding."""
     sublayers = (each for _, layer in plan.layers() for each in layer)
     of_layers = sum(each.kind.unused_elsewhere(config) for each in sublayers)
     if "learned" not in config.positions:

@@ -1,4 +1,4 @@
-"""What the compiler estimates of a TPU program, and what it leaves without an estimate.
+"""Cycle estimates of a compiled TPU program, and instructions without an estimate.
 
 Read from the program's text. An instruction inside a loop counts as often as the loop runs.
 """
@@ -57,7 +57,7 @@ class Estimates:
 
 
 def estimates(program: str) -> Estimates:
-    """Adds up the cycles that a TPU program states, and counts what states none.
+    """Add up the cycles that a TPU program states, and counts what states none.
 
     Args:
         program: one device's program, `compiled.as_text()`.
@@ -86,7 +86,7 @@ def estimates(program: str) -> Estimates:
 
 
 def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
-    """Adds up what kernels state of themselves, and counts those that do.
+    """Add up what kernels state of themselves, and counts those that do.
 
     It stands on lines of its own after a call, and again after what takes the call's results apart.
     """
@@ -104,7 +104,7 @@ def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _bodies(program: str) -> dict[str, list[str]]:
-    """Returns the lines of each computation."""
+    """Return the lines of each computation."""
     bodies: dict[str, list[str]] = collections.defaultdict(list)
     for computation, line in instructions(program):
         bodies[computation].append(line)
@@ -112,7 +112,7 @@ def _bodies(program: str) -> dict[str, list[str]]:
 
 
 def _draws(line: str, bodies: dict[str, list[str]]) -> bool:
-    """Returns whether an instruction, or what is fused into it, draws random bits."""
+    """Return whether an instruction, or what is fused into it, draws random bits."""
     inside = list(_inside(line, bodies))
     shifts = sum(_SHIFT in one for one in inside)
     named = any(_HASH in one or (" rng" in one and _RANDOM.search(one)) for one in inside)
@@ -127,7 +127,7 @@ def _inside(line: str, bodies: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _kind(line: str) -> str:
-    """Names what an instruction without an estimate does; empty if it does nothing."""
+    """Name what an instruction without an estimate does; empty if it does nothing."""
     found = _INSTRUCTION.match(line)
     if not found:
         return ""
@@ -145,7 +145,7 @@ def _kind(line: str) -> str:
 
 
 def _without_tuple(text: str) -> str:
-    """Returns the text with one word in place of a tuple that it starts with."""
+    """Return the text with one word in place of a tuple that it starts with."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,4 +1,4 @@
-"""Accelerators that are not there, for which their compilers compile all the same."""
+"""Device topologies for ahead-of-time compilation without the hardware."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Gpu:
     bandwidth: float
 
     def target(self) -> str:
-        """Returns XLA's description of it, a text of its `GpuTargetConfigProto`."""
+        """Return XLA's description of it, a text of its `GpuTargetConfigProto`."""
         chip = chip_of(self.kind)
         assert chip is not None
         feature = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""
@@ -95,7 +95,7 @@ _GPUS = {
 
 
 def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
-    """Returns the devices of a topology, none of which need be there.
+    """Return the devices of a topology, none of which need be there.
 
     Args:
         topology: of TPUs e.g. "v5e:4x4" or "v5p:4x4x8"; of GPUs "a100:8", "h100:8" or "h200:8",

@@ -1,1 +1,1 @@
-"""Files as such: written whole or not at all, in folders and buckets; whose fault trouble is."""
+"""File access: atomic writes, buckets, JSON, and classification of storage errors."""

@@ -1,4 +1,4 @@
-"""Files and folders that replace nothing of others and get their name when they are complete."""
+"""Atomic writes: files and folders appear under their name when complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mnmt_jax.files.storage import refusal, storage_trouble, system_trouble
 
 
 def partial_path(final: Path) -> Path:
-    """Returns a name to write under before renaming, and removes what dead processes left.
+    """Return a name to write under before renaming, and removes what dead processes left.
 
     Args:
         final: the name that the complete file or folder will have, in an existing folder or not.
@@ -37,7 +37,7 @@ def partial_path(final: Path) -> Path:
 
 
 def check_output(directory: Path) -> None:
-    """Refuses a folder to make that holds something already.
+    """Refuse a folder to make that holds something already.
 
     Raises:
         UserError: if there is a file of that name, or a folder that is not empty, or it is in a
@@ -50,7 +50,7 @@ def check_output(directory: Path) -> None:
 
 
 def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:
-    """Refuses a file to write where something lies that was not written by us.
+    """Refuse a file to write where something lies that was not written by us.
 
     Args:
         path: of the file; nothing is lost if it is not there or empty.
@@ -69,7 +69,7 @@ def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--ou
 
 
 def check_writable(path: Path, flag: str = "--output") -> None:
-    """Refuses a folder to make or fill, or a file's folder, that the system will not take.
+    """Refuse a folder to make or fill, or a file's folder, that the system will not take.
 
     Raises:
         UserError: if a file is in its way or nothing can be written there.
@@ -83,7 +83,7 @@ def check_writable(path: Path, flag: str = "--output") -> None:
 
 
 def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
-    """Keeps other processes from a file until it is closed, or this process dies.
+    """Keep other processes from a file until it is closed, or this process dies.
 
     Args:
         file: open, or a descriptor of a file or folder.
@@ -103,7 +103,7 @@ def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lets one process at a time into the block; the others wait."""
+    """Let one process at a time into the block; the others wait."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         lock(opened, wait=True)
@@ -146,13 +146,13 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 
 
 def open_text(path: Path, name: str) -> IO[str]:
-    """Opens a file to add UTF-8 text to: gzip if its `name` ends so, with line feeds."""
+    """Open a file to add UTF-8 text to: gzip if its `name` ends so, with line feeds."""
     opener = gzip.open if name.endswith(".gz") else open
     return cast(IO[str], opener(path, "at", encoding="utf-8", newline="\n"))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file so that it is either complete or as before; as `new_file`."""
+    """Write a file so that it is either complete or as before; as `new_file`."""
     with new_file(path) as file:
         file.write(text)
 
@@ -291,7 +291,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or folder, unless another process was faster."""
+    """Remove a file or folder, unless another process was faster."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

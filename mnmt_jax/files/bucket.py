@@ -1,4 +1,4 @@
-"""Runs in a bucket of Google Cloud Storage: checkpoints lie there, small files are copied.
+"""Run in a Google Cloud Storage bucket: direct checkpoints, mirrored small files.
 
 Orbax and tensorstore write arrays into a bucket directly. Everything else of a run is small: a
 process works on a copy in a folder of its own, and `Mirror.publish` copies back what changed.
@@ -29,12 +29,12 @@ _URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib keeps one slas
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path is a URL and not a folder."""
+    """Return whether a path is a URL and not a folder."""
     return bool(_URL.match(os.fspath(path)))
 
 
 def refuse_bucket(path: str | os.PathLike[str]) -> None:
-    """Checks that a path is not a URL, where only a folder can be written.
+    """Check that a path is not a URL, where only a folder can be written.
 
     Raises:
         UserError: otherwise.
@@ -44,7 +44,7 @@ def refuse_bucket(path: str | os.PathLike[str]) -> None:
 
 
 def bucket_path(url: str | os.PathLike[str]) -> Path:
-    """Returns a URL as a path whose methods reach the bucket.
+    """Return a URL as a path whose methods reach the bucket.
 
     Args:
         url: `gs://bucket/folder`.
@@ -74,12 +74,12 @@ def _url(path: str | os.PathLike[str]) -> str:
 
 
 def absolute(path: Path) -> Path:
-    """Returns the path as Orbax wants it; one in a bucket is absolute."""
+    """Return the path as Orbax wants it; one in a bucket is absolute."""
     return path if is_bucket(path) else path.absolute()
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Moves a folder to where another may be; in a bucket, which has no folders, file by file."""
+    """Move a folder to where another may be; in a bucket, which has no folders, file by file."""
     remove_folder(target)
     if not is_bucket(source):
         source.rename(target)
@@ -89,7 +89,7 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder with all it holds, if it is there."""
+    """Remove a folder with all it holds, if it is there."""
     if not is_bucket(folder):
         shutil.rmtree(folder, ignore_errors=True)
     elif folder.exists():
@@ -105,7 +105,7 @@ class Mirror:
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        """Copies what is there.
+        """Copy what is there.
 
         Raises:
             UserError: if the bucket cannot be read.
@@ -123,11 +123,11 @@ class Mirror:
         self._published = self._present()
 
     def close(self) -> None:
-        """Removes the copy."""
+        """Remove the copy."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def publish(self) -> None:
-        """Copies to the bucket what changed since the last time; files are whole there or absent.
+        """Copy to the bucket what changed since the last time; files are whole there or absent.
 
         Raises:
             UserError: if the bucket cannot be written.
@@ -144,14 +144,14 @@ class Mirror:
         self._published = present
 
     def _present(self) -> dict[str, tuple[int, int]]:
-        """Returns size and time of change by name, relative to the folder."""
+        """Return size and time of change by name, relative to the folder."""
         files = (path for path in self.folder.rglob("*") if path.is_file())
         stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
         return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> None:
-    """Copies the `files_below` a folder to another; either may be in a bucket."""
+    """Copy the `files_below` a folder to another; either may be in a bucket."""
     for file in files_below(source, skipped):
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> Non
 
 
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yields the files below a folder, but not those in its sub-folders of some names."""
+    """Yield the files below a folder, but not those in its sub-folders of some names."""
     for path in folder.iterdir() if folder.exists() else ():
         if path.name == folder.name and not path.exists():
             continue  # what a folder's own placeholder is listed as

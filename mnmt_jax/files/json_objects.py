@@ -1,4 +1,4 @@
-"""JSON files that may be damaged, edited or hostile: parsing with one kind of error."""
+"""Strict JSON reading for damaged, edited or hostile files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _finite_float(text: str) -> float:
 
 
 def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
-    """Reads a JSON object.
+    """Read a JSON object.
 
     Args:
         path: of the file.
@@ -111,7 +111,7 @@ def is_number(value: Any) -> bool:
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns the keys, in the order of letters, whose values differ or that one object lacks.
+    """Return the keys, in the order of letters, whose values differ or that one object lacks.
 
     Args:
         old: as it was read.

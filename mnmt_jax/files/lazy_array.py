@@ -1,4 +1,4 @@
-"""Arrays that are read when it is their turn, so that a model larger than memory can pass through.
+"""Lazily read arrays, for converting models larger than memory.
 
 Checkpoints of other toolkits are opened as such arrays: shapes are known at once, values are read
 one array at a time.
@@ -31,12 +31,12 @@ class LazyArray:
 
     @classmethod
     def of(cls, array: np.ndarray) -> LazyArray:
-        """Wraps an array that is in memory."""
+        """Wrap an array that is in memory."""
         return cls(array.shape, array.dtype, lambda: array)
 
     @classmethod
     def stacked(cls, parts: Sequence[LazyArray]) -> LazyArray:
-        """Lays arrays of one shape and type along a new first axis."""
+        """Lay arrays of one shape and type along a new first axis."""
         first = parts[0]
         shape = (len(parts), *first.shape)
         return cls(shape, first.dtype, lambda: np.stack([part.read() for part in parts]))
@@ -54,7 +54,7 @@ class LazyArray:
     def then(
         self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: np.dtype
     ) -> LazyArray:
-        """Returns an array that is read and then changed.
+        """Return an array that is read and then changed.
 
         Args:
             change: applied to what was read.

@@ -1,4 +1,4 @@
-"""Checks of names that become part of a path, and of links in foreign folders."""
+"""Check of names that become part of a path, and of links in foreign folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells whose fault a failed read or write is: the file's, the machine's, or the storage's."""
+"""Classification of read and write errors: file, machine, network or storage."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors
 
 
 def storage_trouble(error: BaseException) -> str:
-    """Returns in the system's words why storage refused a write; empty if something else failed."""
+    """Return in the system's words why storage refused a write; empty if something else failed."""
     network = (one_line(cause) for cause in _causes(error) if _is_network_trouble(cause))
     return system_trouble(error) or next(network, "")
 
 
 def system_trouble(error: BaseException) -> str:
-    """Returns what `storage_trouble` does, but nothing of a network's."""
+    """Return what `storage_trouble` does, but nothing of a network's."""
     for cause in _causes(error):
         for number in STORAGE:
             text = os.strerror(number)
@@ -34,7 +34,7 @@ def system_trouble(error: BaseException) -> str:
 
 
 def refusal(folder: Path, size: int) -> str:
-    """Returns why a folder would not take so many bytes; empty if it would."""
+    """Return why a folder would not take so many bytes; empty if it would."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
@@ -46,7 +46,7 @@ def refusal(folder: Path, size: int) -> str:
 
 
 def is_machine_trouble(error: BaseException) -> bool:
-    """Returns whether a read failed for a reason that is not the file's."""
+    """Return whether a read failed for a reason that is not the file's."""
     return any(
         isinstance(cause, MemoryError | PermissionError)
         or _is_network_trouble(cause)
@@ -56,7 +56,7 @@ def is_machine_trouble(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error's text in at most 200 characters; with its kind if it is a single word."""
+    """Return an error's text in at most 200 characters; with its kind if it is a single word."""
     text = " ".join(str(error).split())
     if " " not in text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -76,7 +76,7 @@ def _is_network_trouble(cause: BaseException) -> bool:
 
 
 def _was_raised_in_a_client(cause: BaseException) -> bool:
-    """Returns whether a client had an answer it cannot make sense of, such as a proxy's."""
+    """Return whether a client had an answer it cannot make sense of, such as a proxy's."""
     frames = (frame for frame, _ in traceback.walk_tb(cause.__traceback__))
     return any(
         frame.f_globals.get("__name__", "").partition(".")[0] in _CLIENTS for frame in frames

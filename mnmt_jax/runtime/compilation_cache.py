@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between commands."""
+"""Persistent compilation cache in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.02)
 
 
 def keep_programs() -> None:
-    """Lets JAX keep what it compiles in the user's cache folder, for the next command.
+    """Let JAX keep what it compiles in the user's cache folder, for the next command.
 
     JAX's own variables decide where they are set: `JAX_COMPILATION_CACHE_DIR` names another folder,
     whose size is then its owner's, and `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing. Without
@@ -69,7 +69,7 @@ def _has_own_folder() -> bool:
 
 
 def cache_folder() -> Path:
-    """Returns the folder of programs for machines like this one.
+    """Return the folder of programs for machines like this one.
 
     Programs for a CPU hold instructions that another may lack, and a home may be mounted on both.
     """
@@ -78,7 +78,7 @@ def cache_folder() -> Path:
 
 
 def remove_broken(folder: Path) -> None:
-    """Removes programs that were cut off in being written; JAX would warn of them each time.
+    """Remove programs that were cut off in being written; JAX would warn of them each time.
 
     Each is looked at once: those that are younger than the last look.
     """
@@ -93,7 +93,7 @@ def remove_broken(folder: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Returns whether a compressed file has its end; Zstandard's is believed."""
+    """Return whether a compressed file has its end; Zstandard's is believed."""
     stream = zlib.decompressobj()
     with path.open("rb") as file:
         if file.read(len(_ZSTANDARD)) == _ZSTANDARD:
@@ -108,7 +108,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def remove_unused(folder: Path, limit: int) -> None:
-    """Removes the programs that were read and written longest ago, down to a limit.
+    """Remove the programs that were read and written longest ago, down to a limit.
 
     Args:
         folder: to keep small.
@@ -127,14 +127,14 @@ def remove_unused(folder: Path, limit: int) -> None:
 
 
 def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yields the programs of a folder with their facts; another command may remove some."""
+    """Yield the programs of a folder with their facts; another command may remove some."""
     for path in folder.glob("*-cache"):
         with contextlib.suppress(FileNotFoundError):
             yield path, path.stat()
 
 
 def _machine() -> str:
-    """Returns a short name of the kind of processor."""
+    """Return a short name of the kind of processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""No Ctrl-C is lost: one that comes in a hook that cannot raise, such as JAX's, comes again."""
+"""Re-delivery of Ctrl-C that arrives inside a hook that cannot raise, such as JAX's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Watcher:
             _thread.interrupt_main()
 
     def _drop_more(self) -> None:
-        """Forgets what came meanwhile: none of them may come again in what cleans up."""
+        """Discard what came meanwhile: none of them may come again in what cleans up."""
         while not self._ignored.empty():
             more = self._ignored.get()
             if more is None or not issubclass(more.exc_type, KeyboardInterrupt):
@@ -66,7 +66,7 @@ os.register_at_fork(after_in_child=_start_again)  # threads stay behind
 
 @contextlib.contextmanager
 def no_interrupt_lost() -> Iterator[None]:
-    """Repeats a Ctrl-C that came in a hook of the garbage collector or of an object's end."""
+    """Repeat a Ctrl-C that came in a hook of the garbage collector or of an object's end."""
     watcher = _Watcher()
     _watchers.append(watcher)
     try:

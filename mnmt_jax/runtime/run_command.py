@@ -1,4 +1,4 @@
-"""Frame of every command: exit status, errors and warnings as single lines, flushed output."""
+"""Entry point of commands: exit status, one-line errors and warnings, flushed output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _keep_programs() -> None:
 
 
 def run_command(main: Callable[[], int | None]) -> None:
-    """Runs a command's `main` and ends the process with an honest status.
+    """Run a command's `main` and ends the process with an honest status.
 
     Args:
         main: takes no arguments; returns an exit status, or None for success.
@@ -125,7 +125,7 @@ def _refused_path(error: OSError) -> str:
 
 
 def _variable_of_jax(error: Exception) -> str:
-    """Says which of JAX's environment variables an error comes of; empty if it comes of none."""
+    """State which of JAX's environment variables an error comes of; empty if it comes of none."""
     if "jax" not in sys.modules:  # importing it fails by a value that it cannot read
         found = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
         name = found[0].upper() if found else ""
@@ -146,7 +146,7 @@ def _variable_of_jax(error: Exception) -> str:
 
 
 def leave_now(status: int) -> NoReturn:
-    """Ends the process without the interpreter's own end.
+    """End the process without the interpreter's own end.
 
     Compilers and devices may still be at work in threads, for which that end is a crash.
     """
@@ -157,7 +157,7 @@ def leave_now(status: int) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Writes what standard output still holds.
+    """Write what standard output still holds.
 
     Raises:
         OSError: if it cannot be written; names it.
@@ -168,7 +168,7 @@ def flush_output() -> None:
 
 
 def _drop_output() -> None:
-    """Forgets what standard output does not take: Python would fail on it again at the end."""
+    """Discard what standard output does not take: Python would fail on it again at the end."""
     try:
         flush_output()
     except OSError:
