@@ -12,7 +12,6 @@ Processes that train together divide the sentences to translate as in
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 import time
@@ -31,7 +30,8 @@ from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
 from mnmt_jax.data.taken import TakenTask, taken_tasks
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.translator import WINDOW, Translator
+from mnmt_jax.decoding.translation_job import WINDOW, TranslationJob
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import is_first, told_by_first, wait_for_all
@@ -125,15 +125,14 @@ class Rounds:
     ) -> TokenCache | None:
         check_absent(output, overwrite=False)
         pairs = PseudoPairs(self.cache, dataclasses.replace(self.draws, round=number))
-        decode = translator.decoding(self.beam_size)
+        job = TranslationJob.create(translator, beam_size=self.beam_size)
         output.parent.mkdir(parents=True, exist_ok=True)
         left: list[int] = []
-        made_by = translator.made_by(decode) | pairs.facts()
+        made_by = job.provenance() | pairs.facts()
         with ResumableOutput(str(output), made_by, WINDOW, share) as kept:
             wait_for_all("opened")  # before the last one can write the cache
             with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
-                translate = functools.partial(translator.as_completed, decode=decode)
-                kept.finish(_lines(pairs), translate, bar.update)
+                kept.finish(_lines(pairs), job.as_completed, bar.update)
             if not kept.is_last():
                 return None
             if not any(record["translation"].strip() for record in kept.records()):
@@ -151,7 +150,7 @@ class Rounds:
             kept.remove()
         if left:
             _say(
-                f"{counted(len(left), 'sentence')} blank or of more than {max(decode.buckets)} "
+                f"{counted(len(left), 'sentence')} blank or of more than {max(job.decode.buckets)} "
                 "tokens left out; for the latter add a larger bucket to --gin.Decode.buckets"
             )
         return cache
@@ -231,7 +230,8 @@ class Rounds:
                     f"--workdir={folder}: is not the folder that process 0 writes to; choose one "
                     "on storage that all processes share"
                 )
-        facts = translator.made_by(translator.decoding(self.beam_size)) | self._training_facts()
+        job = TranslationJob.create(translator, beam_size=self.beam_size)
+        facts = job.provenance() | self._training_facts()
         facts |= PseudoPairs(self.cache, self.draws).facts()
         if not file.is_file():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

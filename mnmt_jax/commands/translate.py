@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import sys
 import time
 from collections import Counter
@@ -39,7 +38,7 @@ from mnmt_jax.vocabulary.language_codes import match_code
 if TYPE_CHECKING:
     from mnmt_jax.config.sections import Decode
     from mnmt_jax.decoding.encoded_lines import Line
-    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.decoding.translation_job import TranslationJob
 
 
 def make_parser() -> CommandParser:
@@ -96,31 +95,32 @@ def main() -> None:
     if flags.output:
         check_output_file(flags.output, flags.input, share=share)
     import_modules(flags.module_import)
+    from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: BadLines = {}
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
-    decode = translator.decoding(flags.beam_size)
     for name in ("source", "target"):
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
-    lines = translator.numbered(texts, source=flags.source, target=flags.target, decode=decode)
-    if flags.pivot is not None:
-        flags.pivot = translator.check_pivot(flags.pivot)
+    job = TranslationJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    lines = job.number_lines(texts, source=flags.source, target=flags.target)
+    if job.pivot is not None:
+        flags.pivot = job.pivot
         if flags.pivot in (flags.source, flags.target):
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        marked = _into_file(translator, lines, decode, flags)
+        marked = _into_file(job, lines, flags)
         if marked is None:
             return
     else:
         with open_output(flags.output) as file, _progress() as report:
-            pairs = translator.in_order(lines, decode=decode, pivot=flags.pivot, report=report)
+            pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
             marked = _write(records, file, flags.format)
-    _tell(bad, marked, decode)
+    _tell(bad, marked, job.decode)
 
 
 @dataclasses.dataclass
@@ -205,7 +205,7 @@ def _tell_unknown(marked: _Marked, decode: Decode) -> None:
 
 
 def _into_file(
-    translator: Translator, lines: Iterator[Line], decode: Decode, flags: argparse.Namespace
+    job: TranslationJob, lines: Iterator[Line], flags: argparse.Namespace
 ) -> _Marked | None:
     """Translate into a file, going on where the same command was stopped.
 
@@ -213,14 +213,12 @@ def _into_file(
         As `_write`; None if another process is to write it.
     """
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.decoding.translator import WINDOW
+    from mnmt_jax.decoding.translation_job import WINDOW
 
-    made_by = translator.made_by(decode, flags.pivot)
-    made_by |= {"source": flags.source, "target": flags.target}
-    translate = functools.partial(translator.as_completed, decode=decode, pivot=flags.pivot)
+    made_by = job.provenance() | {"source": flags.source, "target": flags.target}
     with ResumableOutput(flags.output, made_by, WINDOW, work_shard_of(flags)) as unfinished:
         with _progress() as report:
-            unfinished.finish(lines, translate, report)
+            unfinished.finish(lines, job.as_completed, report)
         if not unfinished.is_last():
             return None
         with open_output(flags.output) as file:

@@ -1,10 +1,10 @@
-"""Sentences that take turns in the rows of a batch.
+"""Continuous batching: finished sentences leave their slot and waiting ones are admitted.
 
-A sentence leaves as soon as it has ended, and those that wait take the free rows, some at a time:
-reading them, seating them and the steps until as many rows are free again are one program. A row
-counts its own steps, and all that it holds is written anew for each sentence, so nothing depends on
-who stood there before or stands beside it. On TPU, where writing at another place in each row costs
-more than rows that wait, and where there are rows for all, sentences start and end together.
+Admitted sentences are encoded, written into free slots, and advanced until as many slots are free
+again, all in one program. Each slot counts its own steps, and everything it holds is overwritten
+for each sentence, so nothing depends on its previous or neighbouring sentences. On TPU, where
+writing at a different position in each row costs more than idle rows, and where there are slots for
+all sentences, sentences start and end together.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from mnmt_jax.decoding.lines import score_lines
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.pseudo_likelihood import score_by_hiding
 from mnmt_jax.decoding.score import Score, perplexity
-from mnmt_jax.decoding.translator import WINDOW
+from mnmt_jax.decoding.translation_job import WINDOW
 from mnmt_jax.design.layouts import check_continues, check_language_model
 from mnmt_jax.errors import UserError
 

@@ -1,11 +1,11 @@
-"""Text in, text out: lines to fixed-shape batches, search, and back to texts.
+"""Translation and scoring of lines: text to fixed-shape batches, search, and back to text.
 
-A line's bucket depends on its own length alone. How many rows its batches have follows from the
-number of lines of that length: `Decode.batch`, or 1, 4, 16 and so on if that holds all of them; and
-so does how many lines enter a batch at a time (`mnmt_jax.decoding.continuous_batching`). So a line is computed by
-the same instructions whatever stands beside it, and its translation is the same bit for bit; only
-with fewer rows sums may be rounded in another order. Source contrast reads other lines with a line:
-`with_contrast_sources` draws them before there are batches.
+A line's bucket depends on its own length alone. The number of lines of that length decides how many
+slots a batch has (`Decode.batch`, or 1, 4, 16 and so on if that holds all of them) and how many
+lines are admitted at a time (`mnmt_jax.decoding.continuous_batching`). So a line is computed by the
+same instructions whatever is translated beside it, and its translation is the same bit for bit;
+with fewer slots, sums may be rounded in another order. Source contrast reads other lines too:
+`with_contrast_sources` draws them before batches are formed.
 """
 
 from __future__ import annotations

@@ -94,15 +94,14 @@ def load_subject(
             the pivot.
     """
     from mnmt_jax.decoding.generate import describe_search
+    from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     folder = RunDirectory.open(run)
     translator = Translator.load(folder, step, gin_files=gin_files, bindings=bindings)
-    config = dataclasses.replace(
-        folder.config(gin_files, bindings), decode=translator.decoding(beam_size)
-    )
-    if pivot is not None:
-        pivot = translator.check_pivot(pivot)
+    job = TranslationJob.create(translator, pivot=pivot, beam_size=beam_size)
+    config = dataclasses.replace(folder.config(gin_files, bindings), decode=job.decode)
+    pivot = job.pivot
 
     def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
         source, target = direction

@@ -14,6 +14,7 @@ from mnmt_jax.commands.back_translate import main
 from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local
 from mnmt_jax.distributed.processes import LOST_STATUS
@@ -100,7 +101,7 @@ def test_stopped_while_translating_and_while_training_it_ends_the_same(
 ):
     folder = made / "broken"
     with monkeypatch.context() as patch:
-        translate = Translator.as_completed
+        translate = TranslationJob.as_completed
 
         def stopping(self, lines, **options):
             for number, pair in enumerate(translate(self, lines, **options)):
@@ -108,7 +109,7 @@ def test_stopped_while_translating_and_while_training_it_ends_the_same(
                     raise KeyboardInterrupt
                 yield pair
 
-        patch.setattr(Translator, "as_completed", stopping)
+        patch.setattr(TranslationJob, "as_completed", stopping)
         with pytest.raises(KeyboardInterrupt):
             call(patch, made, "--workdir", folder, "--rounds=1")
     assert not (folder / "round_1" / "cache").exists()
@@ -167,13 +168,13 @@ def test_processes_that_train_together_share_the_sentences(made, straight):
 def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
     made, monkeypatch, one_device, capfd
 ):
-    translate = Translator.as_completed
+    translate = TranslationJob.as_completed
 
     def blank(self, lines, **options):
         for line, _ in translate(self, lines, **options):
             yield line, Translation()
 
-    monkeypatch.setattr(Translator, "as_completed", blank)
+    monkeypatch.setattr(TranslationJob, "as_completed", blank)
     for _ in range(2):
         with pytest.raises(UserError, match="every translation is blank; train .*run for longer"):
             call(monkeypatch, made, "--output", made / "blank")

@@ -20,7 +20,8 @@ from mnmt_jax.commands.text_files import is_stream
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding import translator as translator_module
+from mnmt_jax.decoding import translation_job as job_module
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
@@ -236,7 +237,7 @@ def test_help_needs_no_jax():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with an input of three windows, the last one not full."""
-    monkeypatch.setattr(translator_module, "WINDOW", WINDOW)
+    monkeypatch.setattr(job_module, "WINDOW", WINDOW)
     (tmp_path / "in").write_text("\n".join(TEXTS) + "\n")
     return tmp_path
 
@@ -248,7 +249,7 @@ def _files(folder: Path, name: str = "out") -> tuple:
 def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
     """Lets an error come after so many translated lines; counts all that are translated."""
     numbers: list[int] = []
-    as_completed = Translator.as_completed
+    as_completed = TranslationJob.as_completed
 
     def counted(self, lines, **options):
         for line, translation in as_completed(self, lines, **options):
@@ -257,7 +258,7 @@ def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
             numbers.append(line.number)
             yield line, translation
 
-    monkeypatch.setattr(Translator, "as_completed", counted)
+    monkeypatch.setattr(TranslationJob, "as_completed", counted)
     return numbers
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding import translator as translator_module
+from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.contrast import language_weights, other_texts
 from mnmt_jax.decoding.generate import describe_search
 from mnmt_jax.decoding.lines import translate_lines
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.slow_search import contrasted, slow_beam_search
 from tests.unit.made_text import vocabulary
@@ -48,7 +49,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
     )
     decode = translator.config.decode
     monkeypatch.setattr(lines_module, "first_steps", lambda _, steps: steps - 1)
-    lines = list(translator.numbered(LINES[:3], **INTO_FRENCH))
+    lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
     assert [len(line.others) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
     for line, translation in zip(lines, found, strict=True):
@@ -65,7 +66,9 @@ def test_a_line_depends_on_no_batch(search):
     """Nor, bit for bit, on what is done already."""
     translator = made_translator(**BOTH, **search)
     decode = translator.config.decode
-    lines = list(translator.numbered(["", *LINES, "two " * 30], **INTO_FRENCH))
+    lines = list(
+        TranslationJob.create(translator).number_lines(["", *LINES, "two " * 30], **INTO_FRENCH)
+    )
     together = dict(translate_lines(translator._system, lines, decode))
     assert len({translation.text for translation in together.values()}) > 2
     for i, line in enumerate(lines):
@@ -111,14 +114,17 @@ def test_others_are_of_the_window_the_language_and_another_text():
 
 
 def test_lines_are_drawn_window_by_window(monkeypatch):
-    monkeypatch.setattr(translator_module, "WINDOW", 3)
+    monkeypatch.setattr(job_module, "WINDOW", 3)
     translator = made_translator(source_contrast=0.5)
-    lines = list(translator.numbered(iter(LINES), **INTO_FRENCH))
+    lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
     for line in lines:
         window = LINES[line.number // 3 * 3 :][:3]
         assert len(line.others) == min(1, len(window) - 1)
         assert set(line.others) <= set(window) - {line.text}
-    assert [line.others for line in made_translator().numbered(LINES, **INTO_FRENCH)] == [()] * 7
+    assert [
+        line.others
+        for line in TranslationJob.create(made_translator()).number_lines(LINES, **INTO_FRENCH)
+    ] == [()] * 7
 
 
 def test_languages_that_are_wanted_or_named_twice_do_not_count():

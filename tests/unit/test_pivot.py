@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding import translator as translator_module
+from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.unit.made_translator import LINES, made_translator
 
@@ -16,7 +17,7 @@ CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_language
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST, {"temperature": 1.0, "beam_size": 2}])
 def test_a_pivot_is_two_calls(settings, monkeypatch):
-    monkeypatch.setattr(translator_module, "WINDOW", 4)
+    monkeypatch.setattr(job_module, "WINDOW", 4)
     translator = made_translator(batch=1)  # whatever lengths there are, batches have as many rows
     first = translator.translate_nbest(TEXTS, source="de", target="en", **settings)
     between = [translation.text for translation in first]
@@ -61,14 +62,14 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
 
     monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=16)
-    decode = translator.decoding(**settings)
+    job = TranslationJob.create(translator, pivot="en", **settings)
     texts = [*LINES, "two " * 30, "two", "two two"]
-    lines = list(translator.numbered(texts, source="de", target="fr", decode=decode))
-    whole = dict(translator.as_completed(lines, decode=decode, pivot="en"))
+    lines = list(job.number_lines(texts, source="de", target="fr"))
+    whole = dict(job.as_completed(lines))
     assert len(whole) == 10
     all_shapes = set(shapes)
     for done in ({0, 3, 4}, set(range(1, 10)), set(range(9))):
-        rest = dict(translator.as_completed(lines, decode=decode, pivot="en", done=done))
+        rest = dict(job.as_completed(lines, done=done))
         assert rest == {line: whole[line] for line in lines if line.number not in done}
     assert shapes == all_shapes and len(shapes) > 1
 
@@ -91,5 +92,7 @@ def test_a_pivot_that_the_model_lacks_is_named(pivot, message):
 
 def test_what_translations_are_made_by_names_the_pivot():
     translator = made_translator()
-    assert translator.made_by() == translator.made_by(translator.decoding())
-    assert translator.made_by(pivot="en") == translator.made_by() | {"pivot": "en"}
+    direct = TranslationJob.create(translator).provenance()
+    assert direct == TranslationJob.create(translator, translator.config.decode).provenance()
+    through = TranslationJob.create(translator, pivot="en").provenance()
+    assert through == direct | {"pivot": "en"}

@@ -12,6 +12,7 @@ from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.generate import first_steps, length_limit
 from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
@@ -148,8 +149,9 @@ def test_few_lines_are_few_rows(monkeypatch):
     seen.clear()
     longer = " ".join(LINES)
     lines = [longer, *LINES, *LINES[:2], "", longer]
-    numbered = list(translator.numbered(lines, source="en", target="de"))
-    found = translator.as_completed(numbered, done=range(6))
+    job = TranslationJob.create(translator)
+    numbered = list(job.number_lines(lines, source="en", target="de"))
+    found = job.as_completed(numbered, done=range(6))
     assert {line.number for line, _ in found} == {6, 7, 8, 9, 10, 11}
     # Nine lines are more than there are rows: two enter at a time. What is done is counted.
     assert seen == [(9, 2, 8), (9, 2, 8), (40, 4, 4)]

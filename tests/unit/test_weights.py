@@ -9,6 +9,7 @@ import pytest
 
 from mnmt_jax.analysis.teacher_forcing import in_float32
 from mnmt_jax.decoding.language_model import LanguageModel
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.decoding.weights import model_for
 from mnmt_jax.errors import UserError
@@ -208,14 +209,14 @@ def test_a_run_is_translated_with_weights(weights, run):
     assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), found)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
     assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
-    made_by = stored.made_by()
+    made_by = TranslationJob.create(stored).provenance()
     assert "weights" not in made_by  # as before there was a choice: what is kept stays valid
-    assert fewer.made_by() == made_by | {"weights": weights}
+    assert TranslationJob.create(fewer).provenance() == made_by | {"weights": weights}
 
 
 def test_weights_are_chosen_when_a_model_is_loaded(run):
     translator = Translator.load(run, bindings=["Decode.weights='int8'"])
-    assert translator.decoding(2, weights="int8").weights == "int8"
+    assert TranslationJob.create(translator, beam_size=2, weights="int8").decode.weights == "int8"
     with pytest.raises(UserError, match="weights: chosen when a model is loaded"):
         translator.translate(LINES[:1], source="en", target="fr", weights="stored")
     with pytest.raises(UserError, match="Decode.weights"):

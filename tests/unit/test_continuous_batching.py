@@ -13,6 +13,7 @@ from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.encoded_lines import encode_lines, lay_out
 from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.lines import hypotheses_of, translate_lines
+from mnmt_jax.decoding.translation_job import TranslationJob
 from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
 
 INTO_FRENCH = {"source": "en", "target": "fr"}
@@ -43,7 +44,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     instruction, layout, settings = KINDS[kind]
     translator = made_translator(instruction, layout, **settings, **ENDS)
     decode, system = translator.config.decode, translator.system
-    lines = list(translator.numbered(TEXTS * 2, **INTO_FRENCH))
+    lines = list(TranslationJob.create(translator).number_lines(TEXTS * 2, **INTO_FRENCH))
     readings = encode_lines(system, dict(enumerate(lines)), decode)
     search = make_search(decode)
 
@@ -130,7 +131,7 @@ def test_what_has_no_room_is_searched_again(settings, monkeypatch):
     assert_alike(translator.translate_nbest(lines, **INTO_FRENCH), expected)
     lengths = [len(each.hypotheses[0].tokens) for each in expected]
     assert min(lengths) <= ROOM < max(lengths) and len(set(steps)) == 2
-    numbered = list(translator.numbered(lines, **INTO_FRENCH))
+    numbered = list(TranslationJob.create(translator).number_lines(lines, **INTO_FRENCH))
     again = dict(translate_lines(translator.system, numbered, translator.config.decode))
     rest = translate_lines(translator.system, numbered, translator.config.decode, {0, 2, 3, 7})
     assert dict(rest) == {i: again[i] for i in (1, 4, 5, 6)}

@@ -1,0 +1,28 @@
+"""Shared signatures: methods that take the parameters of another one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_parameters_of(
+    method: Callable[P, Any],
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Return a decorator that gives a function the parameters of another one.
+
+    The function itself takes `*args, **kwargs` and passes them on. Type checkers and `help` show
+    the parameters of `method`.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        returned = inspect.signature(function).return_annotation
+        signature = inspect.signature(method).replace(return_annotation=returned)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(Callable[P, R], function)
+
+    return decorate

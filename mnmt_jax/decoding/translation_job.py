@@ -1,0 +1,186 @@
+"""Translation jobs: a model, its search settings and a pivot, applied to numbered lines.
+
+`Translator` runs a job from start to end; commands run one window by window and keep what is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
+from mnmt_jax.decoding.generate import describe_search, with_beam_size, with_settings
+from mnmt_jax.decoding.input_checks import check_list, codes_of_lines, warn_of_same_language
+from mnmt_jax.decoding.lines import Translation, translate_lines
+from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.design.method import as_facts
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import match_code
+
+WINDOW = 4096  # lines in memory at a time
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TranslationJob:
+    """How numbered lines are translated; `create` checks its arguments.
+
+    Attributes:
+        pretrained: the model.
+        decode: settings of the search.
+        pivot: the model's code of the language to translate through; None translates directly.
+    """
+
+    pretrained: PretrainedModel
+    decode: Decode
+    pivot: str | None = None
+
+    @classmethod
+    def create(
+        cls,
+        pretrained: PretrainedModel,
+        options: Decode | None = None,
+        *,
+        pivot: str | None = None,
+        beam_size: int | None = None,
+        **overrides: Any,
+    ) -> Self:
+        """Return a job after checking its settings.
+
+        Args:
+            pretrained: the model.
+            options: settings of the search; None takes those of the run's configuration.
+            pivot: code of the language to translate through, in any form; None translates directly.
+            beam_size: field of `Decode`; None leaves that of `options`.
+            overrides: other fields of `Decode` that replace those of `options`.
+
+        Raises:
+            UserError: if a setting is invalid, or the model does not have the pivot.
+        """
+        decode = pretrained.config.decode
+        if options is not None:
+            decode = with_settings(decode, **vars(options))
+        decode = with_settings(with_beam_size(decode, beam_size), **overrides)
+        if pivot is not None:
+            if not isinstance(pivot, str):
+                raise UserError(f"pivot={pivot!r}: must be a language's code")
+            pivot = match_code(pivot, pretrained.languages, "--pivot")
+        return cls(pretrained, decode, pivot)
+
+    def number_lines(
+        self, lines: Iterable[str], *, source: str | Sequence[str], target: str | Sequence[str]
+    ) -> Iterator[Line]:
+        """Yield lines with their numbers, languages and contrast sources.
+
+        With source contrast, `WINDOW` lines are read at a time, and contrast sources are drawn
+        from the same window.
+
+        Args:
+            lines: one sentence each.
+            source: language code of all lines, or one per line.
+            target: target language code of all lines, or one per line.
+
+        Raises:
+            UserError: if the model does not have a language, or a line is not text.
+        """
+        languages = self.pretrained.languages
+        check_list(lines, "lines")
+        sources = codes_of_lines(source, "source", languages)
+        targets = codes_of_lines(target, "target", languages)
+        warn_of_same_language(source, target, languages)
+        numbered = number_lines(lines, sources, targets)
+        return _contrasted(numbered, self.decode) if self.decode.source_contrast else numbered
+
+    def as_completed(
+        self, lines: Sequence[Line], *, done: Collection[int] = ()
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yield each line with its translation as soon as its batch is done, blank ones first.
+
+        Args:
+            lines: one window, from `number_lines`.
+            done: numbers of lines that need no translation.
+
+        Raises:
+            UserError: if the settings do not fit the model, or its output is not finite.
+        """
+        if self.pivot is not None:
+            yield from self._through_pivot(lines, self.pivot, done)
+            return
+        for index, translation in self._translate(lines, done):
+            yield lines[index], translation
+
+    def in_order(
+        self, lines: Iterator[Line], *, report: Callable[[int], object] = lambda count: None
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yield each line with its translation in input order, window by window.
+
+        Args:
+            lines: from `number_lines`.
+            report: called with the number of lines that were just completed.
+        """
+        while window := list(itertools.islice(lines, WINDOW)):
+            translations = {}
+            for line, translation in self.as_completed(window):
+                translations[line.number] = translation
+                report(1)
+            yield from ((line, translations[line.number]) for line in window)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return everything translations depend on besides their sources and languages."""
+        pivot = {} if self.pivot is None else {"pivot": self.pivot}
+        model = as_facts(self.pretrained.config.model)
+        return {"model": model, **self.pretrained.identity, **describe_search(self.decode), **pivot}
+
+    def _translate(
+        self, lines: Sequence[Line], done: Collection[int], *, known: bool = True
+    ) -> Iterator[tuple[int, Translation]]:
+        return translate_lines(self.pretrained.system, lines, self.decode, done, known=known)
+
+    def _through_pivot(
+        self, lines: Sequence[Line], pivot: str, done: Collection[int]
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Translate a window into the pivot, then from there into the targets.
+
+        Lines that have the pivot as source or target are translated directly. With source contrast
+        the first step translates the whole window, since the second draws contrast sources from it.
+        """
+        indirect = [line for line in lines if pivot not in (line.source_lang, line.target_lang)]
+        into_pivot = [dataclasses.replace(line, target_lang=pivot) for line in indirect]
+        skipped = () if self.decode.source_contrast else done
+        first = {
+            indirect[i].number: translation
+            for i, translation in self._translate(into_pivot, skipped)
+        }
+        from_pivot = [
+            dataclasses.replace(line, text=first[line.number].text, source_lang=pivot, others=())
+            for line in indirect
+            if line.number in first
+        ]
+        contrasted = with_contrast_sources(from_pivot, self.decode)
+        second = {line.number: line for line in contrasted}
+        steps = [second.get(line.number, line) for line in lines]
+        # Lines that are done, or that another process translates, have no text in the pivot.
+        for index, translation in self._translate(steps, done, known=False):
+            line = lines[index]
+            if line.number in first:
+                translation = _join(first[line.number], translation)
+            yield line, translation
+
+
+def _join(first: Translation, second: Translation) -> Translation:
+    """Return a translation through a pivot from its two steps; a blank line has no pivot."""
+    return dataclasses.replace(
+        second,
+        truncated=first.truncated or second.truncated,
+        limited=first.limited or second.limited,
+        pivot=first.text if first.hypotheses else None,
+        unknown_characters=first.unknown_characters,
+    )
+
+
+def _contrasted(lines: Iterator[Line], decode: Decode) -> Iterator[Line]:
+    """Yield lines with contrast sources that are drawn from their window."""
+    while window := list(itertools.islice(lines, WINDOW)):
+        yield from with_contrast_sources(window, decode)
