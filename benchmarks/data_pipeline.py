@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.runtime.run_command import run_command

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.training.checkpoints import Checkpoints
 from tests.unit import made_text

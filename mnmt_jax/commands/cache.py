@@ -17,7 +17,7 @@ from mnmt_jax.errors import UserError, listed, warn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mnmt_jax.data.cache import TaskSource
+    from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
     from mnmt_jax.vocabulary.languages import Direction
     from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -30,9 +30,9 @@ def main() -> None:
     """Write the cache and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.data.cache import TokenCache, check_absent, write_cache
+    from mnmt_jax.data.cache import TokenCache
+    from mnmt_jax.data.cache_writer import check_absent, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
-    from mnmt_jax.data.taken import taken_tasks
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
@@ -45,7 +45,7 @@ def main() -> None:
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
         arguments.output,
-        itertools.chain(*(taken_tasks(cache, vocabulary) for cache in others), sources),
+        itertools.chain(*(reused_tasks(cache, vocabulary) for cache in others), sources),
         vocabulary=vocabulary,
         overwrite=arguments.overwrite,
         report=lambda line: print(line, file=sys.stderr),

@@ -24,11 +24,17 @@ from tqdm import tqdm
 
 from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.config.sections import Config, Mesh
-from mnmt_jax.data.cache import TaskSource, TokenCache, check_absent, write_cache
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import (
+    ReusedTask,
+    TaskSource,
+    check_absent,
+    reused_tasks,
+    write_cache,
+)
 from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
-from mnmt_jax.data.taken import TakenTask, taken_tasks
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translation_job import WINDOW, TranslationJob
 from mnmt_jax.decoding.translator import Translator
@@ -157,9 +163,9 @@ class Rounds:
 
     def _tasks(
         self, pairs: PseudoPairs, translations: Iterator[str]
-    ) -> Iterator[TakenTask | TaskSource]:
+    ) -> Iterator[ReusedTask | TaskSource]:
         """Yield the real tasks and the pseudo ones."""
-        yield from taken_tasks(self.cache, self.cache.vocabulary)
+        yield from reused_tasks(self.cache, self.cache.vocabulary)
         yield from pairs.sources(translations)
 
     def _translator(self, origin: SourceRunSpec) -> Translator:

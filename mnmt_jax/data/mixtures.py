@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from mnmt_jax.data.cache import TaskSource, encode_pairs
+from mnmt_jax.data.cache_writer import TaskSource, encode_pairs
 from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError, listed

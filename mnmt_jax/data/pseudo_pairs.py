@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.data.cache import TaskSource, TokenCache, split_records
+from mnmt_jax.data.cache import TokenCache, split_records
+from mnmt_jax.data.cache_writer import TaskSource
 from mnmt_jax.errors import UserError, listed
 from mnmt_jax.vocabulary.language_codes import canonical_or_same
 from mnmt_jax.vocabulary.order import mix64, text_key

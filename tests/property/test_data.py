@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixing_schedule import Schedule, temperature_rates

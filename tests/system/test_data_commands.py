@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.vocabulary.pieces import Vocabulary
@@ -127,7 +128,7 @@ def test_what_a_killed_process_left_is_cleaned(tmp_path):
     """And nothing else: not what a living process or another machine is writing."""
     program = (
         "import os, signal\n"
-        "from mnmt_jax.data.cache import TaskSource, write_cache\n"
+        "from mnmt_jax.data.cache_writer import TaskSource, write_cache\n"
         "from tests.unit import made_text\n"
         "def pairs():\n"
         "    yield [3], [4]\n"

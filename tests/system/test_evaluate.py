@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translator import Translator

@@ -11,7 +11,7 @@ import pytest
 
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Model
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train

@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
-from mnmt_jax.data.cache import write_cache
+from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.mixtures import cache_sources, language_text
 from mnmt_jax.decoding.translator import Translator

@@ -4,7 +4,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.data.cache import write_cache
+from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, cache_sources
 from mnmt_jax.data.monolingual import TextFiles

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TaskSource, TokenCache, encode_pairs, split_records, write_cache
+from mnmt_jax.data.cache import TokenCache, split_records
+from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
@@ -116,7 +117,7 @@ def test_only_a_cache_is_overwritten(tmp_path, cache):
     (tmp_path / "corpus" / "train.en").write_text("one\n")
     (tmp_path / "file").write_text("mine")
     for name in ("corpus", "file"):
-        with pytest.raises(UserError, match=f"{name}: exists and is no cache; choose another"):
+        with pytest.raises(UserError, match=f"{name}: exists and is not a cache; choose another"):
             write_cache(tmp_path / name, [task()], vocabulary=cache.vocabulary, overwrite=True)
     assert (tmp_path / "corpus" / "train.en").read_text() == "one\n"
     (tmp_path / "empty").mkdir()
@@ -148,7 +149,7 @@ def test_errors_name_the_remedy(tmp_path, cache):
     vocabulary = cache.vocabulary
     with pytest.raises(UserError, match="'mnmt cache' wrote"):
         TokenCache.open(tmp_path / "missing")
-    with pytest.raises(UserError, match="given twice"):
+    with pytest.raises(UserError, match="occurs twice"):
         write_cache(tmp_path / "a", [task(), task()], vocabulary=vocabulary)
     with pytest.raises(UserError, match="no examples"):
         write_cache(tmp_path / "a", [task(count=0)], vocabulary=vocabulary)
@@ -239,5 +240,5 @@ def test_storage_that_fails_is_not_called_damage(cache, monkeypatch):
         raise RuntimeError("read() failed: Input/output error")
 
     monkeypatch.setattr(TokenCache, "_reader", fail)
-    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\); see to the stor"):
+    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\); check the stor"):
         cache.read("made_en_de", "train", np.arange(2))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode, Model
-from mnmt_jax.data.cache import encode_pairs, write_cache
+from mnmt_jax.data.cache_writer import encode_pairs, write_cache
 from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixtures import cache_sources

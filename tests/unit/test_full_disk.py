@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.report import write_report
 from mnmt_jax.evaluation.result import write_result

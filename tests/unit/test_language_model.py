@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.score import Score, perplexity

@@ -12,7 +12,7 @@ import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.taken import taken_tasks
+from mnmt_jax.data.cache_writer import reused_tasks
 from mnmt_jax.decoding import lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.lines import score_lines
@@ -288,8 +288,8 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
     assert english.tolist() == made_text.vocabulary().encode(made_text.sentence(6, "en"))
     assert own.tolist() == vocabulary.encode(TEXT[5], "nl")
     with pytest.raises(UserError, match="both: its vocabulary is another"):
-        next(taken_tasks(both, old.vocabulary))
-    with pytest.raises(UserError, match="'corpus_en_de' is given twice"):
+        next(reused_tasks(both, old.vocabulary))
+    with pytest.raises(UserError, match="'corpus_en_de' occurs twice"):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
 
 

@@ -211,7 +211,7 @@ def test_two_tasks_of_one_name_are_refused_with_a_remedy(data):
     _cache_text(data, "--name=mine")
     flags = f"--also={data / 'cache'}", f"--vocabulary={data / 'vocabulary'}", "--name=mine"
     own = f"--text={data}", "--languages=en,de", f"--output={data / 'both'}"
-    with pytest.raises(UserError, match="'mine_en' is given twice, .* otherwise with --name, or"):
+    with pytest.raises(UserError, match="'mine_en' occurs twice, .* your files with --name, or"):
         command("cache_tasks", *own, *flags)
     command("cache_tasks", *own, *flags, "--name=other")
 

@@ -6,7 +6,7 @@ import pytest
 
 from mnmt_jax.commands import evaluate
 from mnmt_jax.commands.corpus_arguments import benchmark_corpus
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.corpora import CldrText, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_names import check_inside, check_name

@@ -7,10 +7,10 @@ import collections
 import numpy as np
 import pytest
 
-from mnmt_jax.data.cache import TaskSource, TokenCache, write_cache
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
-from mnmt_jax.data.taken import TakenTask
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from tests.made_run import make_cache, make_config
@@ -60,7 +60,7 @@ def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tm
     sentences = list(pairs.sentences())
     translations = [f"{text} {wanted} {own}" for text, own, wanted in sentences]
     translations[7] = translations[50] = " "
-    kept = [TakenTask(cache, name) for name in cache.tasks]
+    kept = [ReusedTask(cache, name) for name in cache.tasks]
     both = write_cache(
         tmp_path / "both", [*kept, *pairs.sources(iter(translations))], vocabulary=VOCABULARY
     )

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.data.cache import TaskSource, write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import Extras
 from mnmt_jax.data.pipeline import Pipeline
 from mnmt_jax.design.views import View

@@ -16,7 +16,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from mnmt_jax.data.cache import TaskSource
+from mnmt_jax.data.cache_writer import TaskSource
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpora import Corpus
 from mnmt_jax.data.mixtures import task_name

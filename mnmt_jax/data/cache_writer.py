@@ -1,0 +1,276 @@
+"""Writing token caches: encode text pairs, write tasks, reuse the tasks of another cache."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_path, shard_path
+from mnmt_jax.data.corpus import Share
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_writable, new_folder
+from mnmt_jax.files.path_names import MAX_JOINED_BYTES, check_name
+from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.pieces import Vocabulary
+
+SHARD_EXAMPLES = 1_000_000
+_ENCODE_LINES = 1024
+# One record per group, so that a single example can be read; small records do not compress.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+
+TokenPair = tuple[Sequence[int], Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSource:
+    """A task to encode and write: its languages and, per split, a function that yields its pairs.
+
+    Attributes:
+        name: unique in the cache; also the name of the task's folder.
+        source_lang: code of the source language.
+        target_lang: code of the target language.
+        splits: per split name, a function without arguments that yields pairs of piece ids.
+        share: fraction of the corpus's training pairs that the task holds; None for all.
+    """
+
+    name: str
+    source_lang: str
+    target_lang: str
+    splits: Mapping[str, Callable[[], Iterable[TokenPair]]]
+    share: Share | None = None
+
+    def write(self, directory: Path, shard_examples: int) -> CachedTask:
+        """Write the task's files.
+
+        Args:
+            directory: folder of the new cache.
+            shard_examples: most examples per shard file.
+
+        Raises:
+            UserError: if there is no example.
+        """
+        splits = {
+            split: _write_split(directory, self.name, split, pairs(), shard_examples)
+            for split, pairs in self.splits.items()
+        }
+        non_empty = {name: split for name, split in splits.items() if split.examples}
+        if not non_empty:
+            raise UserError(
+                f"task '{self.name}' has no examples; check the corpus and its directions"
+            )
+        return CachedTask(self.name, self.source_lang, self.target_lang, non_empty, self.share)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReusedTask:
+    """A task of another cache with compatible ids; its files are linked, not encoded again.
+
+    Attributes:
+        cache: the other cache.
+        name: name of the task in both caches.
+    """
+
+    cache: TokenCache
+    name: str
+
+    @property
+    def source_lang(self) -> str:
+        """Code of the source language."""
+        return self.cache.tasks[self.name].source_lang
+
+    @property
+    def target_lang(self) -> str:
+        """Code of the target language."""
+        return self.cache.tasks[self.name].target_lang
+
+    def write(self, directory: Path, shard_examples: int) -> CachedTask:
+        """Hard-link the task's files; copy them where the file system refuses links.
+
+        Args:
+            directory: folder of the new cache.
+            shard_examples: ignored; the shards stay as they are.
+        """
+        del shard_examples
+        for file in self.cache.files(self.name):
+            source, target = self.cache.directory / file, directory / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)
+        return self.cache.tasks[self.name]
+
+
+def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTask]:
+    """Yield all tasks of a cache, to be written into another cache.
+
+    Args:
+        cache: the cache that has the tasks.
+        vocabulary: vocabulary of the other cache: that of `cache`, or an extension of it by
+            languages.
+
+    Raises:
+        UserError: if the vocabulary gives the ids of the cache another meaning.
+    """
+    if not vocabulary.continues(cache.vocabulary):
+        raise UserError(
+            f"{cache.directory}: its vocabulary is another, not one that languages were added to; "
+            "cache its text with --vocabulary"
+        )
+    for name in cache.tasks:
+        yield ReusedTask(cache, name)
+
+
+def encode_pairs(
+    vocabulary: Vocabulary, pairs: Iterable[tuple[str, str]], direction: Direction | None = None
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the piece ids of text pairs, encoding blocks of lines.
+
+    Args:
+        vocabulary: encodes the text.
+        pairs: source and target text.
+        direction: their languages; needed only by a vocabulary with copies or added languages.
+    """
+    languages = direction or (None, None)
+    block: list[tuple[str, str]] = []
+    for pair in pairs:
+        block.append(pair)
+        if len(block) == _ENCODE_LINES:
+            yield from _encode_block(vocabulary, block, languages)
+            block = []
+    if block:
+        yield from _encode_block(vocabulary, block, languages)
+
+
+def write_cache(
+    directory: str | Path,
+    tasks: Iterable[TaskSource | ReusedTask],
+    *,
+    vocabulary: Vocabulary,
+    overwrite: bool = False,
+    shard_examples: int = SHARD_EXAMPLES,
+    report: Callable[[str], None] = lambda line: None,
+) -> TokenCache:
+    """Write a token cache atomically: the folder appears under its name when it is complete.
+
+    Args:
+        directory: folder of the new cache.
+        tasks: tasks to encode, or to reuse from another cache of the vocabulary.
+        vocabulary: saved with the cache.
+        overwrite: replace an existing cache instead of refusing.
+        shard_examples: most examples per shard file.
+        report: called with one line per finished task.
+
+    Returns:
+        The opened cache.
+
+    Raises:
+        UserError: if the directory exists (with `overwrite`: and is not a cache) or cannot be
+            written, a task's name cannot name a folder, two tasks share a name, a task has no
+            example, or a language has no tag in the vocabulary.
+    """
+    directory = Path(directory)
+    check_absent(directory, overwrite)
+    with new_folder(directory, overwrite=overwrite) as partial:
+        written: dict[str, CachedTask] = {}
+        for task in tasks:
+            check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
+            if task.name in written:
+                raise UserError(
+                    f"task '{task.name}' occurs twice, in the corpus and a cache or in two caches; "
+                    "choose another name for your files with --name, or leave that cache out of "
+                    "--also"
+                )
+            for language in (task.source_lang, task.target_lang):
+                vocabulary.tag_id(language)
+            written[task.name] = task.write(partial, shard_examples)
+            report(_task_line(written[task.name]))
+        if not written:
+            raise UserError("no tasks to write; name a mixture or directions")
+        vocabulary.save(partial / "vocabulary")
+        facts = {
+            "format": FORMAT,
+            "vocabulary": vocabulary.fingerprint,
+            "tasks": [dataclasses.asdict(task) for task in written.values()],
+        }
+        (partial / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return TokenCache.open(directory)
+
+
+def check_absent(directory: str | Path, overwrite: bool) -> None:
+    """Check that a cache can be written to a directory.
+
+    Raises:
+        UserError: if the directory cannot be written, has content that is not a cache, or has a
+            cache and `overwrite` is not set.
+    """
+    directory = Path(directory)
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        check_writable(directory)
+        return
+    if not (directory / "cache.json").is_file():
+        raise UserError(f"{directory}: exists and is not a cache; choose another directory")
+    if not overwrite:
+        raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
+
+
+def _write_split(
+    directory: Path, task: str, split: str, pairs: Iterable[TokenPair], shard_examples: int
+) -> Split:
+    lengths = array.array("i")
+    shards: list[int] = []
+    content = hashlib.sha256()
+    writer = None
+    for source, target in pairs:
+        if writer is None or shards[-1] == shard_examples:
+            if writer is not None:
+                writer.close()
+            writer = _open_writer(shard_path(directory, task, split, len(shards)))
+            shards.append(0)
+        record = np.array([len(source), *source, *target], "<i4").tobytes()
+        writer.write(record)
+        content.update(len(record).to_bytes(4, "little") + record)
+        lengths.extend((len(source), len(target)))
+        shards[-1] += 1
+    if writer is None:
+        return Split(0, 0, 0, (), content.hexdigest())
+    writer.close()
+    table = np.array(lengths, np.int32).reshape(-1, 2)
+    buffer = io.BytesIO()  # np.save to a path hides the operating system's error message
+    np.save(buffer, table)
+    lengths_path(directory, task, split).write_bytes(buffer.getbuffer())
+    totals = table.sum(axis=0, dtype=np.int64)
+    return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards), content.hexdigest())
+
+
+def _open_writer(path: Path) -> Any:
+    from array_record.python import array_record_module
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return array_record_module.ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+
+
+def _encode_block(
+    vocabulary: Vocabulary,
+    block: Sequence[tuple[str, str]],
+    languages: tuple[str | None, str | None],
+) -> Iterator[tuple[list[int], list[int]]]:
+    sides = zip(zip(*block, strict=True), languages, strict=True)
+    yield from zip(*(vocabulary.encode_lines(lines, code) for lines, code in sides), strict=True)
+
+
+def _task_line(task: CachedTask) -> str:
+    """Return the report line of a finished task."""
+    splits = ", ".join(f"{split.examples} {name}" for name, split in task.splits.items())
+    share = f" (share {task.share.of_pairs:g}, seed {task.share.seed})" if task.share else ""
+    return f"{task.name}: {splits}{share}"
