@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 
-from mnmt_jax.data.corpora import Corpus
 from mnmt_jax.data.mixtures import get_mixture, language_text, mixture_corpus
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.data.parallel_corpora import Corpus
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 def main() -> None:

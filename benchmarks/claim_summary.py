@@ -11,9 +11,9 @@ from typing import Any
 
 from experiments import PLAIN, Workspace, logged
 
+from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.evaluation.seeds import difference, spread
-from mnmt_jax.evaluation.table import markdown_table
+from mnmt_jax.evaluation.seed_statistics import compare_means, summarize_scores
 
 GROUPS = {"supervised": "supervised", "zero-shot": "zero-shot"}
 _SCORES = {"bleu": "BLEU", "chrf": "chrF++", "exact_match": "exact", "off_target": "off-target"}
@@ -125,12 +125,12 @@ def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[
             bleu = means(arm, decoding, group, "bleu")
             title = name if decoding == PLAIN else f"{name}, {decoding}"
             cells = [_range(means(arm, decoding, group, score)) for score in _SCORES]
-            variance = spread(bleu).variance
+            variance = summarize_scores(bleu).variance
             row = [title, str(len(bleu)), *cells, "–" if variance is None else f"{variance:.2f}"]
             if title == baseline:
                 yield [*row, "–", "–"]
                 continue
-            gap = difference(bleu, base)
+            gap = compare_means(bleu, base)
             interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
             p = "–" if gap.p is None else f"{gap.p:.3f}"
             yield [*row, f"{gap.mean:+.1f}{interval}", p]
@@ -139,7 +139,7 @@ def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[
 def _range(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    scores = spread(values)
+    scores = summarize_scores(values)
     if scores.count == 1:
         return f"{scores.mean:.1f}"
     return f"{scores.mean:.1f} ({scores.low:.1f} to {scores.high:.1f})"
@@ -157,7 +157,7 @@ def equal_loss_table(summary: Mapping[str, Any], levels: Sequence[float]) -> str
                 cells.append(f"reached by {len(reached)} of {len(points)}")
                 continue
             steps = sum(step for step, _ in reached) / len(reached)
-            losses = spread([loss for _, loss in reached])
+            losses = summarize_scores([loss for _, loss in reached])
             cells.append(f"{losses.mean:.3f} after {steps:,.0f}")
         rows.append(cells)
     return markdown_table(["arm", *(f"{level:g}" for level in levels)], rows)

@@ -18,7 +18,7 @@ from claim_summary import equal_loss_table, last_terms, score_tables, summarize
 from claim_tables import EXPERIMENTS
 from experiments import Experiment, Workspace, execute
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 

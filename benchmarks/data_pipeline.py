@@ -19,12 +19,12 @@ import numpy as np
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.pipeline import BatchIterator, Pipeline, padding_share
+from mnmt_jax.data.input_pipeline import BatchIterator, Pipeline, padding_fraction
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, mitre_directions
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 SHORTEST, LONGEST = 4, 20  # pieces
 
@@ -74,7 +74,7 @@ def _measure(pipeline: Pipeline, batches: int) -> dict[str, object]:
         "target_tokens": tokens,
         "target_tokens_per_cpu_second": round(tokens / cpu),
         "target_tokens_per_second": round(tokens / wall),
-        "padding": {name: round(share, 3) for name, share in padding_share(batch).items()},
+        "padding": {name: round(share, 3) for name, share in padding_fraction(batch).items()},
         "plan_seconds": round(time.process_time() - planning, 3),
     }
 

@@ -22,7 +22,7 @@ from several_runs import (
     train_vocabulary,
 )
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.runtime.run_command import run_command
 

@@ -120,13 +120,13 @@ class Ahead:
 
     def __call__(self, programs: dict[str, Any], arguments: tuple[Any, ...]) -> dict[str, float]:
         """Returns the cycles of those whose loops do not depend on the batch."""
-        from mnmt_jax.cost.estimates import estimates
+        from mnmt_jax.cost.cycle_estimates import estimate_cycles
 
         like = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._sharding), arguments
         )
         return {
-            name: estimates(program.lower(*like).compile().as_text()).executed
+            name: estimate_cycles(program.lower(*like).compile().as_text()).executed
             for name, program in programs.items()
             if name not in ("loop", "ragged")
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.runtime.run_command import run_command

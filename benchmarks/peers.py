@@ -27,12 +27,12 @@ import numpy as np
 from engines import Worker
 from several_runs import make_cache, train, train_vocabulary
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
-from mnmt_jax.evaluation.table import markdown_table
+from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.tags import tag_tokens
@@ -41,7 +41,7 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.runtime.run_command import run_command
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 TASK, SOURCE, TARGET = "cldr_quickstart", "en", "de"
 FILES = ("gin_configs/models/encoder_decoder_tiny.gin", f"gin_configs/runs/{TASK}.gin")

@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 import jax
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     import_modules,
     parse_command_line,
 )
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, metavar="DIR", help="new folder")
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="timed between two saves")
-    add_configuration(parser)
+    add_gin_flags(parser)
     flags, gin_files, bindings = parse_command_line(parser)
     import_modules(flags.module_import)
     config = load_config(gin_files, bindings)

@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
+from mnmt_jax.evaluation.markdown_tables import comparison_table, markdown_table
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.evaluation.table import comparison_table, markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 Curve = dict[int, tuple[float, float]]  # step -> supervised and zero-shot validation loss

@@ -8,8 +8,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from mnmt_jax.evaluation.markdown_tables import (
+    format_score,
+    group_mean,
+    leading_metrics,
+    markdown_table,
+)
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.table import format_score, group_mean, leading_metrics, markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 

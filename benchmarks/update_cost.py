@@ -25,7 +25,7 @@ from turns import medians
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
-from mnmt_jax.data.converter import TASK, Example, Extras, make_converter, segments_from_rows
+from mnmt_jax.data.converter import TASK, BatchExtras, Example, make_converter, segments_from_rows
 from mnmt_jax.distributed.sharding import make_mesh, place_batch
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.learner import Learner
@@ -109,7 +109,7 @@ def _batch(learner: Learner, config: Config, flags: argparse.Namespace) -> dict[
     drawn = rng.integers(_FIRST, flags.vocab_size, sizes).astype(np.int32)
     rows = [[Example(source, target, 0, 0) for source, target in row] for row in drawn]
     layout = learner.model.layout
-    converter = make_converter(vocabulary, layout, config.data, Extras.of(config))
+    converter = make_converter(vocabulary, layout, config.data, BatchExtras.of(config))
     made = converter.batch(segments_from_rows(rows), flags.rows)
     times = config.optimizer.accumulate
     return {name: np.stack([array] * times) for name, array in made.items() if name != TASK}

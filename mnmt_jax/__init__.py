@@ -37,16 +37,16 @@ from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.language_model import LanguageModel
-    from mnmt_jax.decoding.lines import Hypothesis, Translation
+    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
     from mnmt_jax.decoding.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = ["Hypothesis", "LanguageModel", "Translation", "Translator", "UserError", "__version__"]
 
 _HEAVY = {
-    "Hypothesis": "mnmt_jax.decoding.lines",
+    "Hypothesis": "mnmt_jax.decoding.translate_lines",
     "LanguageModel": "mnmt_jax.decoding.language_model",
-    "Translation": "mnmt_jax.decoding.lines",
+    "Translation": "mnmt_jax.decoding.translate_lines",
     "Translator": "mnmt_jax.decoding.translator",
 }
 

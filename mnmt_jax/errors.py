@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-STORAGE = (
+STORAGE_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,
@@ -30,13 +30,13 @@ class MnmtWarning(UserWarning):
     """Warns the user of this library; commands print it as one line."""
 
 
-def listed(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
+def join_names(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
     """Join the first few names and says how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return separator.join(names[:shown]) + more
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return f"did you mean '{near[0]}'? " if near else ""
@@ -63,7 +63,7 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def counted(number: int, word: str) -> str:
+def pluralize(number: int, word: str) -> str:
     """Return a number and what it counts, e.g. `1 line`, `2 lines`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
@@ -76,7 +76,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def naming(name: str, *others: str) -> Iterator[None]:
+def name_os_errors(name: str, *others: str) -> Iterator[None]:
     """Give errors of the system about a file the name that the user knows it by.
 
     Args:

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mnmt_jax.commands.arguments import CommandParser
-from mnmt_jax.errors import UserError, nearest
+from mnmt_jax.commands.common_flags import CommandParser
+from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.runtime.run_command import run_command
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mnmt_jax"
@@ -75,7 +75,7 @@ def api_entries(package: Path = PACKAGE, room: str | None = None) -> list[Entry]
     rooms = {name.split(".")[1] for name in names.values() if "." in name}
     if room is not None and room not in rooms:
         raise UserError(
-            f"--room={room}: no such room; {nearest(room, rooms)}"
+            f"--room={room}: no such room; {suggest(room, rooms)}"
             f"choose from {' '.join(sorted(rooms))}"
         )
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.runtime.run_command import run_command
 
 

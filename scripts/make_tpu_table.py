@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command

@@ -45,7 +45,7 @@ for _name, _value in (
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
     "mnmt_jax.model.attention",
-    "mnmt_jax.decoding.contrast",
+    "mnmt_jax.decoding.contrastive_decoding",
     "mnmt_jax.decoding.search",
     "mnmt_jax.training.losses",
     "mnmt_jax.methods.instructcl",

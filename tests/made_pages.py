@@ -10,8 +10,8 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.corpora import CldrText
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.network import build_model
@@ -108,7 +108,7 @@ def foreign_checkpoints(root: Path) -> None:
 def iwslt17(root: Path) -> None:
     """IWSLT 2017 as docs/data.md names its files: phrases, line i the same in all languages."""
     languages = ("en", "it", "ro", "nl")
-    corpus = CldrText(languages, sizes={"train": 600, "validation": 8, "test": 3})
+    corpus = CldrPhrases(languages, sizes={"train": 600, "validation": 8, "test": 3})
     for split, word in (("train", "train"), ("validation", "dev"), ("test", "test")):
         for code in languages[1:]:
             sides = zip(*corpus.pairs(split, ("en", code)), strict=True)

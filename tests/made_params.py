@@ -14,11 +14,11 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, entries, read_params
 from mnmt_jax.interop.token_table import plain_rows
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import random_tensors
 from tests.made_run import make_config
 from tests.unit import made_text
@@ -72,7 +72,7 @@ def write_random_run(
 def flat(tree: Any) -> dict[str, np.ndarray]:
     """Returns the arrays of a tree by path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_name(path): np.asarray(leaf) for path, leaf in leaves}
+    return {param_path(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 # First and last code point of blocks of 30 scripts.
 SCRIPTS = (

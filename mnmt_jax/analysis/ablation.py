@@ -12,26 +12,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.analysis.branches import NO_BRANCHES
+from mnmt_jax.analysis.branches import NO_BRANCHES_MESSAGE
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import Subject, evaluate
+from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
+from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.table import group_mean
 from mnmt_jax.evaluation.translations import read_outputs
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.languages import Direction
 
-OFF = "LanguageLayers.off=True"
-ON = "LanguageLayers.off=False"
+BRANCHES_OFF = "LanguageLayers.off=True"
+BRANCHES_ON = "LanguageLayers.off=False"
 METRICS = ("bleu", "chrf")
 _GROUPS = ("supervised", "zero_shot", "all")
 
 
 @dataclasses.dataclass(frozen=True)
-class Ablated:
+class AblationPair:
     """What is compared.
 
     Attributes:
@@ -40,22 +40,22 @@ class Ablated:
         languages: of the model.
     """
 
-    on: Subject
-    off: Subject
+    on: EvaluatedModel
+    off: EvaluatedModel
     languages: tuple[str, ...]
 
 
-def check_branches(config: Config) -> None:
+def check_has_branches(config: Config) -> None:
     """Checks that a run's model has branches to leave out.
 
     Raises:
         UserError: otherwise.
     """
     if not any(isinstance(method, LanguageLayers) for method in config.model.methods):
-        raise UserError(NO_BRANCHES)
+        raise UserError(NO_BRANCHES_MESSAGE)
 
 
-def supervised_targets(
+def supervised_targets_by_source(
     directions: Iterable[Direction], trained: Collection[Direction] | None
 ) -> dict[str, tuple[str, ...]]:
     """Returns the languages that each source language was trained into.
@@ -71,8 +71,8 @@ def supervised_targets(
     return found
 
 
-def ablate(
-    ablated: Ablated,
+def run_ablation(
+    ablated: AblationPair,
     benchmark: Benchmark,
     output: Path,
     *,

@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.attention_maps import MapPlace, attention_weights, map_places
-from mnmt_jax.analysis.layer_states import READ_ROLES
-from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches
-from mnmt_jax.analysis.token_classes import EOS, PUNCTUATION, TAG, classes_of_id
+from mnmt_jax.analysis.attention_maps import AttentionSpec, attention_specs, attention_weights
+from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES
+from mnmt_jax.analysis.teacher_forcing import ForcedBatch, ForcedSentences, iterate_batches
+from mnmt_jax.analysis.token_classes import EOS, PUNCTUATION, TAG, token_id_classes
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CONTENT = "content"
-GROUPS = (CONTENT, PUNCTUATION, TAG, EOS)
+TOKEN_GROUPS = (CONTENT, PUNCTUATION, TAG, EOS)
 """Kinds of source tokens: the text, its punctuation, the language's tag, the end."""
 
-Weights = Float[np.ndarray, "queries keys"]
+AttentionWeights = Float[np.ndarray, "queries keys"]
 
 
-class Choices(NamedTuple):
+class TopKeyStatistics(NamedTuple):
     """How the queries of a sentence choose keys; Table 6 has means over sentences.
 
     Attributes:
@@ -47,7 +47,7 @@ class Choices(NamedTuple):
     diagonal: float
 
 
-def choices(weights: Weights) -> Choices:
+def top_key_statistics(weights: AttentionWeights) -> TopKeyStatistics:
     """Returns how queries choose; of equal weights the key that comes first.
 
     Args:
@@ -61,7 +61,7 @@ def choices(weights: Weights) -> Choices:
         distance = float(np.abs(first - order[:, 1]).mean())
     counts = np.unique(first, return_counts=True)[1]
     shares = counts / counts.sum()
-    return Choices(
+    return TopKeyStatistics(
         float(np.take_along_axis(weights, order[:, :1], axis=1).mean()),
         second,
         distance,
@@ -70,13 +70,13 @@ def choices(weights: Weights) -> Choices:
     )
 
 
-def group_of(vocabulary: Vocabulary, token: int) -> str:
-    """Returns which of `GROUPS` a token of a source is of."""
-    found = classes_of_id(vocabulary, token)
+def token_group(vocabulary: Vocabulary, token: int) -> str:
+    """Returns which of `TOKEN_GROUPS` a token of a source is of."""
+    found = token_id_classes(vocabulary, token)
     return next((group for group in (TAG, EOS, PUNCTUATION) if group in found), CONTENT)
 
 
-def masses(weights: Weights, groups: Sequence[str]) -> dict[str, float]:
+def mass_by_group(weights: AttentionWeights, groups: Sequence[str]) -> dict[str, float]:
     """Returns the mean over queries of the weight that goes to each group of keys.
 
     Args:
@@ -88,26 +88,29 @@ def masses(weights: Weights, groups: Sequence[str]) -> dict[str, float]:
     return {group: float(column[named == group].sum()) for group in dict.fromkeys(groups)}
 
 
-def alignment(
-    system: InferenceModel, every: Sequence[Forced], longest: int, layers: Sequence[int] = ()
+def attention_statistics(
+    system: InferenceModel,
+    every: Sequence[ForcedSentences],
+    longest: int,
+    layers: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Reads what registers and targets attend to of what is translated, under teacher forcing.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         layers: to keep to, counted from 1; () is all.
 
     Returns:
         Facts: `directions`, each with its number of `sentences` and `layers`; of each attention of
-        a role `mass`, what goes to each of `GROUPS` of the source and to every other role, and
-        `choices` by role of the keys that hold what is translated. All are means over sentences.
+        a role `mass`, what goes to each of `TOKEN_GROUPS` of the source and to every other role, and
+        `top_key_statistics` by role of the keys that hold what is translated. All are means over sentences.
 
     Raises:
         UserError: if a layer has no such attention.
     """
-    readers = [place for place in map_places(system.model.plan) if _reads_sources(place)]
+    readers = [place for place in attention_specs(system.model.plan) if _reads_sources(place)]
     legal = sorted({place.layer for place in readers})
     if wrong := [number for number in layers if number not in legal]:
         raise UserError(
@@ -115,8 +118,10 @@ def alignment(
             f"choose from {', '.join(map(str, legal))}"
         )
     places = tuple(place for place in readers if not layers or place.layer in layers)
-    found: dict[Forced, list[list[dict[str, float]]]] = {f: [[] for _ in places] for f in every}
-    for rows in batches(system, every, longest):
+    found: dict[ForcedSentences, list[list[dict[str, float]]]] = {
+        f: [[] for _ in places] for f in every
+    }
+    for rows in iterate_batches(system, every, longest):
         weights = attention_weights(system.params, rows.batch, model=system.model, places=places)
         for number, (place, one) in enumerate(zip(places, weights, strict=True)):
             heads = np.asarray(one, np.float64).mean(axis=1)
@@ -139,12 +144,16 @@ def alignment(
     }
 
 
-def _reads_sources(place: MapPlace) -> bool:
-    return place.query != SOURCE and not set(READ_ROLES).isdisjoint(place.keys)
+def _reads_sources(place: AttentionSpec) -> bool:
+    return place.query != SOURCE and not set(SOURCE_SIDE_ROLES).isdisjoint(place.keys)
 
 
 def _read(
-    vocabulary: Vocabulary, rows: Rows, row: int, place: MapPlace, weights: Weights
+    vocabulary: Vocabulary,
+    rows: ForcedBatch,
+    row: int,
+    place: AttentionSpec,
+    weights: AttentionWeights,
 ) -> Iterator[tuple[str, float]]:
     """Yields what is read of one sentence's weights, `mass/GROUP` and `choices/ROLE/NAME`."""
     valid = {
@@ -158,17 +167,17 @@ def _read(
         tokens = rows.batch[f"{role}_tokens"][row][valid[role]].tolist()
         start = end
         of_source = role == SOURCE
-        groups = [group_of(vocabulary, t) if of_source else role for t in tokens]
-        given = dict.fromkeys(GROUPS, 0.0) if of_source else {}
+        groups = [token_group(vocabulary, t) if of_source else role for t in tokens]
+        given = dict.fromkeys(TOKEN_GROUPS, 0.0) if of_source else {}
         yield from (
-            (f"mass/{name}", value) for name, value in (given | masses(own, groups)).items()
+            (f"mass/{name}", value) for name, value in (given | mass_by_group(own, groups)).items()
         )
-        if role in READ_ROLES and role != place.query:
-            for name, value in choices(own)._asdict().items():
+        if role in SOURCE_SIDE_ROLES and role != place.query:
+            for name, value in top_key_statistics(own)._asdict().items():
                 yield f"choices/{role}/{name}", value
 
 
-def _facts(place: MapPlace, read: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def _facts(place: AttentionSpec, read: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     mass: dict[str, float] = {}
     chosen: dict[str, dict[str, float | None]] = {}
     for name in read[0]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.errors import UserError, listed
-from mnmt_jax.evaluation.markup import Child
-from mnmt_jax.evaluation.page import generator_mark, html_page
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.evaluation.html_elements import Child
+from mnmt_jax.evaluation.html_page import generator_mark, html_page
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
-from mnmt_jax.files.json_objects import differing, parse_json, read_object
+from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
 
-FORMAT = 1
+FORMAT_VERSION = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
 _JSON, _PAGE = "analysis.json", "analysis.html"
 # What an analysis is of; the same again may be replaced.
@@ -36,7 +36,7 @@ def check_analysis_folder(output: str | Path) -> None:
     check_replaced(folder / _PAGE, lambda text: _GENERATOR in text)
 
 
-def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
+def check_same_analysis(output: str | Path, facts: Mapping[str, Any]) -> None:
     """Refuses to replace a finished analysis of another kind, run, task, sentences or settings.
 
     Args:
@@ -53,17 +53,17 @@ def check_finished(output: str | Path, facts: Mapping[str, Any]) -> None:
     document = read_object(path, remedy="replace it with --overwrite")
     document = _renamed(document)
     kept = {name: document[name] for name in _OWN if name in document and name in facts}
-    changes = differing(kept, {name: facts[name] for name in kept})
+    changes = differing_keys(kept, {name: facts[name] for name in kept})
     old, new = document.get(_SETTINGS), facts.get(_SETTINGS)
     if isinstance(old, dict) and isinstance(new, dict):
-        changes += differing(old, new)
+        changes += differing_keys(old, new)
     old, new = document.get(_SENTENCES), facts.get(_SENTENCES)
     if isinstance(old, dict) and isinstance(new, dict) and not changes:
         changes += ["sentences"] * any(old[split] != new[split] for split in old.keys() & new)
     if changes:
         raise UserError(
             f"--output={output}: holds a finished analysis of something else "
-            f"({listed(changes)}); choose another folder, or replace it with --overwrite"
+            f"({join_names(changes)}); choose another folder, or replace it with --overwrite"
         )
 
 
@@ -92,7 +92,7 @@ def write_analysis(
     """
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    document = {"format": FORMAT, **facts}
+    document = {"format": FORMAT_VERSION, **facts}
     text = json.dumps(document, ensure_ascii=False, indent=1, default=_plain)
     write_text(folder / _JSON, text + "\n")
     write_text(folder / _PAGE, html_page(title, sections, generator=_GENERATOR))

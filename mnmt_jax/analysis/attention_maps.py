@@ -16,7 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches, tokens_of
+from mnmt_jax.analysis.teacher_forcing import (
+    ForcedBatch,
+    ForcedSentences,
+    iterate_batches,
+    row_tokens,
+)
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.objective import Intermediate
@@ -32,7 +37,7 @@ _DIGITS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class MapPlace:
+class AttentionSpec:
     """One attention of one role.
 
     Attributes:
@@ -50,13 +55,13 @@ class MapPlace:
     query: str
     keys: tuple[str, ...]
     sees: tuple[Sees, ...]
-    queries_tap: Intermediate
-    key_taps: tuple[Intermediate, ...]
+    query_intermediate: Intermediate
+    key_intermediates: tuple[Intermediate, ...]
 
 
-def map_places(plan: Plan) -> tuple[MapPlace, ...]:
+def attention_specs(plan: Plan) -> tuple[AttentionSpec, ...]:
     """Returns every attention of every role, layer by layer."""
-    found: list[MapPlace] = []
+    found: list[AttentionSpec] = []
     for number, (stage, layer) in enumerate(plan.layers(), start=1):
         side = _side(plan.layout, stage)
         for each in layer:
@@ -71,7 +76,7 @@ def map_places(plan: Plan) -> tuple[MapPlace, ...]:
 
 @functools.partial(jax.jit, static_argnames=("model", "places"))
 def attention_weights(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: tuple[MapPlace, ...]
+    params: Any, batch: Mapping[str, Array], *, model: Network, places: tuple[AttentionSpec, ...]
 ) -> list[Float[Array, "batch heads q k"]]:
     """Computes attention weights by the model's queries and keys and the layout's table.
 
@@ -84,12 +89,12 @@ def attention_weights(
     Returns:
         float32 weights of each; a query of padding has any.
     """
-    reads = [tap for each in places for tap in (each.queries_tap, *each.key_taps)]
+    reads = [tap for each in places for tap in (each.query_intermediate, *each.key_intermediates)]
     passes = ForwardPasses(model, params, batch, reads=reads)
     found = []
     for each in places:
-        queries = passes.read(each.queries_tap)
-        keys = jnp.concatenate([passes.read(tap) for tap in each.key_taps], axis=1)
+        queries = passes.read(each.query_intermediate)
+        keys = jnp.concatenate([passes.read(tap) for tap in each.key_intermediates], axis=1)
         asking = batch[f"{each.query}_segment_ids"]
         masks = [
             pair_mask(sees, asking, batch[f"{role}_segment_ids"])
@@ -100,9 +105,9 @@ def attention_weights(
     return found
 
 
-def attention_maps(
+def compute_attention_maps(
     system: InferenceModel,
-    every: Sequence[Forced],
+    every: Sequence[ForcedSentences],
     longest: int,
     layers: Sequence[int] = (),
     *,
@@ -113,7 +118,7 @@ def attention_maps(
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         layers: to keep to, counted from 1; () is all.
         by_head: keep the heads, [heads, query, key] each, in the place of their average.
 
@@ -126,9 +131,9 @@ def attention_maps(
     model = system.model
     if wrong := [number for number in layers if number > model.layout.layers]:
         raise UserError(f"--layers: the model has {model.layout.layers} layers, not {wrong[0]}")
-    places = tuple(p for p in map_places(model.plan) if not layers or p.layer in layers)
-    sentences: dict[Forced, list[dict[str, Any]]] = {forced: [] for forced in every}
-    for rows in batches(system, every, longest):
+    places = tuple(p for p in attention_specs(model.plan) if not layers or p.layer in layers)
+    sentences: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
+    for rows in iterate_batches(system, every, longest):
         found = attention_weights(system.params, rows.batch, model=model, places=places)
         weights = [np.asarray(each, np.float64) for each in found]
         sentences[rows.forced] += [
@@ -147,10 +152,10 @@ def attention_maps(
 
 def _sentence(
     system: InferenceModel,
-    rows: Rows,
+    rows: ForcedBatch,
     row: int,
     weights: Sequence[np.ndarray],
-    places: Sequence[MapPlace],
+    places: Sequence[AttentionSpec],
     by_head: bool,
 ) -> dict[str, Any]:
     """Returns the facts of a row, padding left out."""
@@ -176,7 +181,7 @@ def _sentence(
     return {
         "source": rows.forced.sources[number],
         "target": rows.forced.targets[number],
-        "tokens": tokens_of(system, rows, row),
+        "tokens": row_tokens(system, rows, row),
         "maps": maps,
     }
 
@@ -189,9 +194,11 @@ def _side(layout: Layout, stage: Stage) -> str:
     return "encoder " if read & set(stage.roles) else ""
 
 
-def _self_attention(number: int, side: str, stage: Stage, each: Sublayer, role: str) -> MapPlace:
+def _self_attention(
+    number: int, side: str, stage: Stage, each: Sublayer, role: str
+) -> AttentionSpec:
     keys, path = stage.key_roles(role), f"layer_{number - 1}/{each.name}"
-    return MapPlace(
+    return AttentionSpec(
         number,
         f"{side}self-attention",
         role,
@@ -202,9 +209,9 @@ def _self_attention(number: int, side: str, stage: Stage, each: Sublayer, role: 
     )
 
 
-def _cross_attention(number: int, side: str, each: Sublayer, role: str, read: Any) -> MapPlace:
+def _cross_attention(number: int, side: str, each: Sublayer, role: str, read: Any) -> AttentionSpec:
     path = f"layer_{number - 1}/{each.name}"
-    return MapPlace(
+    return AttentionSpec(
         number,
         f"{side}cross-attention",
         role,

@@ -20,7 +20,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.branches import BranchLayer, branch_layers
-from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches, tokens_of
+from mnmt_jax.analysis.teacher_forcing import (
+    ForcedBatch,
+    ForcedSentences,
+    iterate_batches,
+    row_tokens,
+)
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.errors import UserError
@@ -28,8 +33,8 @@ from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.intermediates import ENTERED
 from mnmt_jax.model.network import Network
 
-NODES = 50  # Captum's default
-OUTPUTS = ("ffn1", "ffn2", "lsl1", "lsl2")
+DEFAULT_NODES = 50  # Captum's default
+COMPONENT_OUTPUTS = ("ffn1", "ffn2", "lsl1", "lsl2")
 """Layer outputs: of the first and second linear map of the shared feed-forward and the branch."""
 
 States = Float[Array, "tokens embed"]
@@ -37,14 +42,16 @@ Units = Float[Array, "tokens units"]
 PerToken = Float[Array, " tokens"]
 
 
-def quadrature(count: int = NODES) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
+def gauss_legendre_nodes(
+    count: int = DEFAULT_NODES,
+) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Returns nodes and weights of Gauss-Legendre quadrature from 0 to 1."""
     points, weights = np.polynomial.legendre.leggauss(count)
     return jnp.asarray((1 + points) / 2, jnp.float32), jnp.asarray(weights / 2, jnp.float32)
 
 
 def integrated_gradients(
-    function: Callable[[States], PerToken], states: States, nodes: int = NODES
+    function: Callable[[States], PerToken], states: States, nodes: int = DEFAULT_NODES
 ) -> States:
     """Attributes the value of a function at states, less that at zero, to their elements.
 
@@ -59,7 +66,7 @@ def integrated_gradients(
         point, weight = node
         return total + weight * gradient(point * states), None
 
-    total, _ = jax.lax.scan(one, jnp.zeros_like(states), quadrature(nodes))
+    total, _ = jax.lax.scan(one, jnp.zeros_like(states), gauss_legendre_nodes(nodes))
     return states * total
 
 
@@ -67,7 +74,7 @@ def conductance(
     inner: Callable[[States], Units],
     outer: Callable[[Units], PerToken],
     states: States,
-    nodes: int = NODES,
+    nodes: int = DEFAULT_NODES,
 ) -> Units:
     """Attributes what a function gains from zero to states to the units of a layer within it.
 
@@ -88,11 +95,11 @@ def conductance(
         return total + weight * gradient(units) * moved, None
 
     shape = jax.eval_shape(inner, states)
-    total, _ = jax.lax.scan(one, jnp.zeros(shape.shape, shape.dtype), quadrature(nodes))
+    total, _ = jax.lax.scan(one, jnp.zeros(shape.shape, shape.dtype), gauss_legendre_nodes(nodes))
     return total
 
 
-class Block:
+class BranchedBlock:
     """The block of a layer in the parts that attribution is of.
 
     Args:
@@ -113,7 +120,7 @@ class Block:
         self.scale = jnp.where(slot >= 0, branch["scale"][own], 0.0)
 
     def inner(self) -> dict[str, Callable[[States], Units]]:
-        """Returns what makes each of `OUTPUTS` of states, before an activation."""
+        """Returns what makes each of `COMPONENT_OUTPUTS` of states, before an activation."""
         ffn1, lsl1 = self._shared("wi"), self._linear("first")
         ffn2, lsl2 = self._shared("wo"), self._linear("second")
         return {
@@ -124,7 +131,7 @@ class Block:
         }
 
     def outer(self) -> dict[str, Callable[[Units], PerToken]]:
-        """Returns what f makes of each of `OUTPUTS`."""
+        """Returns what f makes of each of `COMPONENT_OUTPUTS`."""
         ffn2, lsl2 = self._shared("wo"), self._linear("second")
         return {
             "ffn1": lambda units: ffn2(self._activated(units)).sum(axis=-1),
@@ -160,7 +167,9 @@ class Block:
         return self._layer.kind.activate(self._model.config)(units)
 
 
-def attribute(block: Block, states: States, nodes: int = NODES) -> dict[str, Any]:
+def attribute_block(
+    block: BranchedBlock, states: States, nodes: int = DEFAULT_NODES
+) -> dict[str, Any]:
     """Attributes f of each token.
 
     Args:
@@ -169,12 +178,14 @@ def attribute(block: Block, states: States, nodes: int = NODES) -> dict[str, Any
         nodes: of the quadrature.
 
     Returns:
-        `signed` and `absolute`: of each of `OUTPUTS` the sum over its units of conductance, and of
+        `signed` and `absolute`: of each of `COMPONENT_OUTPUTS` the sum over its units of conductance, and of
         its absolute value; `output`, f(x) - f(0); `error`, what the sum of integrated gradients is
         beside that, which would be 0 with infinitely many nodes. All [tokens].
     """
     inner, outer = block.inner(), block.outer()
-    units = {name: conductance(inner[name], outer[name], states, nodes) for name in OUTPUTS}
+    units = {
+        name: conductance(inner[name], outer[name], states, nodes) for name in COMPONENT_OUTPUTS
+    }
     gained = block.value(states) - block.value(jnp.zeros_like(states))
     total = integrated_gradients(block.value, states, nodes).sum(axis=-1)
     return {
@@ -204,24 +215,24 @@ def _attribute_batch(
         states = passes.read(tap)
         slot = jnp.asarray(each.kind.slots)[batch["target_lang"][0, 0]]
         flat = states.reshape(-1, states.shape[-1])
-        tokens = attribute(Block(model, params, each, slot), flat, nodes)
+        tokens = attribute_block(BranchedBlock(model, params, each, slot), flat, nodes)
         found.append(jax.tree.map(lambda array: array.reshape(states.shape[:2]), tokens))  # noqa: B023
     return found
 
 
-def attributions(
+def compute_attributions(
     system: InferenceModel,
-    every: Sequence[Forced],
+    every: Sequence[ForcedSentences],
     longest: int,
     layers: Sequence[int] = (),
-    nodes: int = NODES,
+    nodes: int = DEFAULT_NODES,
 ) -> dict[str, Any]:
     """Attributes the blocks of every layer with branches that the target passes.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `batches`.
+        longest: as in `iterate_batches`.
         layers: to keep to, counted from 1; () is all.
         nodes: of the quadrature.
 
@@ -233,8 +244,8 @@ def attributions(
         UserError: if there are no such layers.
     """
     chosen = _chosen(system.model, layers)
-    found: dict[Forced, list[dict[str, Any]]] = {forced: [] for forced in every}
-    for rows in batches(system, every, longest):
+    found: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
+    for rows in iterate_batches(system, every, longest):
         parts = _attribute_batch(
             system.params, rows.batch, model=system.model, layers=chosen, nodes=nodes
         )
@@ -264,14 +275,14 @@ def _chosen(model: Network, layers: Sequence[int]) -> tuple[BranchLayer, ...]:
 
 def _sentences(
     system: InferenceModel,
-    rows: Rows,
+    rows: ForcedBatch,
     layers: Sequence[BranchLayer],
     parts: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Returns the facts of each row's tokens, padding left out."""
     found = []
     for row in range(rows.size):
-        tokens = tokens_of(system, rows, row)
+        tokens = row_tokens(system, rows, row)
         count, number = len(tokens["predicted"]), rows.first + row
         by_layer = [
             {"layer": each.number, **jax.tree.map(lambda a: a[row, :count], part)}  # noqa: B023
@@ -287,7 +298,7 @@ def _sentences(
 
 def _direction(
     system: InferenceModel,
-    forced: Forced,
+    forced: ForcedSentences,
     layers: Sequence[BranchLayer],
     sentences: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
@@ -297,7 +308,9 @@ def _direction(
     for place, each in enumerate(layers):
         parts = [sentence["layers"][place] for sentence in sentences]
         joined = {
-            kind: {name: np.concatenate([p[kind][name] for p in parts]) for name in OUTPUTS}
+            kind: {
+                name: np.concatenate([p[kind][name] for p in parts]) for name in COMPONENT_OUTPUTS
+            }
             for kind in ("signed", "absolute")
         }
         errors = np.concatenate([p["error"] for p in parts])

@@ -8,7 +8,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageMLP
 from mnmt_jax.model.network import Network
 
-NO_BRANCHES = (
+NO_BRANCHES_MESSAGE = (
     "the run's model has no language-specific layers, which this analysis is of; name a run that "
     "was trained with Model.methods = ('language_layers',)"
 )
@@ -47,5 +47,5 @@ def branch_layers(model: Network) -> tuple[BranchLayer, ...]:
         if isinstance(each.kind, LanguageMLP)
     )
     if not found:
-        raise UserError(NO_BRANCHES)
+        raise UserError(NO_BRANCHES_MESSAGE)
     return found

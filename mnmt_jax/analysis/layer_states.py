@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mnmt_jax.analysis.teacher_forcing import Forced, Rows, batches
+from mnmt_jax.analysis.teacher_forcing import ForcedBatch, ForcedSentences, iterate_batches
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import REGISTER, SOURCE
 from mnmt_jax.design.objective import States
@@ -20,13 +20,13 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network
 
-READ_ROLES = (SOURCE, REGISTER)
+SOURCE_SIDE_ROLES = (SOURCE, REGISTER)
 """Roles that hold what is translated, of which a layout has the first or both."""
 
-Places = tuple[States, ...]
+StateLocations = tuple[States, ...]
 
 
-def state_places(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()) -> Places:
+def state_locations(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()) -> StateLocations:
     """Returns where the states of roles are read, role by role.
 
     Args:
@@ -63,19 +63,21 @@ def state_places(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()) -
     return tuple(found)
 
 
-def read_places(places: Places) -> Iterator[tuple[int, States]]:
-    """Yields the places of `READ_ROLES` with their numbers among all."""
-    return ((number, place) for number, place in enumerate(places) if place.role in READ_ROLES)
+def source_side_locations(places: StateLocations) -> Iterator[tuple[int, States]]:
+    """Yields the places of `SOURCE_SIDE_ROLES` with their numbers among all."""
+    return (
+        (number, place) for number, place in enumerate(places) if place.role in SOURCE_SIDE_ROLES
+    )
 
 
-def place_facts(place: States) -> dict[str, Any]:
+def location_fields(place: States) -> dict[str, Any]:
     """Returns what tells a place: its role, its layer, and whether it is past the stage's end."""
     return {"role": place.role, "layer": place.layer, "ended": place.ended}
 
 
 @functools.partial(jax.jit, static_argnames=("model", "places"))
-def layer_states(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: Places
+def compute_layer_states(
+    params: Any, batch: Mapping[str, Array], *, model: Network, places: StateLocations
 ) -> list[Float[Array, "batch length embed"]]:
     """Computes the states of a batch under teacher forcing.
 
@@ -93,14 +95,14 @@ def layer_states(
 
 
 @functools.partial(jax.jit, static_argnames=("model", "places"))
-def pooled_states(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: Places
+def mean_states(
+    params: Any, batch: Mapping[str, Array], *, model: Network, places: StateLocations
 ) -> Float[Array, "batch places embed"]:
     """Computes the mean of a sentence's states over all positions but padding, tag and eos too.
 
-    Source: TDO paper, appendix A, and the released code's mask; arguments as of `layer_states`.
+    Source: TDO paper, appendix A, and the released code's mask; arguments as of `compute_layer_states`.
     """
-    found = layer_states(params, batch, model=model, places=places)
+    found = compute_layer_states(params, batch, model=model, places=places)
     means = []
     for place, states in zip(places, found, strict=True):
         valid = (batch[f"{place.role}_segment_ids"] != 0).astype(jnp.float32)
@@ -110,28 +112,28 @@ def pooled_states(
 
 
 def sentence_states(
-    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
-) -> dict[Forced, Float[np.ndarray, "sentences places embed"]]:
+    system: InferenceModel, every: Sequence[ForcedSentences], longest: int, places: StateLocations
+) -> dict[ForcedSentences, Float[np.ndarray, "sentences places embed"]]:
     """Returns the pooled states of sentences.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         places: which.
     """
-    parts: dict[Forced, list[np.ndarray]] = {forced: [] for forced in every}
-    for rows in batches(system, every, longest):
-        found = pooled_states(system.params, rows.batch, model=system.model, places=places)
+    parts: dict[ForcedSentences, list[np.ndarray]] = {forced: [] for forced in every}
+    for rows in iterate_batches(system, every, longest):
+        found = mean_states(system.params, rows.batch, model=system.model, places=places)
         parts[rows.forced].append(np.asarray(found)[: rows.size])
     empty = np.zeros((0, len(places), system.model.config.embed), np.float32)
     return {forced: np.concatenate([empty, *own]) for forced, own in parts.items()}
 
 
 def token_states(
-    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
-) -> Iterator[tuple[Rows, list[Float[np.ndarray, "batch length embed"]]]]:
+    system: InferenceModel, every: Sequence[ForcedSentences], longest: int, places: StateLocations
+) -> Iterator[tuple[ForcedBatch, list[Float[np.ndarray, "batch length embed"]]]]:
     """Yields batches with the states of their tokens; arguments as of `sentence_states`."""
-    for rows in batches(system, every, longest):
-        found = layer_states(system.params, rows.batch, model=system.model, places=places)
+    for rows in iterate_batches(system, every, longest):
+        found = compute_layer_states(system.params, rows.batch, model=system.model, places=places)
         yield rows, [np.asarray(each) for each in found]

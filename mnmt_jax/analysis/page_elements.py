@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.evaluation.markup import Html, breakable, language_name, tag
+from mnmt_jax.evaluation.html_elements import Html, breakable, language_name, tag
 
-Facts = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 _DIGITS = 6
 
 
-def muted(text: str) -> Html:
+def muted_paragraph(text: str) -> Html:
     """Writes a remark."""
     return tag("p", text, class_="muted")
 
 
-def direction_name(direction: Facts) -> str:
+def direction_label(direction: JsonObject) -> str:
     """Returns the names of the languages of a direction."""
     return f"{language_name(direction['source'])} → {language_name(direction['target'])}"
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     """Writes a table of texts, the first of each row as its head."""
     head = tag("thead", tag("tr", [tag("th", breakable(text), scope="col") for text in header]))
     body = [
@@ -32,28 +32,28 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")
 
 
-def three_digits(value: float | None) -> str:
+def format_significant(value: float | None) -> str:
     """Writes a number; a dash if there is none."""
     return "–" if value is None else f"{value:.3g}"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """Writes a share as a whole percentage."""
     return "–" if value is None else f"{100 * value:.0f}"
 
 
-def charts(*found: Html) -> Html:
+def chart_row(*found: Html) -> Html:
     """Sets charts beside each other."""
     return tag("div", found, class_="charts")
 
 
-def place_name(place: Facts) -> str:
-    """Returns how a place of states is called (`layer_states.place_facts`)."""
+def location_label(place: JsonObject) -> str:
+    """Returns how a place of states is called (`compute_layer_states.place_facts`)."""
     name = f"layer {place['layer']}" if place["layer"] else "embedding"
     return f"{name}, after its stage" if place.get("ended") else name
 
 
-def curve(places: Iterable[Facts], value: str) -> tuple[tuple[int, float], ...]:
+def layer_curve(places: Iterable[JsonObject], value: str) -> tuple[tuple[int, float], ...]:
     """Returns values by layer, those after a stage's end and unknown ones left out.
 
     Rounded: what differs by the last bits of a float alone is drawn level.

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from mnmt_jax.analysis.teacher_forcing import Forced, force
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences, make_forced_sentences
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 
-MANY = 2  # sentences that a comparison needs
+MIN_PARALLEL = 2  # sentences that a comparison needs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Aligned:
+class ParallelSentences:
     """Sentences of two languages, both translated into a third, that mean the same.
 
     Attributes:
@@ -27,8 +27,8 @@ class Aligned:
         others: of the second, in the same order.
     """
 
-    first: Forced
-    second: Forced
+    first: ForcedSentences
+    second: ForcedSentences
     rows: Int[np.ndarray, " pairs"]
     others: Int[np.ndarray, " pairs"]
 
@@ -38,7 +38,7 @@ class Aligned:
         return self.first.direction[0], self.second.direction[0]
 
     def states(
-        self, pooled: Mapping[Forced, np.ndarray], place: int
+        self, pooled: Mapping[ForcedSentences, np.ndarray], place: int
     ) -> tuple[Float[np.ndarray, "pairs embed"], Float[np.ndarray, "pairs embed"]]:
         """Returns the states of both, float64.
 
@@ -52,7 +52,7 @@ class Aligned:
         )
 
 
-def aligned(every: Sequence[Forced]) -> list[Aligned]:
+def align_by_reference(every: Sequence[ForcedSentences]) -> list[ParallelSentences]:
     """Pairs the directions into one language by their references.
 
     With one target language, whose tag or branch has a part in the states, only what is said
@@ -62,7 +62,7 @@ def aligned(every: Sequence[Forced]) -> list[Aligned]:
         every: sentences with references, by direction.
 
     Returns:
-        One item for each two directions with `MANY` sentences in common, in their order.
+        One item for each two directions with `MIN_PARALLEL` sentences in common, in their order.
     """
     found = []
     for one, other in itertools.combinations(every, 2):
@@ -71,13 +71,13 @@ def aligned(every: Sequence[Forced]) -> list[Aligned]:
         one, other = sorted((one, other), key=lambda each: each.direction)
         places = _by_target(other)
         pairs = [(row, places[text]) for text, row in _by_target(one).items() if text in places]
-        if len(pairs) >= MANY:
+        if len(pairs) >= MIN_PARALLEL:
             rows, others = np.array(pairs, np.int64).T
-            found.append(Aligned(one, other, rows, others))
+            found.append(ParallelSentences(one, other, rows, others))
     return found
 
 
-def check_aligned(pairs: Sequence[Aligned], task: str) -> None:
+def check_has_parallel(pairs: Sequence[ParallelSentences], task: str) -> None:
     """Checks that there is something to compare.
 
     Raises:
@@ -85,19 +85,21 @@ def check_aligned(pairs: Sequence[Aligned], task: str) -> None:
     """
     if not pairs:
         raise UserError(
-            f"task '{task}': no two of the languages have {MANY} sentences or more with the same "
+            f"task '{task}': no two of the languages have {MIN_PARALLEL} sentences or more with the same "
             "references in a third; raise --limit, leave --directions out, or take a test set that "
             "is parallel in three languages or more"
         )
 
 
-def by_languages(pairs: Sequence[Aligned]) -> Iterator[tuple[tuple[str, str], list[Aligned]]]:
+def group_by_languages(
+    pairs: Sequence[ParallelSentences],
+) -> Iterator[tuple[tuple[str, str], list[ParallelSentences]]]:
     """Yields each two languages with what there is of them: an item per target language."""
     for names in dict.fromkeys(each.languages for each in pairs):
         yield names, [each for each in pairs if each.languages == names]
 
 
-def _by_target(forced: Forced) -> dict[str, int]:
+def _by_target(forced: ForcedSentences) -> dict[str, int]:
     sources: set[str] = set()
     found: dict[str, int] = {}
     for row, (source, target) in enumerate(zip(forced.sources, forced.targets, strict=True)):
@@ -108,8 +110,8 @@ def _by_target(forced: Forced) -> dict[str, int]:
 
 
 def to_own_language(
-    translator: Translator, every: Sequence[Forced]
-) -> list[tuple[Forced, Forced, Forced]]:
+    translator: Translator, every: Sequence[ForcedSentences]
+) -> list[tuple[ForcedSentences, ForcedSentences, ForcedSentences]]:
     """Returns each direction with its sources and its references, each into their own language.
 
     Args:
@@ -122,11 +124,11 @@ def to_own_language(
     Raises:
         UserError: if a reference is blank.
     """
-    made: dict[tuple[str, tuple[str, ...]], Forced] = {}
+    made: dict[tuple[str, tuple[str, ...]], ForcedSentences] = {}
 
-    def own(code: str, texts: tuple[str, ...]) -> Forced:
+    def own(code: str, texts: tuple[str, ...]) -> ForcedSentences:
         if (code, texts) not in made:
-            made[code, texts] = force(translator, (code, code), texts, texts)
+            made[code, texts] = make_forced_sentences(translator, (code, code), texts, texts)
         return made[code, texts]
 
     found = []

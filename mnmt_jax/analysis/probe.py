@@ -22,15 +22,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.analysis.probe_features import Features
+from mnmt_jax.analysis.probe_features import ProbeFeatures
 from mnmt_jax.files.atomic_write import new_path
 
-LEARNED_FROM = 0.9  # share of the sentences
+TRAINED_FRACTION = 0.9  # share of the sentences
 _TESTED_AT_ONCE = 8192  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe:
+class ProbeSettings:
     """How a classifier is made and trained.
 
     Attributes:
@@ -48,7 +48,7 @@ class Probe:
     seed: int = 0
 
 
-def held_out(texts: Int[np.ndarray, " tokens"], seed: int) -> Bool[np.ndarray, " tokens"]:
+def held_out_mask(texts: Int[np.ndarray, " tokens"], seed: int) -> Bool[np.ndarray, " tokens"]:
     """Chooses the tokens that are not learned from: of a tenth of the texts, all their tokens.
 
     Args:
@@ -57,7 +57,7 @@ def held_out(texts: Int[np.ndarray, " tokens"], seed: int) -> Bool[np.ndarray, "
     """
     numbers = np.unique(texts)
     rng = np.random.default_rng(seed)
-    count = min(len(numbers) - 1, int(np.ceil(len(numbers) * (1 - LEARNED_FROM) - 1e-9)))
+    count = min(len(numbers) - 1, int(np.ceil(len(numbers) * (1 - TRAINED_FRACTION) - 1e-9)))
     chosen = rng.permutation(numbers)[: max(count, 0)]
     return np.isin(texts, chosen)
 
@@ -66,7 +66,7 @@ def train_probe(
     states: Float[np.ndarray, "tokens embed"],
     positions: Int[np.ndarray, " tokens"],
     classes: int,
-    probe: Probe,
+    probe: ProbeSettings,
 ) -> Any:
     """Trains a classifier of positions.
 
@@ -98,7 +98,9 @@ def train_probe(
     return params
 
 
-def predict(params: Any, states: Float[np.ndarray, "tokens embed"]) -> Int[np.ndarray, " tokens"]:
+def predict_positions(
+    params: Any, states: Float[np.ndarray, "tokens embed"]
+) -> Int[np.ndarray, " tokens"]:
     """Returns the positions that a classifier tells of states."""
     found = [
         np.asarray(_best(params, np.asarray(states[first : first + _TESTED_AT_ONCE])))
@@ -107,8 +109,13 @@ def predict(params: Any, states: Float[np.ndarray, "tokens embed"]) -> Int[np.nd
     return np.concatenate([np.zeros(0, np.int32), *found])
 
 
-def probed(
-    learned: Features, tested: Features | None, number: int, *, probe: Probe, folder: Path
+def evaluate_probe(
+    learned: ProbeFeatures,
+    tested: ProbeFeatures | None,
+    number: int,
+    *,
+    probe: ProbeSettings,
+    folder: Path,
 ) -> tuple[Bool[np.ndarray, " tokens"], Bool[np.ndarray, " others"]]:
     """Returns which tokens' positions a classifier of a place tells rightly.
 
@@ -129,14 +136,14 @@ def probed(
     path = folder / f"{names}.npz"
     if (found := _read(path)) is not None:
         return found
-    out = held_out(learned.texts, probe.seed)
+    out = held_out_mask(learned.texts, probe.seed)
     most = max(int(each.positions.max()) for each in (learned, tested) if each is not None)
     states = learned.states(number)
     params = train_probe(states[~out], learned.positions[~out], most + 1, probe)
-    right = predict(params, states[out]) == learned.positions[out]
+    right = predict_positions(params, states[out]) == learned.positions[out]
     others = np.zeros(0, bool)
     if tested is not None:
-        others = predict(params, tested.states(number)) == tested.positions
+        others = predict_positions(params, tested.states(number)) == tested.positions
     folder.mkdir(parents=True, exist_ok=True)
     with new_path(path) as partial, partial.open("wb") as file:
         np.savez(file, held_out=right, tested=others)
@@ -144,7 +151,7 @@ def probed(
 
 
 @dataclasses.dataclass(frozen=True)
-class ByType:
+class TypeAccuracy:
     """How well the tokens of each type, an id of the vocabulary, are told.
 
     Attributes:
@@ -158,20 +165,22 @@ class ByType:
     accuracy: Float[np.ndarray, " types"]
 
 
-def by_type(ids: Int[np.ndarray, " tokens"], right: Bool[np.ndarray, " tokens"]) -> ByType:
+def accuracy_by_type(
+    ids: Int[np.ndarray, " tokens"], right: Bool[np.ndarray, " tokens"]
+) -> TypeAccuracy:
     """Counts tokens, and those that are told rightly, by their ids."""
     types, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
     hits = np.bincount(places, weights=right.astype(np.float64), minlength=len(types))
-    return ByType(types, counts, hits / counts)
+    return TypeAccuracy(types, counts, hits / counts)
 
 
-def class_accuracy(
-    types: ByType, classes: Mapping[int, frozenset[str]], least: int
+def accuracy_by_class(
+    types: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
 ) -> dict[str, dict[str, Any]]:
     """Returns the accuracy of each class of tokens.
 
     Args:
-        types: from `by_type`.
+        types: from `accuracy_by_type`.
         classes: of each id.
         least: tokens that a type must have to count for `macro`.
 
@@ -195,8 +204,8 @@ def class_accuracy(
     return found
 
 
-def gains(
-    first: ByType, second: ByType, classes: Mapping[int, frozenset[str]], least: int
+def class_gains(
+    first: TypeAccuracy, second: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
 ) -> dict[str, Any]:
     """Returns what classes the types are of that a second model tells better (Table 4).
 

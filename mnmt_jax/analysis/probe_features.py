@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from mnmt_jax.analysis.layer_states import Places, place_facts, token_states
-from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.analysis.layer_states import StateLocations, location_fields, token_states
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.files.atomic_write import new_folder
@@ -27,7 +27,7 @@ _FACTS, _TOKENS = "facts.json", "tokens.npz"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Features:
+class ProbeFeatures:
     """Source tokens and their states.
 
     Attributes:
@@ -43,7 +43,7 @@ class Features:
     ids: Int[np.ndarray, " tokens"]
     positions: Int[np.ndarray, " tokens"]
     texts: Int[np.ndarray, " tokens"]
-    places: Places
+    places: StateLocations
 
     @property
     def digest(self) -> str:
@@ -56,28 +56,28 @@ class Features:
         return found
 
 
-def kept_features(
+def cached_features(
     folder: Path,
     system: InferenceModel,
-    every: Sequence[Forced],
+    every: Sequence[ForcedSentences],
     *,
     longest: int,
-    places: Places,
+    places: StateLocations,
     told: Mapping[str, Any],
-) -> Features:
+) -> ProbeFeatures:
     """Returns the features of sentences, those that lie in a folder if they are of the same.
 
     Args:
         folder: of all features.
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         places: of the source.
         told: what the states depend on besides: the model, its parameters and vocabulary; `split`.
     """
     facts = {
         **told,
-        "places": [place_facts(place) for place in places],
+        "places": [location_fields(place) for place in places],
         "texts": _digest([[f.direction, f.sources, f.targets] for f in every]),
         "longest": longest,
     }
@@ -88,11 +88,15 @@ def kept_features(
             text = json.dumps(facts, ensure_ascii=False, indent=1) + "\n"
             (partial / _FACTS).write_text(text, encoding="utf-8")
     with np.load(own / _TOKENS) as found:
-        return Features(own, found["ids"], found["positions"], found["texts"], places)
+        return ProbeFeatures(own, found["ids"], found["positions"], found["texts"], places)
 
 
 def _extract(
-    folder: Path, system: InferenceModel, every: Sequence[Forced], longest: int, places: Places
+    folder: Path,
+    system: InferenceModel,
+    every: Sequence[ForcedSentences],
+    longest: int,
+    places: StateLocations,
 ) -> None:
     extra = system.instruction.source_extra
     total = sum(len(one.source) + extra for forced in every for one in forced.examples)

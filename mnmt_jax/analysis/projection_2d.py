@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.layer_states import Places, sentence_states, token_states
-from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.analysis.layer_states import StateLocations, sentence_states, token_states
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.errors import UserError
 
-PERPLEXITY = 30.0  # scikit-learn's
-TOKENS = 300  # drawn of each class
+DEFAULT_PERPLEXITY = 30.0  # scikit-learn's
+TOKENS_PER_CLASS = 300  # drawn of each class
 _EXACT = 300  # points at most whose forces are not approximated: up to there that is as fast
 _LEAST = 4  # points, of which three have neighbours
 _DIGITS = 4
@@ -29,21 +29,21 @@ States = Float[np.ndarray, "points embed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ProjectionSettings:
     """What is placed, and how.
 
     Attributes:
         tokens: draw tokens instead of taking the mean of each sentence.
-        perplexity: as in `on_plane`.
+        perplexity: as in `run_tsne`.
         seed: of the tokens and of t-SNE.
     """
 
     tokens: bool = False
-    perplexity: float = PERPLEXITY
+    perplexity: float = DEFAULT_PERPLEXITY
     seed: int = 0
 
 
-def check_installed() -> None:
+def check_scikit_learn() -> None:
     """Checks that scikit-learn is there, before a model is loaded.
 
     Raises:
@@ -52,7 +52,7 @@ def check_installed() -> None:
     _libraries()
 
 
-def used_perplexity(points: int, perplexity: float = PERPLEXITY) -> float:
+def clipped_perplexity(points: int, perplexity: float = DEFAULT_PERPLEXITY) -> float:
     """Returns the perplexity that so many points are placed with: a third of them at most.
 
     Args:
@@ -62,8 +62,8 @@ def used_perplexity(points: int, perplexity: float = PERPLEXITY) -> float:
     return min(perplexity, (points - 1) / 3)
 
 
-def on_plane(
-    states: States, perplexity: float = PERPLEXITY, seed: int = 0
+def run_tsne(
+    states: States, perplexity: float = DEFAULT_PERPLEXITY, seed: int = 0
 ) -> Float[np.ndarray, "points 2"]:
     """Places states on a plane so that near ones stay near.
 
@@ -71,7 +71,7 @@ def on_plane(
 
     Args:
         states: four or more.
-        perplexity: how many neighbours count; see `used_perplexity`.
+        perplexity: how many neighbours count; see `clipped_perplexity`.
         seed: of what is drawn.
     """
     states = np.asarray(states, np.float64)
@@ -80,7 +80,7 @@ def on_plane(
     manifold, threadpoolctl = _libraries()
     fitted = manifold.TSNE(
         n_components=2,
-        perplexity=used_perplexity(len(states), perplexity),
+        perplexity=clipped_perplexity(len(states), perplexity),
         init="pca",
         method="exact" if len(states) <= _EXACT else "barnes_hut",
         learning_rate="auto",
@@ -91,24 +91,24 @@ def on_plane(
     return found
 
 
-def planes(
+def project_states(
     system: InferenceModel,
-    every: Sequence[Forced],
+    every: Sequence[ForcedSentences],
     longest: int,
-    places: Places,
-    settings: Settings = Settings(),
+    places: StateLocations,
+    settings: ProjectionSettings = ProjectionSettings(),
 ) -> dict[str, Any]:
     """Places the states of sentences on a plane, one for each layer.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.batches`.
+        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         places: whose states; the roles that meet after a layer share its plane.
         settings: as named there.
 
     Returns:
-        Facts: the settings, and `planes`, each with its `layer`, the `perplexity` used, and
+        Facts: the settings, and `project_states`, each with its `layer`, the `perplexity` used, and
         `classes`: role, direction and `points`.
 
     Raises:
@@ -127,14 +127,14 @@ def planes(
                 f"{sum(map(len, parts))} points are too few for t-SNE, which needs {_LEAST}; raise "
                 "--limit, or name more directions"
             )
-        found = on_plane(np.concatenate(parts), settings.perplexity, settings.seed)
+        found = run_tsne(np.concatenate(parts), settings.perplexity, settings.seed)
         placed = np.round(found, _DIGITS)
         ends = np.cumsum([len(part) for part in parts])
         drawings.append(
             {
                 "layer": layer,
                 "ended": ended,
-                "perplexity": used_perplexity(len(found), settings.perplexity),
+                "perplexity": clipped_perplexity(len(found), settings.perplexity),
                 "classes": [
                     {
                         "role": places[number].role,
@@ -151,35 +151,43 @@ def planes(
     return {**dataclasses.asdict(settings), "planes": drawings}
 
 
-def drawn(count: int, most: int, rng: np.random.Generator) -> np.ndarray:
+def sample_indices(count: int, most: int, rng: np.random.Generator) -> np.ndarray:
     """Returns the numbers of `most` of `count` items, in their order; of all if they are fewer."""
     return np.sort(rng.permutation(count)[:most])
 
 
 def _sentences(
-    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places, seed: int
-) -> Mapping[Forced, Sequence[States]]:
+    system: InferenceModel,
+    every: Sequence[ForcedSentences],
+    longest: int,
+    places: StateLocations,
+    seed: int,
+) -> Mapping[ForcedSentences, Sequence[States]]:
     del seed
     pooled = sentence_states(system, every, longest, places)
     return {f: [states[:, n] for n in range(len(places))] for f, states in pooled.items()}
 
 
 def _tokens(
-    system: InferenceModel, every: Sequence[Forced], longest: int, places: Places, seed: int
-) -> Mapping[Forced, Sequence[States]]:
-    parts: dict[Forced, list[list[np.ndarray]]] = {f: [[] for _ in places] for f in every}
+    system: InferenceModel,
+    every: Sequence[ForcedSentences],
+    longest: int,
+    places: StateLocations,
+    seed: int,
+) -> Mapping[ForcedSentences, Sequence[States]]:
+    parts: dict[ForcedSentences, list[list[np.ndarray]]] = {f: [[] for _ in places] for f in every}
     for rows, found in token_states(system, every, longest, places):
         for place, states, own in zip(places, found, parts[rows.forced], strict=True):
             own.append(states[rows.batch[f"{place.role}_segment_ids"] != 0])
     rng = np.random.default_rng(seed)
-    every_class: dict[Forced, list[States]] = {}
+    every_class: dict[ForcedSentences, list[States]] = {}
     for forced, of_places in parts.items():
         chosen: dict[str, np.ndarray] = {}  # the same tokens at each layer
         every_class[forced] = []
         for place, collected in zip(places, of_places, strict=True):
             states = np.concatenate(collected)
             if place.role not in chosen:
-                chosen[place.role] = drawn(len(states), TOKENS, rng)
+                chosen[place.role] = sample_indices(len(states), TOKENS_PER_CLASS, rng)
             every_class[forced].append(states[chosen[place.role]])
     return every_class
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.markup import Html, tag
-from mnmt_jax.evaluation.style import COLOURS, colour_class
+from mnmt_jax.evaluation.html_elements import Html, tag
+from mnmt_jax.evaluation.style_sheet import COLOURS, colour_class
 
 _SIZE, _EDGE, _RADIUS = 420, 12, 3.2
 _SHAPES = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class PointGroup:
     """Points of one colour and shape.
 
     Attributes:
@@ -29,7 +29,7 @@ class Group:
     shape: int
 
 
-def scatter_chart(title: str, groups: Sequence[Group]) -> Html:
+def scatter_chart(title: str, groups: Sequence[PointGroup]) -> Html:
     """Draws groups of points; the axes mean nothing and are not drawn.
 
     Args:
@@ -57,7 +57,7 @@ def scatter_chart(title: str, groups: Sequence[Group]) -> Html:
     return tag("figure", tag("figcaption", title), drawing)
 
 
-def scatter_legend(groups: Sequence[Group]) -> Html:
+def scatter_legend(groups: Sequence[PointGroup]) -> Html:
     """Draws what the groups of charts are called."""
     items = []
     for group in groups:
@@ -67,7 +67,7 @@ def scatter_legend(groups: Sequence[Group]) -> Html:
     return tag("div", items, class_="legend")
 
 
-def _colour(group: Group, groups: Sequence[Group]) -> dict[str, str]:
+def _colour(group: PointGroup, groups: Sequence[PointGroup]) -> dict[str, str]:
     """Return the attributes that colour a group: of the palette, or of as many hues as needed."""
     count = 1 + max(other.colour for other in groups)
     hue = f"hsl({round(360 * group.colour / count)} 65% 48%)"

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.layer_states import Places, place_facts, read_places
-from mnmt_jax.analysis.parallel_sentences import Aligned, by_languages
-from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.analysis.layer_states import StateLocations, location_fields, source_side_locations
+from mnmt_jax.analysis.parallel_sentences import ParallelSentences, group_by_languages
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 
-Pooled = Mapping[Forced, Float[np.ndarray, "sentences places embed"]]
+PooledStates = Mapping[ForcedSentences, Float[np.ndarray, "sentences places embed"]]
 Matrix = Float[np.ndarray, "sentences embed"]
 
 
-def unit(states: Matrix) -> Matrix:
+def normalize_rows(states: Matrix) -> Matrix:
     """Returns states of length 1; those of zeros stay."""
     lengths = np.linalg.norm(states, axis=1, keepdims=True)
     return states / np.where(lengths, lengths, 1)
@@ -35,30 +35,32 @@ def mean_cosines(first: Matrix, second: Matrix) -> tuple[float, float]:
         first: states, two or more.
         second: as many.
     """
-    one, other = unit(first), unit(second)
+    one, other = normalize_rows(first), normalize_rows(second)
     same = float(np.einsum("nm,nm->", one, other))
     every = float(one.sum(axis=0) @ other.sum(axis=0))
     count = len(one)
     return same / count, (every - same) / (count * (count - 1))
 
 
-def language_similarity(pooled: Pooled, pairs: Sequence[Aligned], places: Places) -> list[Any]:
+def language_similarity(
+    pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
+) -> list[Any]:
     """Compares languages at each place.
 
     Args:
         pooled: from `sentence_states`.
-        pairs: from `aligned`.
+        pairs: from `align_by_reference`.
         places: those of `pooled`.
 
     Returns:
-        Facts of each place of `READ_ROLES`: `pairs` of languages, each with the mean over target
+        Facts of each place of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the mean over target
         languages of `parallel` and `others`, and `sentences`, the least that one target language
         has; and the means of both over pairs.
     """
     found = []
-    for number, place in read_places(places):
+    for number, place in source_side_locations(places):
         own = []
-        for names, items in by_languages(pairs):
+        for names, items in group_by_languages(pairs):
             cosines = np.array([mean_cosines(*each.states(pooled, number)) for each in items])
             parallel, others = cosines.mean(axis=0).tolist()
             own.append(
@@ -70,11 +72,11 @@ def language_similarity(pooled: Pooled, pairs: Sequence[Aligned], places: Places
                 }
             )
         means = {k: float(np.mean([each[k] for each in own])) for k in ("parallel", "others")}
-        found.append({**place_facts(place), **means, "pairs": own})
+        found.append({**location_fields(place), **means, "pairs": own})
     return found
 
 
-def role_similarity(pooled: Pooled, places: Places) -> list[dict[str, Any]]:
+def role_similarity(pooled: PooledStates, places: StateLocations) -> list[dict[str, Any]]:
     """Compares the roles of one translation where two pass a layer.
 
     Args:
@@ -88,7 +90,7 @@ def role_similarity(pooled: Pooled, places: Places) -> list[dict[str, Any]]:
     for (one, first), (two, second) in _met(places):
         cosines = np.concatenate(
             [
-                (unit(states[:, one]) * unit(states[:, two])).sum(axis=1)
+                (normalize_rows(states[:, one]) * normalize_rows(states[:, two])).sum(axis=1)
                 for states in (np.asarray(each, np.float64) for each in pooled.values())
             ]
         )
@@ -97,7 +99,7 @@ def role_similarity(pooled: Pooled, places: Places) -> list[dict[str, Any]]:
     return found
 
 
-def _met(places: Places) -> Iterator[tuple[Any, Any]]:
+def _met(places: StateLocations) -> Iterator[tuple[Any, Any]]:
     plain = [(number, place) for number, place in enumerate(places) if not place.ended]
     for one, two in itertools.combinations(plain, 2):
         if one[1].layer == two[1].layer:

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.layer_states import Places, place_facts, read_places
-from mnmt_jax.analysis.parallel_sentences import Aligned, by_languages
-from mnmt_jax.analysis.similarity import Matrix, Pooled
+from mnmt_jax.analysis.layer_states import StateLocations, location_fields, source_side_locations
+from mnmt_jax.analysis.parallel_sentences import ParallelSentences, group_by_languages
+from mnmt_jax.analysis.similarity import Matrix, PooledStates
 
-KEPT = 0.99  # share of the variance (Raghu et al. 2017)
+KEPT_VARIANCE = 0.99  # share of the variance (Raghu et al. 2017)
 
 Basis = Float[np.ndarray, "sentences kept"]
 
 
-def subspace(states: Matrix, kept: float = KEPT) -> Basis:
+def principal_basis(states: Matrix, kept: float = KEPT_VARIANCE) -> Basis:
     """Returns an orthonormal basis of the directions of most variance, over sentences.
 
     Args:
@@ -47,7 +47,7 @@ def subspace(states: Matrix, kept: float = KEPT) -> Basis:
     return left[:, : min(count, np.count_nonzero(variance))]
 
 
-def correlation(first: Basis, second: Basis) -> float | None:
+def mean_canonical_correlation(first: Basis, second: Basis) -> float | None:
     """Returns the mean canonical correlation of two subspaces; None if one has no directions."""
     if not first.shape[1] or not second.shape[1]:
         return None
@@ -55,44 +55,46 @@ def correlation(first: Basis, second: Basis) -> float | None:
     return float(np.minimum(found, 1).mean())
 
 
-def svcca(first: Matrix, second: Matrix, kept: float = KEPT) -> float | None:
+def svcca(first: Matrix, second: Matrix, kept: float = KEPT_VARIANCE) -> float | None:
     """Returns the SVCCA similarity of states of the same sentences, 0 to 1.
 
     Args:
         first: one row a sentence.
         second: the same sentences, as many features or not.
-        kept: as in `subspace`.
+        kept: as in `principal_basis`.
     """
-    return correlation(subspace(first, kept), subspace(second, kept))
+    return mean_canonical_correlation(principal_basis(first, kept), principal_basis(second, kept))
 
 
-def language_svcca(pooled: Pooled, pairs: Sequence[Aligned], places: Places) -> list[Any]:
+def language_svcca(
+    pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
+) -> list[Any]:
     """Compares languages at each place.
 
     Args:
         pooled: from `sentence_states`.
-        pairs: from `aligned`.
+        pairs: from `align_by_reference`.
         places: those of `pooled`.
 
     Returns:
-        Facts of each place of `READ_ROLES`: `pairs` of languages, each with the mean over target
+        Facts of each place of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the mean over target
         languages of `parallel`, of `others` (each sentence held against the next one: what so few
         sentences give by themselves), `kept` directions at most, and `sentences`, the least that
         one target language has; the same of all pairs.
     """
     found = []
-    for number, place in read_places(places):
+    for number, place in source_side_locations(places):
         own = [
             {"languages": list(names), **_mean([_compared(each, pooled, number) for each in items])}
-            for names, items in by_languages(pairs)
+            for names, items in group_by_languages(pairs)
         ]
         means = _mean(own)
-        found.append({**place_facts(place), **means, "pairs": own})
+        found.append({**location_fields(place), **means, "pairs": own})
     return found
 
 
 def checkpoint_svcca(
-    pooled: tuple[Pooled, Pooled], places: tuple[Places, Places]
+    pooled: tuple[PooledStates, PooledStates], places: tuple[StateLocations, StateLocations]
 ) -> list[dict[str, Any]]:
     """Compares two models at every place of one with every place of the other, role by role.
 
@@ -107,8 +109,8 @@ def checkpoint_svcca(
     """
     bases = [
         {
-            place: [subspace(each[:, number].astype(np.float64)) for each in states.values()]
-            for number, place in read_places(own)
+            place: [principal_basis(each[:, number].astype(np.float64)) for each in states.values()]
+            for number, place in source_side_locations(own)
         }
         for states, own in zip(pooled, places, strict=True)
     ]
@@ -120,10 +122,12 @@ def checkpoint_svcca(
             both = list(zip(firsts, seconds, strict=True))
             found.append(
                 {
-                    "first": place_facts(one),
-                    "second": place_facts(two),
-                    "svcca": _known_mean([correlation(a, b) for a, b in both]),
-                    "others": _known_mean([correlation(a, np.roll(b, 1, 0)) for a, b in both]),
+                    "first": location_fields(one),
+                    "second": location_fields(two),
+                    "svcca": _known_mean([mean_canonical_correlation(a, b) for a, b in both]),
+                    "others": _known_mean(
+                        [mean_canonical_correlation(a, np.roll(b, 1, 0)) for a, b in both]
+                    ),
                     "kept": max(basis.shape[1] for bases in both for basis in bases),
                     "sentences": min(len(a) for a, _ in both),
                 }
@@ -138,7 +142,9 @@ def pearson(first: Matrix, second: Matrix) -> Float[np.ndarray, " sentences"]:
     return (one * other).sum(axis=1) / np.where(lengths, lengths, 1)
 
 
-def preference(pair: Matrix, source: Matrix, target: Matrix) -> Float[np.ndarray, " sentences"]:
+def target_preference(
+    pair: Matrix, source: Matrix, target: Matrix
+) -> Float[np.ndarray, " sentences"]:
     """Returns how far states are those of the target language, 0 to 1; 0.5 is neither.
 
     Args:
@@ -151,8 +157,8 @@ def preference(pair: Matrix, source: Matrix, target: Matrix) -> Float[np.ndarray
     return np.where(both, of_target / np.where(both, both, 1), 0.5)
 
 
-def preferences(
-    pooled: Sequence[tuple[tuple[str, str], Sequence[np.ndarray]]], places: Places
+def preference_by_location(
+    pooled: Sequence[tuple[tuple[str, str], Sequence[np.ndarray]]], places: StateLocations
 ) -> list[dict[str, Any]]:
     """Returns the preference at each place.
 
@@ -162,13 +168,13 @@ def preferences(
         places: those of the states.
 
     Returns:
-        Facts of each place of `READ_ROLES`: the mean over sentences of each direction, and `mean`,
+        Facts of each place of `SOURCE_SIDE_ROLES`: the mean over sentences of each direction, and `mean`,
         `least` and `most` over directions.
     """
     found = []
-    for number, place in read_places(places):
+    for number, place in source_side_locations(places):
         scores = [
-            float(preference(*(each[:, number].astype(np.float64) for each in three)).mean())
+            float(target_preference(*(each[:, number].astype(np.float64) for each in three)).mean())
             for _, three in pooled
         ]
         own = [
@@ -176,15 +182,15 @@ def preferences(
             for ((source, target), _), score in zip(pooled, scores, strict=True)
         ]
         means = {"mean": float(np.mean(scores)), "least": min(scores), "most": max(scores)}
-        found.append({**place_facts(place), **means, "directions": own})
+        found.append({**location_fields(place), **means, "directions": own})
     return found
 
 
-def _compared(each: Aligned, pooled: Pooled, number: int) -> dict[str, Any]:
-    first, second = map(subspace, each.states(pooled, number))
+def _compared(each: ParallelSentences, pooled: PooledStates, number: int) -> dict[str, Any]:
+    first, second = map(principal_basis, each.states(pooled, number))
     return {
-        "parallel": correlation(first, second),
-        "others": correlation(first, np.roll(second, 1, axis=0)),
+        "parallel": mean_canonical_correlation(first, second),
+        "others": mean_canonical_correlation(first, np.roll(second, 1, axis=0)),
         "kept": max(first.shape[1], second.shape[1]),
         "sentences": len(each.rows),
     }

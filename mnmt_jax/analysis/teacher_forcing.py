@@ -11,7 +11,7 @@ import numpy as np
 from mnmt_jax.data.converter import TASK, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.decoding.weights import are_rounded
+from mnmt_jax.decoding.weight_precision import is_rounded_params
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
 from mnmt_jax.vocabulary.languages import Direction
@@ -21,7 +21,7 @@ _ROWS = 16  # sentences of a batch at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Forced:
+class ForcedSentences:
     """Sentences of one direction.
 
     Attributes:
@@ -37,7 +37,7 @@ class Forced:
     examples: tuple[Example, ...]
 
 
-class Rows(NamedTuple):
+class ForcedBatch(NamedTuple):
     """A batch of one sentence per row.
 
     Attributes:
@@ -47,19 +47,19 @@ class Rows(NamedTuple):
         batch: from `Converter.batch`.
     """
 
-    forced: Forced
+    forced: ForcedSentences
     first: int
     size: int
     batch: dict[str, np.ndarray]
 
 
-def force(
+def make_forced_sentences(
     translator: Translator,
     direction: Direction,
     sources: Sequence[str],
     references: Sequence[str] | None = None,
     beam_size: int | None = None,
-) -> Forced:
+) -> ForcedSentences:
     """Pairs sources with the targets to force.
 
     Args:
@@ -89,16 +89,16 @@ def force(
         Example(np.asarray(read, np.int32), np.asarray(written, np.int32), *languages)
         for read, written in zip(encoded, pieces, strict=True)
     )
-    return Forced(direction, tuple(lines), tuple(targets), examples)
+    return ForcedSentences(direction, tuple(lines), tuple(targets), examples)
 
 
-def in_float32(system: InferenceModel) -> InferenceModel:
+def to_float32(system: InferenceModel) -> InferenceModel:
     """Returns the system with a model that computes in float32, as its parameters are.
 
     Raises:
         UserError: if they are rounded.
     """
-    if are_rounded(system.params):
+    if is_rounded_params(system.params):
         raise UserError(
             "Decode.weights: a model is analysed with its weights as they are stored; pass "
             "--gin.Decode.weights=\"'stored'\""
@@ -107,7 +107,9 @@ def in_float32(system: InferenceModel) -> InferenceModel:
     return dataclasses.replace(system, model=build_model(config, system.vocabulary.size))
 
 
-def batches(system: InferenceModel, every: Sequence[Forced], longest: int) -> Iterator[Rows]:
+def iterate_batches(
+    system: InferenceModel, every: Sequence[ForcedSentences], longest: int
+) -> Iterator[ForcedBatch]:
     """Lays sentences out, all batches in one shape.
 
     Args:
@@ -136,7 +138,7 @@ def batches(system: InferenceModel, every: Sequence[Forced], longest: int) -> It
     for forced in every:
         for first in range(0, len(forced.examples), rows):
             chunk = forced.examples[first : first + rows]
-            yield Rows(forced, first, len(chunk), _laid_out(converter, chunk, rows))
+            yield ForcedBatch(forced, first, len(chunk), _laid_out(converter, chunk, rows))
 
 
 def _laid_out(converter: Converter, chunk: Sequence[Example], rows: int) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _laid_out(converter: Converter, chunk: Sequence[Example], rows: int) -> dict
     return {name: array for name, array in batch.items() if name != TASK}
 
 
-def tokens_of(system: InferenceModel, rows: Rows, row: int) -> dict[str, list[str]]:
+def row_tokens(system: InferenceModel, rows: ForcedBatch, row: int) -> dict[str, list[str]]:
     """Returns the tokens of a row by role, and as `predicted` those that the target predicts."""
     found = {}
     roles = system.model.layout.embedded_roles()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PUNCTUATION, NUMBER, CAPITAL = "punctuation", "number", "capital"
 TAG, EOS, UNKNOWN = "tag", "eos", "unknown"
@@ -32,7 +32,7 @@ _SCRIPTS = {
 _WIDTHS = re.compile("^(FULLWIDTH|HALFWIDTH) ")
 
 
-def classes_of(piece: str) -> frozenset[str]:
+def piece_classes(piece: str) -> frozenset[str]:
     """Returns the classes of a piece of text.
 
     Args:
@@ -63,12 +63,12 @@ def classes_of(piece: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def classes_of_id(vocabulary: Vocabulary, token: int) -> frozenset[str]:
+def token_id_classes(vocabulary: Vocabulary, token: int) -> frozenset[str]:
     """Returns the classes of an id: `TAG`, `EOS`, `UNKNOWN`, or those of its piece."""
     if token >= vocabulary.first_tag:
         return frozenset([TAG])
     if token > UNK_ID:
-        return classes_of(vocabulary.named_pieces[token - UNK_ID - 1])
+        return piece_classes(vocabulary.named_pieces[token - UNK_ID - 1])
     return frozenset([EOS] if token == EOS_ID else [UNKNOWN] if token == UNK_ID else ())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnmt_jax.commands.arguments import CommandParser, add_step
+from mnmt_jax.commands.common_flags import CommandParser, add_step
 
 
 def main() -> None:

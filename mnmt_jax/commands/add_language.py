@@ -13,18 +13,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import CommandParser, add_step
-from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
+from mnmt_jax.commands.common_flags import CommandParser, add_step
+from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import (
     TRAINING_FLAGS,
     add_training_options,
     training_options,
 )
 from mnmt_jax.errors import UserError, docs_page
-from mnmt_jax.vocabulary.language_codes import find_code, new_code
+from mnmt_jax.vocabulary.language_codes import check_new_code, find_code
 
 if TYPE_CHECKING:
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *FILE_FLAGS)
 
@@ -40,7 +40,7 @@ def make_parser() -> CommandParser:
     add_step(parser)
     parser.add_argument("--language", required=True, metavar="CODE", help="of the new language")
     parser.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
-    add_corpus_arguments(parser).required = False
+    add_corpus_flags(parser).required = False
     parser.add_argument(
         "--keep_pieces",
         action="store_true",
@@ -62,7 +62,7 @@ def main() -> None:
     from mnmt_jax.files.atomic_write import check_output
     from mnmt_jax.runs.new_language import NewRows, add_language
     from mnmt_jax.runs.run_directory import RunDirectory
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
@@ -72,7 +72,7 @@ def main() -> None:
     run = RunDirectory.open(arguments.run)
     run.config()  # raises unless it is a run
     before = Vocabulary.load(run.vocabulary)
-    language = new_code(arguments.language, before.languages, "--language")
+    language = check_new_code(arguments.language, before.languages, "--language")
     arguments.language = language
     vocabulary = before.with_language(language, _model(arguments, before))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
@@ -96,7 +96,7 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
         flags = (*_CORPUS_FLAGS, *(flag for flag in TRAINING_FLAGS if flag != "seed"))
         refuse_flags(arguments, flags, "--keep_pieces, which trains no pieces")
         return None
-    from mnmt_jax.commands.corpus_arguments import corpus_and_directions
+    from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.mixtures import check_training_text, language_text
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
 

@@ -8,34 +8,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.commands.analyse_states import OF_SEVERAL, STATE_KINDS, of_states
+from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analyse_states
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
+    analysis_facts,
     benchmark_of,
     check_directions,
     directions_of,
     forced_sentences,
-    layer_numbers,
     model_facts,
-    origin,
-    own_output,
-    sentences_read,
+    parse_layers,
+    sentence_facts,
     translator_facts,
+    uses_model_output,
 )
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
-    add_configuration,
+    add_gin_flags,
     add_step,
     import_modules,
     parse_command_line,
-    positive,
-    seed,
+    positive_int,
+    seed_value,
 )
-from mnmt_jax.commands.corpus_arguments import (
-    add_own_files,
+from mnmt_jax.commands.corpus_flags import (
+    add_user_file_flags,
     check_limit,
-    listed_directions,
+    parse_directions,
     refuse_flags,
 )
 from mnmt_jax.errors import UserError, docs_page
@@ -125,7 +125,7 @@ def make_parser() -> CommandParser:
     )
     drawn.add_argument(
         "--nodes",
-        type=positive,
+        type=positive_int,
         help="of Gauss-Legendre quadrature in attribution; default: 50, as in Captum",
     )
     drawn.add_argument(
@@ -140,8 +140,8 @@ def make_parser() -> CommandParser:
     _add_state_flags(parser)
     add_beam_size(parser)
     add_step(parser, "; probe and svcca take several, e.g. 1000,2000")
-    add_own_files(parser)
-    add_configuration(parser)
+    add_user_file_flags(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -159,13 +159,13 @@ def _add_state_flags(parser: CommandParser) -> None:
         choices=("mlp", "linear"),
         help="of a probe: one hidden layer as wide as the states (default), or none",
     )
-    group.add_argument("--updates", type=positive, help="of a probe's training; default: 2000")
+    group.add_argument("--updates", type=positive_int, help="of a probe's training; default: 2000")
     group.add_argument(
         "--min_count",
-        type=positive,
+        type=positive_int,
         help="tokens that a type must have to count among a probe's types; default: 5",
     )
-    group.add_argument("--seed", type=seed, help="of a probe or of t-SNE; default: 0")
+    group.add_argument("--seed", type=seed_value, help="of a probe or of t-SNE; default: 0")
     group.add_argument(
         "--points",
         choices=("sentences", "tokens"),
@@ -176,7 +176,7 @@ def _add_state_flags(parser: CommandParser) -> None:
         metavar="LIST",
         help="whose states t-SNE places, of source, register, target; default: all there are",
     )
-    group.add_argument("--perplexity", type=positive, help="of t-SNE; default: 30")
+    group.add_argument("--perplexity", type=positive_int, help="of t-SNE; default: 30")
 
 
 def main() -> None:
@@ -186,24 +186,24 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.analysis.analysis_files import (
         check_analysis_folder,
-        check_finished,
+        check_same_analysis,
         write_analysis,
     )
-    from mnmt_jax.analysis.page_facts import page_title, warnings_of
-    from mnmt_jax.analysis.pictures import draw
+    from mnmt_jax.analysis.page_header import page_title, result_warnings
+    from mnmt_jax.analysis.page_sections import render_sections
 
     check_analysis_folder(flags.output)
     if not flags.overwrite:
-        check_finished(flags.output, {"analysis": flags.kind})
+        check_same_analysis(flags.output, {"analysis": flags.kind})
     made = {
         "attribution": _of_sentences,
         "attention": _of_sentences,
         "ablation": _ablation,
         "scales": _scales,
-        **dict.fromkeys(STATE_KINDS, of_states),
+        **dict.fromkeys(STATE_KINDS, analyse_states),
     }[flags.kind](flags, gin_files, bindings)
-    page = write_analysis(flags.output, made, page_title(made), draw(made))
-    for warning in warnings_of(made):
+    page = write_analysis(flags.output, made, page_title(made), render_sections(made))
+    for warning in result_warnings(made):
         print(f"warning: {warning}", file=sys.stderr)
     print(f"Page: {page}", file=sys.stderr)
 
@@ -216,7 +216,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
     """
     flags.runs = flags.run
     flags.run = flags.runs[0]
-    if len(flags.runs) > 1 and flags.kind not in OF_SEVERAL:
+    if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"analyse {flags.kind} is of one --run; leave the others out")
     _check_names(flags.runs)
     for flag, kinds in _OWN_FLAGS.items():
@@ -236,7 +236,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if flags.kind != "scales" and not flags.task:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
-    layer_numbers(flags.layers, least=0)
+    parse_layers(flags.layers, least=0)
     check_directions(flags.directions)
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
@@ -267,28 +267,28 @@ def _of_sentences(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
     """Return the facts of what is read of sentences."""
-    from mnmt_jax.analysis.attention_maps import attention_maps
-    from mnmt_jax.analysis.attribution import NODES, attributions
+    from mnmt_jax.analysis.attention_maps import compute_attention_maps
+    from mnmt_jax.analysis.attribution import DEFAULT_NODES, compute_attributions
     from mnmt_jax.analysis.branches import branch_layers
-    from mnmt_jax.analysis.teacher_forcing import in_float32
+    from mnmt_jax.analysis.teacher_forcing import to_float32
     from mnmt_jax.decoding.translator import Translator
 
-    layers = layer_numbers(flags.layers)
+    layers = parse_layers(flags.layers)
     translator = Translator.load(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
-    system = in_float32(translator.system)
+    system = to_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
-    told = origin(flags, translator.config, translator_facts(flags.run, translator))
+    told = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
     every = forced_sentences(flags, translator)
-    read = sentences_read(flags, {"input" if flags.input else TEST: every})
+    read = sentence_facts(flags, {"input" if flags.input else TEST: every})
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
-        found = attributions(system, every, longest, layers, flags.nodes or NODES)
+        found = compute_attributions(system, every, longest, layers, flags.nodes or DEFAULT_NODES)
     else:
-        found = attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
-    targets = "output" if own_output(flags) else "reference"
+        found = compute_attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
+    targets = "output" if uses_model_output(flags) else "reference"
     return {**told, **read, "targets": targets, **found}
 
 
@@ -303,7 +303,7 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     system = translator.system
-    told = origin(flags, translator.config, translator_facts(flags.run, translator))
+    told = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
     return {**told, **branch_scales(system.model, system.params)}
 
 
@@ -312,38 +312,38 @@ def _ablation(
 ) -> dict[str, Any]:
     """Return the facts of the model with and without its branches."""
     from mnmt_jax.analysis.ablation import (
-        OFF,
-        ON,
-        Ablated,
-        ablate,
-        check_branches,
-        supervised_targets,
+        BRANCHES_OFF,
+        BRANCHES_ON,
+        AblationPair,
+        check_has_branches,
+        run_ablation,
+        supervised_targets_by_source,
     )
-    from mnmt_jax.evaluation.evaluate import load_subject
+    from mnmt_jax.evaluation.evaluate import load_evaluated_model
     from mnmt_jax.runs.run_directory import RunDirectory
 
-    check_branches(RunDirectory.open(flags.run).config(gin_files, bindings))
+    check_has_branches(RunDirectory.open(flags.run).config(gin_files, bindings))
     (on, languages), (off, _) = (
-        load_subject(
+        load_evaluated_model(
             flags.run,
             flags.step,
             gin_files=gin_files,
             bindings=[*bindings, switch],
             beam_size=flags.beam_size,
         )
-        for switch in (ON, OFF)
+        for switch in (BRANCHES_ON, BRANCHES_OFF)
     )
-    ablated = Ablated(on, off, languages)
+    ablated = AblationPair(on, off, languages)
     model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
-    told = origin(flags, on.config, model)
+    told = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
     if flags.supervised_targets:
-        pairs = listed_directions(flags.supervised_targets, ablated.languages)
-        targets = supervised_targets(pairs, pairs)
+        pairs = parse_directions(flags.supervised_targets, ablated.languages)
+        targets = supervised_targets_by_source(pairs, pairs)
     else:
-        targets = supervised_targets(benchmark.directions, ablated.on.supervised)
-    found = ablate(
+        targets = supervised_targets_by_source(benchmark.directions, ablated.on.supervised)
+    found = run_ablation(
         ablated,
         benchmark,
         Path(flags.output),

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
+    analysis_facts,
     benchmark_of,
     check_same_sentences,
     forced_sentences,
-    layer_numbers,
-    origin,
-    own_output,
-    sentences_read,
+    parse_layers,
+    sentence_facts,
     source_texts,
     translator_facts,
+    uses_model_output,
 )
-from mnmt_jax.commands.arguments import checkpoint_step
-from mnmt_jax.commands.corpus_arguments import split_list
+from mnmt_jax.commands.common_flags import checkpoint_step
+from mnmt_jax.commands.corpus_flags import split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from mnmt_jax.analysis.layer_states import Places
-    from mnmt_jax.analysis.probe_features import Features
-    from mnmt_jax.analysis.teacher_forcing import Forced
+    from mnmt_jax.analysis.layer_states import StateLocations
+    from mnmt_jax.analysis.probe_features import ProbeFeatures
+    from mnmt_jax.analysis.teacher_forcing import ForcedSentences
     from mnmt_jax.decoding.inference_model import InferenceModel
     from mnmt_jax.decoding.translator import Translator
 
@@ -40,11 +40,11 @@ STATE_KINDS = {
     "states": 100,
     "alignment": 20,
 }
-OF_SEVERAL = ("probe", "svcca")  # runs or checkpoints
+MULTI_RUN_KINDS = ("probe", "svcca")  # runs or checkpoints
 _VALIDATION = "validation"
 
 
-def of_states(
+def analyse_states(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
     """Return the facts of a kind of `STATE_KINDS`.
@@ -62,9 +62,9 @@ def of_states(
     if flags.kind == "svcca":
         return _svcca(flags, gin_files, bindings)
     if flags.kind == "states":
-        from mnmt_jax.analysis.projection_2d import check_installed
+        from mnmt_jax.analysis.projection_2d import check_scikit_learn
 
-        check_installed()
+        check_scikit_learn()
     translator, facts = next(_models(flags, gin_files, bindings))
     of_one = {
         "similarity": _similarity,
@@ -88,7 +88,7 @@ def _models(
 
     steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
     asked = list(itertools.product(flags.runs, steps or [None]))
-    if len(asked) > 1 and flags.kind not in OF_SEVERAL:
+    if len(asked) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"--step={flags.step}: analyse {flags.kind} is of one checkpoint")
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
@@ -96,13 +96,13 @@ def _models(
         return translator, translator_facts(run, translator)
 
     # Read once before, for what tells them: not all fit into memory.
-    others = [load(*each)[1] for each in asked[1:]] if flags.kind in OF_SEVERAL else None
+    others = [load(*each)[1] for each in asked[1:]] if flags.kind in MULTI_RUN_KINDS else None
     translator, facts = load(*asked[0])
     told = [(each["run"], each["checkpoint"]) for each in (facts, *(others or ()))]
     if twice := [one for one in told if told.count(one) > 1]:
         run, step = twice[0]
         raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
-    yield translator, origin(flags, translator.config, facts, others)
+    yield translator, analysis_facts(flags, translator.config, facts, others)
     del translator
     yield from itertools.starmap(load, asked[1:])
 
@@ -117,9 +117,9 @@ def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _system(translator: Translator) -> InferenceModel:
-    from mnmt_jax.analysis.teacher_forcing import in_float32
+    from mnmt_jax.analysis.teacher_forcing import to_float32
 
-    return in_float32(translator.system)
+    return to_float32(translator.system)
 
 
 def _longest(translator: Translator) -> int:
@@ -128,17 +128,19 @@ def _longest(translator: Translator) -> int:
 
 def _tested(
     flags: argparse.Namespace, translator: Translator
-) -> tuple[list[Forced], dict[str, Any]]:
+) -> tuple[list[ForcedSentences], dict[str, Any]]:
     """Return the sentences of the test split or of `--input`, and the facts of them."""
     every = forced_sentences(flags, translator)
-    return every, sentences_read(flags, {"input" if flags.input else TEST: every})
+    return every, sentence_facts(flags, {"input" if flags.input else TEST: every})
 
 
-def _places(flags: argparse.Namespace, translator: Translator, roles: Sequence[str]) -> Places:
-    from mnmt_jax.analysis.layer_states import state_places
+def _places(
+    flags: argparse.Namespace, translator: Translator, roles: Sequence[str]
+) -> StateLocations:
+    from mnmt_jax.analysis.layer_states import state_locations
 
-    layers = layer_numbers(flags.layers, least=0)
-    return state_places(translator.system.model.plan, roles, layers)
+    layers = parse_layers(flags.layers, least=0)
+    return state_locations(translator.system.model.plan, roles, layers)
 
 
 # Probe
@@ -148,14 +150,14 @@ def _probe(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
     """Return the facts of probes of positions."""
-    from mnmt_jax.analysis.probe import Probe
-    from mnmt_jax.analysis.probe_facts import Subject, probe_facts
+    from mnmt_jax.analysis.probe import ProbeSettings
+    from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
 
     flags.directions = flags.directions or "zero_shot"
     learned_from = flags.trained_on or _VALIDATION
     tested_on = TEST if learned_from == _VALIDATION else "held out"
     first: dict[str, Any] = {}
-    read: dict[str, list[Forced]] = {}
+    read: dict[str, list[ForcedSentences]] = {}
     vocabulary, subjects = None, []
     for translator, facts in _models(flags, gin_files, bindings):
         first = first or facts
@@ -168,20 +170,20 @@ def _probe(
         sentences = _probed_sentences(flags, translator, learned_from, tested_on)
         if not read:
             read = sentences
-            first |= sentences_read(flags, read)
+            first |= sentence_facts(flags, read)
         check_same_sentences(read, sentences, (first, facts))
         features = {
             split: _features(flags, translator, split, every) for split, every in sentences.items()
         }
         learned, tested = features.pop(learned_from), features.get(TEST)
-        subjects.append(Subject(_subject(facts), learned, tested))
+        subjects.append(ProbedModel(_subject(facts), learned, tested))
     assert vocabulary is not None
-    found = probe_facts(
+    found = run_probes(
         subjects,
         vocabulary,
-        probe=Probe(
+        probe=ProbeSettings(
             hidden=flags.classifier != "linear",
-            updates=flags.updates or Probe.updates,
+            updates=flags.updates or ProbeSettings.updates,
             seed=flags.seed or 0,
         ),
         least=flags.min_count or 5,
@@ -196,7 +198,7 @@ def _probe(
 
 def _probed_sentences(
     flags: argparse.Namespace, translator: Translator, learned_from: str, tested_on: str
-) -> dict[str, list[Forced]]:
+) -> dict[str, list[ForcedSentences]]:
     """Return the sentences of each split.
 
     Raises:
@@ -226,15 +228,15 @@ def _probed_sentences(
 
 
 def _features(
-    flags: argparse.Namespace, translator: Translator, split: str, every: Sequence[Forced]
-) -> Features:
+    flags: argparse.Namespace, translator: Translator, split: str, every: Sequence[ForcedSentences]
+) -> ProbeFeatures:
     """Return the features of a split's sources."""
-    from mnmt_jax.analysis.probe_features import kept_features
+    from mnmt_jax.analysis.probe_features import cached_features
     from mnmt_jax.design.layouts import SOURCE
     from mnmt_jax.design.method import as_facts
 
     model = as_facts(translator.config.model)
-    return kept_features(
+    return cached_features(
         Path(flags.output) / "features",
         _system(translator),
         every,
@@ -249,31 +251,35 @@ def _features(
 
 def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the facts of cosines between languages and roles."""
-    from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel_sentences import aligned
+    from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
+    from mnmt_jax.analysis.parallel_sentences import align_by_reference
     from mnmt_jax.analysis.similarity import language_similarity, role_similarity
     from mnmt_jax.design.layouts import TARGET
 
     every, read = _tested(flags, translator)
-    places = _places(flags, translator, (*READ_ROLES, TARGET))
+    places = _places(flags, translator, (*SOURCE_SIDE_ROLES, TARGET))
     pooled = sentence_states(_system(translator), every, _longest(translator), places)
-    pairs = aligned(every)
+    pairs = align_by_reference(every)
     languages = language_similarity(pooled, pairs, places) if pairs else []
     return {**read, "roles": role_similarity(pooled, places), "languages": languages}
 
 
 def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the facts of sentences looked for in other languages."""
-    from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel_sentences import aligned, check_aligned
-    from mnmt_jax.analysis.retrieval import chance, retrieval
+    from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
+    from mnmt_jax.analysis.parallel_sentences import align_by_reference, check_has_parallel
+    from mnmt_jax.analysis.retrieval import chance_accuracy, language_retrieval
 
     every, read = _tested(flags, translator)
-    pairs = aligned(every)
-    check_aligned(pairs, flags.task)
-    places = _places(flags, translator, READ_ROLES)
+    pairs = align_by_reference(every)
+    check_has_parallel(pairs, flags.task)
+    places = _places(flags, translator, SOURCE_SIDE_ROLES)
     pooled = sentence_states(_system(translator), every, _longest(translator), places)
-    return {**read, "chance": chance(pairs), "places": retrieval(pooled, pairs, places)}
+    return {
+        **read,
+        "chance": chance_accuracy(pairs),
+        "places": language_retrieval(pooled, pairs, places),
+    }
 
 
 def _svcca(
@@ -286,7 +292,7 @@ def _svcca(
     subjects, read = [], []
     for translator, facts in _models(flags, gin_files, bindings):
         every = forced_sentences(flags, translator)
-        first = first or facts | sentences_read(flags, {TEST: every})
+        first = first or facts | sentence_facts(flags, {TEST: every})
         found, own = _svcca_of_one(flags, translator, every)
         subjects.append({**_subject(facts), **found})
         read.append(own)
@@ -299,48 +305,48 @@ def _svcca(
 
 
 def _svcca_of_one(
-    flags: argparse.Namespace, translator: Translator, every: Sequence[Forced]
-) -> tuple[dict[str, Any], tuple[Places, dict[Forced, Any]]]:
+    flags: argparse.Namespace, translator: Translator, every: Sequence[ForcedSentences]
+) -> tuple[dict[str, Any], tuple[StateLocations, dict[ForcedSentences, Any]]]:
     """Return the facts of one model, and its places and states."""
-    from mnmt_jax.analysis.layer_states import READ_ROLES, sentence_states
-    from mnmt_jax.analysis.parallel_sentences import aligned, to_own_language
-    from mnmt_jax.analysis.svcca import language_svcca, preferences
+    from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
+    from mnmt_jax.analysis.parallel_sentences import align_by_reference, to_own_language
+    from mnmt_jax.analysis.svcca import language_svcca, preference_by_location
 
-    places = _places(flags, translator, READ_ROLES)
+    places = _places(flags, translator, SOURCE_SIDE_ROLES)
     own = to_own_language(translator, every)
     asked = dict.fromkeys([*every, *(each for triple in own for each in triple[1:])])
     pooled = sentence_states(_system(translator), list(asked), _longest(translator), places)
     three = [(pair.direction, [pooled[each] for each in (pair, *rest)]) for pair, *rest in own]
-    pairs = aligned(every)
+    pairs = align_by_reference(every)
     facts = {
         "languages": language_svcca(pooled, pairs, places) if pairs else [],
-        "preference": preferences(three, places),
+        "preference": preference_by_location(three, places),
     }
     return facts, (places, {forced: pooled[forced] for forced in every})
 
 
 def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the facts of states on a plane."""
-    from mnmt_jax.analysis.layer_states import READ_ROLES
-    from mnmt_jax.analysis.projection_2d import Settings, planes
+    from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES
+    from mnmt_jax.analysis.projection_2d import ProjectionSettings, project_states
     from mnmt_jax.design.layouts import TARGET
 
     layout = translator.system.model.layout
-    legal = [role for role in (*READ_ROLES, TARGET) if role in layout.embedded_roles()]
+    legal = [role for role in (*SOURCE_SIDE_ROLES, TARGET) if role in layout.embedded_roles()]
     roles = split_list(flags.roles) or legal
     if wrong := [role for role in roles if role not in legal]:
         raise UserError(
             f"--roles: layout '{layout.name}' has no {wrong[0]}; choose from {', '.join(legal)}"
         )
     every, read = _tested(flags, translator)
-    found = planes(
+    found = project_states(
         _system(translator),
         every,
         _longest(translator),
         _places(flags, translator, roles),
-        Settings(
+        ProjectionSettings(
             tokens=flags.points == "tokens",
-            perplexity=float(flags.perplexity or Settings.perplexity),
+            perplexity=float(flags.perplexity or ProjectionSettings.perplexity),
             seed=flags.seed or 0,
         ),
     )
@@ -349,9 +355,9 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
 
 def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the facts of what registers and targets attend to."""
-    from mnmt_jax.analysis.alignment import alignment
+    from mnmt_jax.analysis.alignment import attention_statistics
 
-    layers = layer_numbers(flags.layers)
+    layers = parse_layers(flags.layers)
     every, read = _tested(flags, translator)
-    found = alignment(_system(translator), every, _longest(translator), layers)
-    return {**read, "targets": "output" if own_output(flags) else "reference", **found}
+    found = attention_statistics(_system(translator), every, _longest(translator), layers)
+    return {**read, "targets": "output" if uses_model_output(flags) else "reference", **found}

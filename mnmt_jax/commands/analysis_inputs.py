@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.corpus_arguments import (
+from mnmt_jax.commands.corpus_flags import (
     benchmark_corpus,
     check_direction_items,
-    listed_directions,
+    parse_directions,
     split_list,
 )
 from mnmt_jax.commands.text_files import read_lines
@@ -21,7 +21,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
 
 if TYPE_CHECKING:
-    from mnmt_jax.analysis.teacher_forcing import Forced
+    from mnmt_jax.analysis.teacher_forcing import ForcedSentences
     from mnmt_jax.config.sections import Config
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -55,7 +55,7 @@ def translator_facts(run: str | Path, translator: Translator) -> dict[str, Any]:
     return model_facts(run, checkpoint, translator.identity, translator.parameters)
 
 
-def origin(
+def analysis_facts(
     flags: argparse.Namespace,
     config: Config,
     model: Mapping[str, Any],
@@ -72,12 +72,12 @@ def origin(
     Raises:
         UserError: if a finished analysis of something else would be replaced.
     """
-    from mnmt_jax.analysis.analysis_files import check_finished
+    from mnmt_jax.analysis.analysis_files import check_same_analysis
     from mnmt_jax.design.method import as_facts
 
     task = Path(flags.input).name if flags.input else flags.task
     settings = dict(flags.settings)
-    if own_output(flags):
+    if uses_model_output(flags):
         settings["decoding"] = as_facts(config.decode)
     facts = {
         "analysis": flags.kind,
@@ -88,24 +88,24 @@ def origin(
         **({} if others is None else {"others": list(others)}),
     }
     if not flags.overwrite:
-        check_finished(flags.output, facts)
+        check_same_analysis(flags.output, facts)
     return facts
 
 
-def own_output(flags: argparse.Namespace) -> bool:
+def uses_model_output(flags: argparse.Namespace) -> bool:
     """Return whether targets are what the model itself translates."""
     return bool(flags.input) or flags.targets == "output"
 
 
 def forced_sentences(
     flags: argparse.Namespace, translator: Translator, split: str = TEST
-) -> list[Forced]:
+) -> list[ForcedSentences]:
     """Return the sentences that the flags name.
 
     Raises:
         UserError: if there are none.
     """
-    from mnmt_jax.analysis.teacher_forcing import force
+    from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if flags.input:
@@ -114,29 +114,31 @@ def forced_sentences(
         codes = translator.languages
         source = match_code(flags.source, codes, "--source")
         pair = (source, match_code(flags.target, codes, "--target"))
-        found = [force(translator, pair, lines, None, flags.beam_size)]
+        found = [make_forced_sentences(translator, pair, lines, None, flags.beam_size)]
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()
         found = []
         for pair in directions_of(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
-            references = None if own_output(flags) else texts.references
-            found.append(force(translator, pair, texts.sources, references, flags.beam_size))
+            references = None if uses_model_output(flags) else texts.references
+            found.append(
+                make_forced_sentences(translator, pair, texts.sources, references, flags.beam_size)
+            )
     kept = [forced for forced in found if forced.examples]
     if not kept:
         raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
     return kept
 
 
-def source_texts(every: Sequence[Forced]) -> set[tuple[str, str]]:
+def source_texts(every: Sequence[ForcedSentences]) -> set[tuple[str, str]]:
     """Return the sources of sentences, each once, with their language."""
     return {(forced.direction[0], text) for forced in every for text in forced.sources}
 
 
 def check_same_sentences(
-    one: Mapping[str, Sequence[Forced]],
-    other: Mapping[str, Sequence[Forced]],
+    one: Mapping[str, Sequence[ForcedSentences]],
+    other: Mapping[str, Sequence[ForcedSentences]],
     names: Sequence[Mapping[str, Any]],
 ) -> None:
     """Check that two models read the same sentences.
@@ -162,8 +164,8 @@ def check_same_sentences(
             )
 
 
-def sentences_read(
-    flags: argparse.Namespace, splits: Mapping[str, Sequence[Forced]]
+def sentence_facts(
+    flags: argparse.Namespace, splits: Mapping[str, Sequence[ForcedSentences]]
 ) -> dict[str, Any]:
     """Return the facts of what is read of a task.
 
@@ -178,18 +180,18 @@ def sentences_read(
     Raises:
         UserError: if a finished analysis of other directions or sentences would be replaced.
     """
-    from mnmt_jax.analysis.analysis_files import check_finished
+    from mnmt_jax.analysis.analysis_files import check_same_analysis
 
     directions = {"-".join(one.direction) for every in splits.values() for one in every}
     facts: dict[str, Any] = {"read_directions": sorted(directions)}
     facts["sentences_fingerprint"] = {split: _digest(every) for split, every in splits.items()}
     if not flags.overwrite:
-        check_finished(flags.output, facts)
+        check_same_analysis(flags.output, facts)
     counts = {split: sum(len(one.sources) for one in every) for split, every in splits.items()}
     return {**facts, "read_sentences": counts, "limit": flags.limit}
 
 
-def _digest(every: Sequence[Forced]) -> str:
+def _digest(every: Sequence[ForcedSentences]) -> str:
     """Return a hash of sentences, 16 hexadecimal digits."""
     texts = [[one.direction, one.sources, one.targets] for one in every]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
@@ -220,7 +222,7 @@ def directions_of(
     if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
     languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    found = listed_directions(text, languages, _other_words(WHICH))
+    found = parse_directions(text, languages, _other_words(WHICH))
     if missing := [pair for pair in found if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "
@@ -245,7 +247,7 @@ def _other_words(which: Sequence[str]) -> str:
     return f"; or write {', '.join(which)}"
 
 
-def layer_numbers(text: str | None, least: int = 1) -> list[int]:
+def parse_layers(text: str | None, least: int = 1) -> list[int]:
     """Return the layers of a list.
 
     Args:

@@ -2,20 +2,20 @@
 
 import sys
 
-from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, positive
-from mnmt_jax.errors import counted
+from mnmt_jax.commands.common_flags import CommandParser, DefaultsHelpFormatter, positive_int
+from mnmt_jax.errors import pluralize
 
 
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
-    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelpFormatter)
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--last", type=positive, default=5, metavar="N", help="average the N newest checkpoints"
+        "--last", type=positive_int, default=5, metavar="N", help="average the N newest checkpoints"
     )
     which.add_argument(
-        "--best", type=positive, metavar="N", help="average the N best by validation loss"
+        "--best", type=positive_int, metavar="N", help="average the N best by validation loss"
     )
     which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="steps to average")
     return parser
@@ -37,7 +37,7 @@ def main() -> None:
     if not flags.steps and len(steps) < asked:
         which = " with a validation loss" if flags.best else ""
         print(
-            f"--{kind}={asked}: the run has {counted(len(steps), 'checkpoint')}{which}; averaging "
+            f"--{kind}={asked}: the run has {pluralize(len(steps), 'checkpoint')}{which}; averaging "
             "these (Train.keep_last and Train.keep_best say how many a training keeps)",
             file=sys.stderr,
         )

@@ -8,22 +8,22 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     add_step,
     import_modules,
     parse_command_line,
-    positive,
+    positive_int,
 )
-from mnmt_jax.commands.corpus_arguments import split_list
+from mnmt_jax.commands.corpus_flags import split_list
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
 from mnmt_jax.distributed.work_shards import work_shard_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
-    from mnmt_jax.commands.rounds import Rounds
+    from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 
 _SIGNAL_STATUS = 128  # as of `mnmt train`
 
@@ -60,7 +60,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
     parser.add_argument(
         "--beam_size",
-        type=positive,
+        type=positive_int,
         default=1,
         metavar="N",
         help="hypotheses per sentence; default: 1 (greedy search)",
@@ -75,13 +75,16 @@ def make_parser() -> CommandParser:
         help="folder of the training rounds: round_1/cache, round_1/run, ...",
     )
     parser.add_argument(
-        "--round", type=positive, metavar="N", help="round number, with --output; default: 1"
+        "--round", type=positive_int, metavar="N", help="round number, with --output; default: 1"
     )
     parser.add_argument(
-        "--rounds", type=positive, metavar="N", help="number of rounds, with --workdir; default: 4"
+        "--rounds",
+        type=positive_int,
+        metavar="N",
+        help="number of rounds, with --workdir; default: 4",
     )
     add_process_flags(parser)
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -130,10 +133,12 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
     return 0
 
 
-def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> Rounds:
-    from mnmt_jax.commands.rounds import Rounds
+def _rounds(
+    flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
+) -> BackTranslationRounds:
+    from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
+    from mnmt_jax.data.back_translation import BackTranslationDraws
     from mnmt_jax.data.cache import TokenCache
-    from mnmt_jax.data.pseudo_pairs import Draws
     from mnmt_jax.training.source_runs import SourceRunSpec
 
     import_modules(flags.module_import)
@@ -143,8 +148,8 @@ def _rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
         [find_code(code, known) or code for code in split_list(text)]
         for text in (flags.languages, flags.pool)
     )
-    return Rounds(
-        draws=Draws.of(languages, pool, seed=flags.seed),
+    return BackTranslationRounds(
+        draws=BackTranslationDraws.of(languages, pool, seed=flags.seed),
         cache=cache,
         origin=SourceRunSpec(flags.run, flags.step),
         beam_size=flags.beam_size,

@@ -9,10 +9,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import CommandParser, add_module_import, import_modules, positive
-from mnmt_jax.commands.corpus_arguments import FILE_FLAGS, add_corpus_arguments, refuse_flags
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_module_import,
+    import_modules,
+    positive_int,
+)
+from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
-from mnmt_jax.errors import UserError, listed, warn
+from mnmt_jax.errors import UserError, join_names, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
     from mnmt_jax.vocabulary.languages import Direction
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")
 _TRAINING_FLAGS = ("vocab_size", "byte_fallback")
@@ -31,7 +36,7 @@ def main() -> None:
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.cache import TokenCache
-    from mnmt_jax.data.cache_writer import check_absent, reused_tasks, write_cache
+    from mnmt_jax.data.cache_writer import check_cache_directory, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
@@ -40,7 +45,7 @@ def main() -> None:
             "--also needs --vocabulary, that of the cache, e.g. --vocabulary "
             f"{os.path.join(arguments.also[0], 'vocabulary')}"
         )
-    check_absent(arguments.output, arguments.overwrite)
+    check_cache_directory(arguments.output, arguments.overwrite)
     others = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
@@ -66,7 +71,7 @@ def main() -> None:
     if not splits["validation"]:
         warn("no validation split: training will know no validation loss")
     elif unmeasured:
-        warn(f"no validation text: {listed(unmeasured)}")
+        warn(f"no validation text: {join_names(unmeasured)}")
 
 
 def make_parser() -> CommandParser:
@@ -76,7 +81,7 @@ def make_parser() -> CommandParser:
         "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
         "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
     )
-    add_corpus_arguments(parser)
+    add_corpus_flags(parser)
     parser.add_argument("--output", required=True, metavar="CACHE", help="token cache to write")
     parser.add_argument(
         "--vocabulary",
@@ -86,7 +91,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--vocab_size",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="pieces of a vocabulary trained here; default: 8000",
     )
@@ -116,25 +121,25 @@ def make_parser() -> CommandParser:
 
 def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
     """Return the tasks of a built-in mixture or of files, and their vocabulary."""
-    from mnmt_jax.commands.corpus_arguments import (
+    from mnmt_jax.commands.corpus_flags import (
         corpus_and_directions,
         validation_hint,
-        wanted_zero_shot,
+        zero_shot_directions,
     )
     from mnmt_jax.data.mixtures import (
-        cache_sources,
-        check_lines,
         check_training_text,
         language_text,
+        task_sources,
+        validate_lines,
     )
     from mnmt_jax.data.subsample import SubsampledCorpus
-    from mnmt_jax.vocabulary.pieces import Vocabulary
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
-    share, zero_shot = _share(arguments, directions), wanted_zero_shot(arguments)
+    share, zero_shot = _share(arguments, directions), zero_shot_directions(arguments)
     check_training_text(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         warn(hint)
@@ -144,13 +149,13 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     else:
         options = training_options(arguments, _TRAINING_FLAGS)
         if not arguments.mixture:
-            check_lines(corpus, directions)
+            validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
         text = language_text(corpus, directions, options.sentences)
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
-    return cache_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
+    return task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
 def _number(text: str) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import CommandParser, positive
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
-    parser.add_argument("--samples", type=positive, default=5, help="sentences to show (default 5)")
+    parser.add_argument(
+        "--samples", type=positive_int, default=5, help="sentences to show (default 5)"
+    )
     parser.add_argument(
         "--by_seed",
         action="store_true",
@@ -30,7 +32,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--paired_bootstrap",
-        type=positive,
+        type=positive_int,
         nargs="?",
         const=1000,
         metavar="N",
@@ -44,11 +46,15 @@ def main() -> None:
     """Reads the results, prints the table and the samples, and writes the page."""
     flags = make_parser().parse_args()
 
+    from mnmt_jax.evaluation.markdown_tables import (
+        comparison_table,
+        disambiguate_names,
+        sample_lines,
+    )
     from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
-    from mnmt_jax.evaluation.seeds import group_by_seed, seed_table
-    from mnmt_jax.evaluation.table import comparison_table, sample_lines, told_apart
+    from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_table
     from mnmt_jax.files.atomic_write import check_replaced
 
     check_replaced(Path(flags.output), is_report)
@@ -57,7 +63,7 @@ def main() -> None:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
         raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
     groups = group_by_seed(results) if flags.by_seed else {}
-    results = _with_folders(told_apart(results), flags.results)
+    results = _with_folders(disambiguate_names(results), flags.results)
     write_report(flags.output, results)
     print(comparison_table(results))
     if groups:

@@ -11,12 +11,12 @@ import json
 import os
 import sys
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     import_modules,
     parse_command_line,
-    positive,
+    positive_int,
 )
 from mnmt_jax.errors import UserError
 
@@ -28,11 +28,11 @@ def make_parser() -> CommandParser:
         "--topology", required=True, metavar="TOPOLOGY", help="e.g. v5e:4x4, v5p:4x4x8, h100:8"
     )
     parser.add_argument(
-        "--slices", type=positive, default=1, metavar="N", help="number of slices; default: 1"
+        "--slices", type=positive_int, default=1, metavar="N", help="number of slices; default: 1"
     )
     parser.add_argument(
         "--vocab_size",
-        type=positive,
+        type=positive_int,
         default=0,
         metavar="N",
         help="vocabulary size; default: Model.vocab_size",
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
         metavar="LIST",
         help="programs to compile; default: %(default)s",
     )
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     from mnmt_jax.config.loading import load_config
-    from mnmt_jax.cost.compile_ahead import Ahead, remedies
+    from mnmt_jax.cost.compile_ahead import AheadOfTimeCompilation, memory_remedies
     from mnmt_jax.cost.topologies import topology_devices
 
     import_modules(flags.module_import)
@@ -64,11 +64,16 @@ def main() -> None:
     if not vocab_size:
         raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
     devices = topology_devices(flags.topology, flags.slices)
-    description = Ahead(config, vocab_size, devices).describe(flags.programs.split(","))
+    description = AheadOfTimeCompilation(config, vocab_size, devices).describe(
+        flags.programs.split(",")
+    )
     step = description["programs"].get("train_step")
     if step and not step["fits"]:
         print("train_step does not fit; searching for settings that do", file=sys.stderr)
-        trials = ((text, Ahead(changed, vocab_size, devices)) for text, changed in remedies(config))
+        trials = (
+            (text, AheadOfTimeCompilation(changed, vocab_size, devices))
+            for text, changed in memory_remedies(config)
+        )
         step["fits_with"] = next((text for text, ahead in trials if ahead.fits()), None)
     described = {"topology": flags.topology, "slices": flags.slices, **description}
     print(json.dumps(described, indent=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 
 
 def make_parser() -> CommandParser:
@@ -36,9 +36,9 @@ def main() -> None:
     """Write the files and prints a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.commands.corpus_arguments import split_list
+    from mnmt_jax.commands.corpus_flags import split_list
     from mnmt_jax.data.cldr import CldrCorpus
-    from mnmt_jax.data.export import export_cldr
+    from mnmt_jax.data.cldr_export import export_cldr
     from mnmt_jax.vocabulary.language_codes import canonical_codes
 
     corpus = CldrCorpus(

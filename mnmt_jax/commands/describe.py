@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     import_modules,
     parse_command_line,
-    positive,
+    positive_int,
 )
 from mnmt_jax.errors import UserError
 
@@ -16,19 +16,27 @@ def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument(
-        "--source_length", type=positive, default=32, metavar="N", help="source tokens; default: 32"
+        "--source_length",
+        type=positive_int,
+        default=32,
+        metavar="N",
+        help="source tokens; default: 32",
     )
     parser.add_argument(
-        "--target_length", type=positive, default=32, metavar="N", help="target tokens; default: 32"
+        "--target_length",
+        type=positive_int,
+        default=32,
+        metavar="N",
+        help="target tokens; default: 32",
     )
     parser.add_argument(
         "--vocab_size",
-        type=positive,
+        type=positive_int,
         default=0,
         metavar="N",
         help="vocabulary size; default: Model.vocab_size, else that of Data.cache",
     )
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 

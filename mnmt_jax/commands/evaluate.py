@@ -6,23 +6,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
-    add_configuration,
+    add_gin_flags,
     add_pivot,
     add_step,
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.commands.corpus_arguments import (
-    add_own_files,
+from mnmt_jax.commands.corpus_flags import (
+    add_user_file_flags,
     benchmark_corpus,
     check_limit,
-    listed_directions,
+    parse_directions,
 )
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, listed, warn
+from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
     )
-    add_own_files(parser)
+    add_user_file_flags(parser)
     add_work_shard_flags(parser, "directions")
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -100,18 +100,18 @@ def main() -> None:
     from mnmt_jax.evaluation.evaluate import (
         check_folder,
         evaluate,
-        load_subject,
-        translate_share,
+        load_evaluated_model,
+        translate_work_shard,
     )
     from mnmt_jax.evaluation.language_detectors import find_detector
+    from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
-    from mnmt_jax.evaluation.table import comparison_table
 
     share = work_shard_of(flags)
     check_folder(flags.output)
     detector = find_detector(flags.lid)
     corpus, wanted = benchmark_corpus(flags)
-    subject, languages = load_subject(
+    subject, languages = load_evaluated_model(
         flags.run,
         flags.step,
         gin_files=gin_files,
@@ -147,7 +147,7 @@ def main() -> None:
     )
     chosen: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
     chosen["further"] = further
-    if share.processes > 1 and not translate_share(
+    if share.processes > 1 and not translate_work_shard(
         subject, benchmark, flags.output, share, **chosen
     ):
         return
@@ -171,10 +171,10 @@ def _listed(benchmark: Benchmark, which: str) -> tuple[Benchmark, str]:
     if which in WHICH:
         return benchmark, which
     codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    named = listed_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
+    named = parse_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
     if missing := [pair for pair in named if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
-            f"{listed(list(map('-'.join, benchmark.directions)))}"
+            f"{join_names(list(map('-'.join, benchmark.directions)))}"
         )
     return benchmark.only(named), "all"

@@ -1,11 +1,11 @@
 """Export a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
 
-from mnmt_jax.commands.arguments import CommandParser, DefaultsHelp, add_step
+from mnmt_jax.commands.common_flags import CommandParser, DefaultsHelpFormatter, add_step
 
 
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
-    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelpFormatter)
     parser.synonyms = {"hf": "huggingface", "transformers": "huggingface", "ct2": "ctranslate2"}
     parser.add_argument("--run", required=True, metavar="RUN", help="run directory")
     parser.add_argument(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main() -> None:
     """Write the corpus and prints its record as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.data.help_corpus import write_help_corpus
+    from mnmt_jax.data.libreoffice_corpus import write_help_corpus
     from mnmt_jax.data.published_corpora import PUBLISHED
     from mnmt_jax.files.atomic_write import check_output, check_writable, new_folder
 
@@ -79,10 +79,12 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
     Raises:
         UserError: if a language's pages are missing, or a package is damaged or unsafe.
     """
-    from mnmt_jax.data import help_corpus
+    from mnmt_jax.data import libreoffice_corpus
     from mnmt_jax.data.debian_packages import download_packages, unpack_package
 
-    names = {code: help_corpus.help_package(code) for code in help_corpus.HELP_LANGUAGES}
+    names = {
+        code: libreoffice_corpus.help_package(code) for code in libreoffice_corpus.HELP_LANGUAGES
+    }
     remedy = f"give the packages' files, {' '.join(names.values())}, with --from FOLDER"
     work.mkdir()
     folder = Path(arguments.source) if arguments.source else work
@@ -99,11 +101,11 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
             trees = [work / f"tree-{code}"]
             again = "copy or download the file again"
             packages.append(
-                unpack_package(file, trees[0], under=help_corpus.HELP_PATH, remedy=again)
+                unpack_package(file, trees[0], under=libreoffice_corpus.HELP_PATH, remedy=again)
             )
         elif not arguments.source:
             trees = []
-        place = help_corpus.find_pages(code, trees)
+        place = libreoffice_corpus.find_page_folder(code, trees)
         if place is None:
             raise UserError(f"{folder}: no pages of {name}, packed or unpacked; {remedy}")
         pages[code] = place

@@ -6,7 +6,7 @@ name weights and plain data, and are refused otherwise.
 
 import argparse
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 
 
 def make_parser() -> CommandParser:

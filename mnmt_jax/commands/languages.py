@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import docs_page
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Print one language a row, with the code that was given first where codes were given."""
     flags = make_parser().parse_args()
-    from mnmt_jax.vocabulary.languages import LANGUAGES, language
+    from mnmt_jax.vocabulary.languages import LANGUAGES, get_language
 
     asked = flags.codes or list(LANGUAGES)
-    rows = [_facts(language(code)) for code in asked]
+    rows = [_facts(get_language(code)) for code in asked]
     columns: Sequence[str] = _COLUMNS
     if flags.codes:
         columns = ("given", *_COLUMNS)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from mnmt_jax import __version__
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.runtime.run_command import run_command
 
 # Each is a module of this room, named alike or as said in `_MODULES`.

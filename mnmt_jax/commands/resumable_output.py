@@ -22,17 +22,17 @@ from typing import IO, Any, NoReturn, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import UserError, counted, listed, naming
+from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize
 from mnmt_jax.files.atomic_write import lock
-from mnmt_jax.files.json_objects import differing, parse_json
+from mnmt_jax.files.json_objects import differing_keys, parse_json
 
 _LINES = "lines"  # of the whole input: the word that ends the file of one of several processes
 _LAST = 64  # bytes that hold that word
 
 
-class Translate(Protocol):
+class TranslateFn(Protocol):
     """Translate the lines of a window but those that are done, in any order."""
 
     def __call__(
@@ -113,7 +113,7 @@ class ResumableOutput:
         self._end = len(self._header)
 
     def finish(
-        self, lines: Iterator[Line], translate: Translate, report: Callable[[int], None]
+        self, lines: Iterator[Line], translate: TranslateFn, report: Callable[[int], None]
     ) -> None:
         """Translate what is not done yet.
 
@@ -135,7 +135,7 @@ class ResumableOutput:
             if going_on:
                 self._cut()
                 if self._kept:
-                    _say(f"goes on after {counted(self._kept, 'line')} translated before")
+                    _say(f"goes on after {pluralize(self._kept, 'line')} translated before")
             going_on = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
@@ -206,7 +206,7 @@ class ResumableOutput:
             done = f"process {self._share.process} of {self._share.processes} has done its lines"
             return _say(f"{done}; the last one to end writes {self._output}")
         if self._kept:
-            kept = counted(self._kept, "translated line")
+            kept = pluralize(self._kept, "translated line")
             _say(f"{kept} kept in {self.path}: the same command goes on")
         else:
             self.path.unlink(missing_ok=True)
@@ -241,7 +241,7 @@ class ResumableOutput:
             return False
         if last[_LINES] != self._count:
             raise UserError(
-                f"{path}: is of {counted(last[_LINES], 'line')}, this process read {self._count}; "
+                f"{path}: is of {pluralize(last[_LINES], 'line')}, this process read {self._count}; "
                 "give every process the same input"
             )
         return True
@@ -252,7 +252,7 @@ class ResumableOutput:
         if old is None or new is None:
             raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
         raise UserError(
-            f"{path}: keeps translations made with other settings ({listed(differing(old, new))}); "
+            f"{path}: keeps translations made with other settings ({join_names(differing_keys(old, new))}); "
             "give the same ones, or remove it to translate anew"
         )
 
@@ -261,7 +261,7 @@ class ResumableOutput:
         self._file.truncate(self._end)
 
     def _write(self, text: bytes) -> None:
-        with naming(str(self.path)):
+        with name_os_errors(str(self.path)):
             self._file.write(text)
             self._file.flush()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     add_step,
     import_modules,
     parse_command_line,
-    positive,
+    positive_int,
 )
 from mnmt_jax.commands.text_files import (
     check_input_file,
@@ -19,7 +19,7 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.errors import counted, warn
+from mnmt_jax.errors import pluralize, warn
 
 _TEMPERATURE = "Decode.temperature"
 
@@ -36,7 +36,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--language", required=True, metavar="CODE", help="language of the texts")
     parser.add_argument(
-        "--count", type=positive, default=1, metavar="N", help="texts per prompt; default: 1"
+        "--count", type=positive_int, default=1, metavar="N", help="texts per prompt; default: 1"
     )
     parser.add_argument(
         "--input", metavar="FILE", help="text file with one prompt per line; default: no prompt"
@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
         "count of the continuation, and a truncation mark; default: text",
     )
     add_step(parser)
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -89,7 +89,7 @@ def main() -> None:
             print(format_record(record) if flags.format == "jsonl" else each.text, file=file)
     if limited:
         warn(
-            f"{counted(limited, 'text')} at the length limit (Decode.max_length="
+            f"{pluralize(limited, 'text')} at the length limit (Decode.max_length="
             f"{model.config.decode.max_length}), perhaps without the end; raise "
             "--gin.Decode.max_length"
         )

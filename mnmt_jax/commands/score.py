@@ -10,9 +10,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     add_step,
     import_modules,
     parse_command_line,
@@ -24,10 +24,10 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.errors import UserError, counted
+from mnmt_jax.errors import UserError, pluralize
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.score import Score
+    from mnmt_jax.decoding.scoring import Score
 
 _OF_PAIRS = ("source", "target", "reference")
 
@@ -59,7 +59,7 @@ def make_parser() -> CommandParser:
         "if it ends in .gz; default: standard output",
     )
     add_step(parser)
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -74,7 +74,7 @@ def main() -> None:
         if flags.reference:
             check_output_file(flags.output, flags.reference, "--reference")
     import_modules(flags.module_import)
-    from mnmt_jax.decoding.score import perplexity
+    from mnmt_jax.decoding.scoring import perplexity
 
     scores, name = _scores(flags, gin_files, bindings)
     total = perplexity(scores)
@@ -82,8 +82,8 @@ def main() -> None:
         for number, score in enumerate(scores, start=1):
             record = {"line": number, "log_prob": score.log_prob, "tokens": score.tokens}
             print(format_record(record), file=file)
-    tokens = counted(sum(score.tokens for score in scores), "token")
-    print(f"{name} {total:.4f} ({tokens} of {counted(len(scores), 'line')})", file=sys.stderr)
+    tokens = pluralize(sum(score.tokens for score in scores), "token")
+    print(f"{name} {total:.4f} ({tokens} of {pluralize(len(scores), 'line')})", file=sys.stderr)
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -126,7 +126,7 @@ def _scores(
     references = list(read_lines(flags.reference, droppable=False))
     if len(references) != len(lines):
         raise UserError(
-            f"--reference={flags.reference}: has {counted(len(references), 'line')}, the input "
+            f"--reference={flags.reference}: has {pluralize(len(references), 'line')}, the input "
             f"{len(lines)}; give a translation of each"
         )
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)

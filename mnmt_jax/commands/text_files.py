@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mnmt_jax.data import text_lines
+from mnmt_jax.data import text_reader
 from mnmt_jax.data.encodings import EncodingCheck
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import UserError, naming
+from mnmt_jax.errors import UserError, name_os_errors
 from mnmt_jax.files.atomic_write import new_file, open_text
-from mnmt_jax.files.storage import refusal
+from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runtime.run_command import flush_output
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.encoded_lines import Line
-    from mnmt_jax.decoding.lines import Translation
+    from mnmt_jax.decoding.translate_lines import Translation
 
 BadLines = dict[str, list[int]]
 """Numbers of bad lines, from 1, by the reason of their flaw: "bad_utf8" or "too_long"."""
@@ -47,8 +47,8 @@ def read_lines(
     """
     name, number = path or "standard input", 0
     undecodable = EncodingCheck()
-    for number, line in enumerate(text_lines.read_lines(path or sys.stdin.buffer), start=1):
-        if not isinstance(line, text_lines.Flaw):
+    for number, line in enumerate(text_reader.read_lines(path or sys.stdin.buffer), start=1):
+        if not isinstance(line, text_reader.Flaw):
             yield line
             continue
         place, too_long = f"{name}, line {number}", line.reason == "too_long"
@@ -97,7 +97,7 @@ def check_output_file(
     if os.path.isdir(output):
         raise UserError(f"--output={output}: is a folder; name a file in it")
     folder = os.path.dirname(os.path.realpath(output))
-    trouble = refusal(Path(folder), 0)
+    trouble = write_refusal(Path(folder), 0)
     if trouble:
         raise UserError(
             f"--output={output}: cannot be written ({folder}: {trouble}); make the folder, or "
@@ -169,16 +169,19 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
         sys.stdout.reconfigure(  # type: ignore[union-attr]
             encoding="utf-8", newline="\n", line_buffering=True
         )
-        with naming("standard output"):
+        with name_os_errors("standard output"):
             yield sys.stdout
         flush_output()
     elif is_stream(path):
-        with naming(path), open_text(Path(path), path) as file:
+        with name_os_errors(path), open_text(Path(path), path) as file:
             yield file
     else:
         if os.path.exists(path) and os.path.getsize(path):
             print(f"--output={path}: replaces the file that is there", file=sys.stderr)
-        with naming(path, os.path.realpath(path)), new_file(Path(os.path.realpath(path))) as file:
+        with (
+            name_os_errors(path, os.path.realpath(path)),
+            new_file(Path(os.path.realpath(path))) as file,
+        ):
             yield file
 
 

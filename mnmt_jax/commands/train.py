@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    DefaultsHelp,
-    add_configuration,
+    DefaultsHelpFormatter,
+    add_gin_flags,
     checkpoint_step,
     import_modules,
     parse_command_line,
@@ -28,7 +28,7 @@ _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, 
 
 def make_parser() -> CommandParser:
     """Makes the parser of the command line."""
-    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelp)
+    parser = CommandParser(description=__doc__, formatter_class=DefaultsHelpFormatter)
     parser.add_argument(
         "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
     )
@@ -50,7 +50,7 @@ def make_parser() -> CommandParser:
         "repeatable, of one run among several",
     )
     add_process_flags(parser)
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 

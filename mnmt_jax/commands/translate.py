@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
-    add_configuration,
+    add_gin_flags,
     add_pivot,
     add_step,
     import_modules,
@@ -30,9 +30,9 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.data.text_lines import MAX_LINE_BYTES
+from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, counted, listed, warn
+from mnmt_jax.errors import UserError, join_names, pluralize, warn
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def make_parser() -> CommandParser:
     )
     add_step(parser)
     add_work_shard_flags(parser, "lines")
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 
@@ -193,7 +193,7 @@ def _tell_unknown(marked: _Marked, decode: Decode) -> None:
 
     characters = describe_unknown(marked.characters)
     if decode.copy_unknown:
-        lines = counted(len(marked.unknown), "line")
+        lines = pluralize(len(marked.unknown), "line")
         print(f"copied into {lines} what the vocabulary lacks: {characters}", file=sys.stderr)
         return
     _warn(
@@ -213,10 +213,10 @@ def _into_file(
         As `_write`; None if another process is to write it.
     """
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.decoding.translation_job import WINDOW
+    from mnmt_jax.decoding.translation_job import WINDOW_SIZE
 
     made_by = job.provenance() | {"source": flags.source, "target": flags.target}
-    with ResumableOutput(flags.output, made_by, WINDOW, work_shard_of(flags)) as unfinished:
+    with ResumableOutput(flags.output, made_by, WINDOW_SIZE, work_shard_of(flags)) as unfinished:
         with _progress() as report:
             unfinished.finish(lines, job.as_completed, report)
         if not unfinished.is_last():
@@ -252,12 +252,12 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield report
     seconds = time.monotonic() - start
     rate = count / max(seconds, 1e-9)
-    done = f"{counted(count, 'line')} in {seconds:.1f} s"
+    done = f"{pluralize(count, 'line')} in {seconds:.1f} s"
     print(f"{done} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
 
 
 def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
     """State which lines something happened to, if any."""
     if numbers:
-        shown = listed([str(number) for number in numbers])
-        warn(f"{counted(len(numbers), noun)} {what} (line {shown}); {remedy}")
+        shown = join_names([str(number) for number in numbers])
+        warn(f"{pluralize(len(numbers), noun)} {what} (line {shown}); {remedy}")

@@ -13,32 +13,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.arguments import CommandParser, positive
-from mnmt_jax.commands.corpus_arguments import (
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.corpus_flags import (
     FILE_FLAGS,
-    add_corpus_arguments,
+    add_corpus_flags,
     refuse_flags,
     split_list,
 )
-from mnmt_jax.errors import UserError, listed, warn
+from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 
 if TYPE_CHECKING:
-    from mnmt_jax.vocabulary.lavs import Counts, Flags
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.lavs import PieceCounts, PiecesByLanguage
     from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     Made = tuple[Vocabulary, dict[str, Any]]
 
 # Flags of the training itself: their types, and what they say.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "vocab_size": (positive, "pieces, without language tags; default: 8000"),
+    "vocab_size": (positive_int, "pieces, without language tags; default: 8000"),
     "character_coverage": (float, "fraction of characters covered by pieces; default: 1.0"),
     "normalization": (
         str,
         "SentencePiece normalization rule, e.g. nmt_nfkc, nfkc; default: identity",
     ),
-    "sentences": (positive, "maximum number of sampled sentences; default: 1000000"),
+    "sentences": (positive_int, "maximum number of sampled sentences; default: 1000000"),
     "temperature": (float, "sampling temperature over languages; default: 5"),
     "seed": (int, "random seed of the sample; default: 0"),
 }
@@ -51,7 +51,7 @@ _THRESHOLD = 20  # of the authors' script
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    which = add_corpus_arguments(parser)
+    which = add_corpus_flags(parser)
     which.add_argument(
         "--sentencepiece", metavar="MODEL", help="existing .model file to adopt; needs --languages"
     )
@@ -68,14 +68,14 @@ def make_parser() -> CommandParser:
     group.add_argument("--vocabulary", metavar="DIR", help="vocabulary to split")
     group.add_argument(
         "--lavs_threshold",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="--lavs code: split a piece seen more than N times in at least two languages; "
         "default: 20",
     )
     group.add_argument(
         "--lavs_pairs",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="--lavs paper: number of (piece, language pair) items to split, most shared first",
     )
@@ -148,7 +148,7 @@ def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None)
     Raises:
         UserError: otherwise.
     """
-    from mnmt_jax.vocabulary.folder import check_vocabulary_folder
+    from mnmt_jax.vocabulary.vocabulary_files import check_vocabulary_folder
 
     fingerprint = None if made is None else made.fingerprint
     check_vocabulary_folder(
@@ -163,7 +163,7 @@ def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
         UserError: if it cannot be written, or another process has written there meanwhile.
     """
     from mnmt_jax.files.atomic_write import locked, new_folder
-    from mnmt_jax.vocabulary.folder import FACTS_FILE
+    from mnmt_jax.vocabulary.vocabulary_files import FACTS_FILE
 
     folder = Path(arguments.output)
     if (folder / FACTS_FILE).is_file():
@@ -177,7 +177,7 @@ def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
 
 def _adopt(arguments: argparse.Namespace) -> Made:
     """Wrap a model that is there."""
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     others = [flag for flag in FILE_FLAGS if flag != "languages"]
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
@@ -196,7 +196,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 
 def _train(arguments: argparse.Namespace) -> Made:
     """Train a model on a corpus."""
-    from mnmt_jax.commands.corpus_arguments import corpus_and_directions
+    from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.mixtures import language_text
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
@@ -213,10 +213,10 @@ def _train(arguments: argparse.Namespace) -> Made:
 
 def _split(arguments: argparse.Namespace) -> Made:
     """Give languages copies of the pieces that they share."""
-    from mnmt_jax.commands.corpus_arguments import corpus_and_directions
+    from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.mixtures import language_lines
     from mnmt_jax.vocabulary import lavs
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     _check_split(arguments)
     _check_output(arguments)
@@ -225,10 +225,10 @@ def _split(arguments: argparse.Namespace) -> Made:
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)
     counts = lavs.count_pieces(base, language_lines(corpus, directions))
     if silent := [code for code in base.languages if code not in counts]:
-        warn(f"no text in {listed(silent)}: no copies for them")
+        warn(f"no text in {join_names(silent)}: no copies for them")
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
-    vocabulary = base.with_copies(lavs.copies_of(split))
+    vocabulary = base.with_copies(lavs.language_copies(split))
     _save(arguments, vocabulary)
     distinct = [len(set().union(*pieces.values())) for pieces in (flagged, split)]
     facts = {
@@ -239,20 +239,20 @@ def _split(arguments: argparse.Namespace) -> Made:
         "split_pieces": distinct[1],
         "copies": len(vocabulary.copies),
         "size_before": base.size,
-        "pieces_and_copies_in_text": lavs.in_text(counts, split),
+        "pieces_and_copies_in_text": lavs.count_used_pieces(counts, split),
     }
     return vocabulary, {"lavs": facts}
 
 
 def _by_code(
-    arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
-) -> tuple[Flags, Flags, dict[str, int]]:
+    arguments: argparse.Namespace, counts: PieceCounts, pieces: Sequence[str]
+) -> tuple[PiecesByLanguage, PiecesByLanguage, dict[str, int]]:
     """Return which pieces the code's rule flags, which of them it splits, and its setting."""
     from mnmt_jax.vocabulary import lavs
 
     threshold = arguments.lavs_threshold or _THRESHOLD
     flagged = lavs.flag_by_threshold(counts, pieces, threshold)
-    split = lavs.splittable(flagged)
+    split = lavs.splittable_pieces(flagged)
     if not any(split.values()):
         raise UserError(
             f"no piece that may be split is more than {threshold} times in the text of each of two "
@@ -262,8 +262,8 @@ def _by_code(
 
 
 def _by_paper(
-    arguments: argparse.Namespace, counts: Counts, pieces: Sequence[str]
-) -> tuple[Flags, Flags, dict[str, int]]:
+    arguments: argparse.Namespace, counts: PieceCounts, pieces: Sequence[str]
+) -> tuple[PiecesByLanguage, PiecesByLanguage, dict[str, int]]:
     """Return what `_by_code` does, by the published rule, which splits all that it flags."""
     from mnmt_jax.vocabulary import lavs
 

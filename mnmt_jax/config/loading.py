@@ -88,7 +88,7 @@ def load_config(
         _read_file(found, file, path, reads=reads)
     for binding in bindings:
         _read_binding(found, binding)
-    config = assembled(found)
+    config = build_config(found)
     if not found.place("Model", "methods").startswith(f"{run}:"):
         check_edits(config.model.methods)
     read = (*SECTIONS.values(), *map(type, config.methods))
@@ -96,7 +96,7 @@ def load_config(
     return config
 
 
-def assembled(source: Source) -> Config:
+def build_config(source: Source) -> Config:
     """Makes all sections, those of the methods that `Model` and `Train` name first."""
     made = {}
     for name, section in SECTIONS.items():

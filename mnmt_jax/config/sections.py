@@ -264,14 +264,14 @@ class Decode(Checked):
         top_p: sample among the smallest set of this probability mass; 1 is all.
         seed: of sampling, and of which lines are contrasted.
         source_contrast: weight of the probabilities given another line, which are subtracted
-            (`mnmt_jax.decoding.contrast`; published with 0.7); 0 is off.
+            (`mnmt_jax.decoding.contrastive_decoding`; published with 0.7); 0 is off.
         language_contrast: weight of the probabilities given each of `contrast_languages` as the
             language wanted, which are subtracted too (published with 0.1); 0 is off.
         contrast_languages: codes of languages, and `source` for that of the line.
         allow_unk: whether `<unk>` may be generated; a published search may have allowed it.
         copy_unknown: whether source characters that no piece of the vocabulary covers are copied
             into the translation, instead of being read (`mnmt_jax.decoding.copy_unknown`).
-        weights: what a model that is loaded computes with (`mnmt_jax.decoding.weights`): as they
+        weights: what a model that is loaded computes with (`mnmt_jax.decoding.weight_precision`): as they
             are `stored`, or rounded to `bfloat16` or `int8`.
     """
 

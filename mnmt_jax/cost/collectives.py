@@ -54,7 +54,7 @@ class Collective:
     bytes: int
 
 
-def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective, ...]:
+def find_collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective, ...]:
     """List a compiled program's exchanges, those of one kind and the same axes together.
 
     Args:
@@ -64,7 +64,7 @@ def collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective
     Returns:
         Sorted by bytes, most first.
     """
-    often = rounds(program)
+    often = loop_trip_counts(program)
     totals: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     spread: set[str] = set()
     for computation, line in instructions(program):
@@ -97,7 +97,7 @@ def instructions(program: str) -> Iterator[tuple[str, str]]:
             yield computation, line
 
 
-def rounds(program: str) -> dict[str, int]:
+def loop_trip_counts(program: str) -> dict[str, int]:
     """Return how often each computation inside a loop runs; the others run once."""
     inside: dict[str, tuple[str, int]] = {}
     bounds = _bounds(program)

@@ -20,18 +20,18 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.cost.collectives import collectives
-from mnmt_jax.cost.estimates import estimates
+from mnmt_jax.cost.collectives import find_collectives
+from mnmt_jax.cost.cycle_estimates import estimate_cycles
 from mnmt_jax.data.converter import (
     TASK,
+    BatchExtras,
     Converter,
-    Extras,
     Lengths,
     make_converter,
+    required_views,
     segments_from_rows,
-    views_of,
 )
-from mnmt_jax.decoding.generate import length_limit, make_search, together
+from mnmt_jax.decoding.generate import length_limit, make_search, search_batch
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
@@ -40,8 +40,8 @@ from mnmt_jax.distributed.sharding import (
     batch_sharding,
     batch_shards,
     check_rows,
+    decoding_state_spec,
     make_mesh,
-    remembered_spec,
     replicated,
 )
 from mnmt_jax.errors import UserError
@@ -68,7 +68,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclasses.dataclass(frozen=True)
-class Ahead:
+class AheadOfTimeCompilation:
     """A configuration on a topology.
 
     Attributes:
@@ -158,7 +158,7 @@ class Ahead:
         """Count an update's operations, rows full of sentence pairs of one length."""
         data = self.config.data
         pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
-        views = dict.fromkeys(views_of(self.config), float(_TOKENS))
+        views = dict.fromkeys(required_views(self.config), float(_TOKENS))
         return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), views)
 
     def _lower_train_step(self) -> Any:
@@ -201,7 +201,7 @@ class Ahead:
             max_steps=self._steps,
             allow_unk=decode.allow_unk,
         )
-        return together.lower(
+        return search_batch.lower(
             self._state.params,
             self._sources(),
             request,
@@ -225,7 +225,7 @@ class Ahead:
         return length_limit(decode, max(decode.buckets)) + 1
 
     def _remembered(self, array: Any) -> NamedSharding:
-        return NamedSharding(self.mesh, remembered_spec(len(array.shape)))
+        return NamedSharding(self.mesh, decoding_state_spec(len(array.shape)))
 
     def _of_rows(self, dtype: Any, *more: int) -> Any:
         shape = (self._decoded_rows, *more)
@@ -266,10 +266,10 @@ class Ahead:
     @functools.cached_property
     def _converter(self) -> Converter:
         layout, config = self.learner.model.layout, self.config
-        return make_converter(_NO_VOCABULARY, layout, config.data, Extras.of(config))
+        return make_converter(_NO_VOCABULARY, layout, config.data, BatchExtras.of(config))
 
 
-def remedies(config: Config) -> Iterator[tuple[str, Config]]:
+def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
     """Yield changes that make a training step smaller, the cheapest first, each upon the last."""
     model, optimizer = config.model, config.optimizer
     flags = []
@@ -298,7 +298,7 @@ def remedies(config: Config) -> Iterator[tuple[str, Config]]:
 def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
     costs, text = compiled.cost_analysis(), compiled.as_text()
     # XLA's totals count a loop's body once.
-    cycles = estimates(text)
+    cycles = estimate_cycles(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
     kernels = _kernel_cycles(cycles.kernels, chip)
     return {
@@ -308,7 +308,7 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
         "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
         "without_estimate": cycles.absent if cycles.executed else None,
-        "collectives": [dataclasses.asdict(one) for one in collectives(text, mesh_shape)],
+        "collectives": [dataclasses.asdict(one) for one in find_collectives(text, mesh_shape)],
     }
 
 

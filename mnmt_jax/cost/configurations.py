@@ -112,7 +112,7 @@ def parameter_counts(model: Model) -> dict[str, int]:
 
 
 @functools.cache
-def learnable(config: Config) -> int:
+def trainable_count(config: Config) -> int:
     """Count the parameters that a model and run train, with the vocabulary the model expects."""
     shapes = parameter_shapes(config.model, config.model.vocab_size)
     return Trainable.from_config(config.model, config.optimizer).count(shapes)
@@ -129,7 +129,7 @@ def configuration_page() -> str:
 
 def _lora_count(name: str) -> str:
     config = load_config([str(GIN_CONFIGS / "models" / f"{name}.gin"), str(_LORA)])
-    return f"{learnable(config):,} for `{name}`"
+    return f"{trainable_count(config):,} for `{name}`"
 
 
 def _models() -> str:

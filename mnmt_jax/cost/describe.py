@@ -52,7 +52,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-def count_aside(shapes: Any, plan: Plan) -> dict[str, int]:
+def count_auxiliary_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     """Count the parameters of each sublayer beside the plan, which training alone asks for.
 
     Args:
@@ -96,7 +96,7 @@ def describe(
     counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
     if unused := _unused_elsewhere(config, plan):
         counts["unused_elsewhere"] = unused  # the authors' code has them besides
-    beside = count_aside(shapes, plan)
+    beside = count_auxiliary_parameters(shapes, plan)
     lengths = {"source": source_length, "target": target_length}
     found = {
         "layout": layout.name,

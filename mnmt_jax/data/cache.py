@@ -25,9 +25,9 @@ from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.files.path_names import leads_out
-from mnmt_jax.files.storage import one_line, storage_trouble
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.files.path_checks import is_outside
+from mnmt_jax.files.storage_errors import one_line, storage_error_reason
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 FORMAT = 2
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
@@ -239,7 +239,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
     """Return the error of an unreadable file: missing, a storage failure, or damaged."""
     if not path.is_file():
         return UserError(f"{path}: is missing; make the cache again with 'mnmt cache'")
-    if trouble := storage_trouble(error):
+    if trouble := storage_error_reason(error):
         return UserError(f"{path}: cannot be read ({trouble}); check the storage")
     return _damaged(path, one_line(error))
 
@@ -259,7 +259,7 @@ def _match_lengths(records: Sequence[bytes], lengths: np.ndarray) -> bool:
     return np.array_equal(sources, lengths[:, 0])
 
 
-def split_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def decode_records(records: Sequence[bytes], lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Decode many records at once into flat source and target pieces.
 
     Args:
@@ -316,5 +316,5 @@ def _task_from_json(task: dict) -> CachedTask:
 
 def _check_name(name: str) -> None:
     """Raise ValueError if a name, used in a path, leads out of its folder."""
-    if leads_out(name):
+    if is_outside(name):
         raise ValueError(f"{name!r} leads out of the cache")

@@ -19,11 +19,11 @@ from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_p
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_writable, new_folder
-from mnmt_jax.files.path_names import MAX_JOINED_BYTES, check_name
+from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
 from mnmt_jax.vocabulary.languages import Direction
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-SHARD_EXAMPLES = 1_000_000
+DEFAULT_SHARD_EXAMPLES = 1_000_000
 _ENCODE_LINES = 1024
 # One record per group, so that a single example can be read; small records do not compress.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -122,7 +122,7 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
     Raises:
         UserError: if the vocabulary gives the ids of the cache another meaning.
     """
-    if not vocabulary.continues(cache.vocabulary):
+    if not vocabulary.is_extension_of(cache.vocabulary):
         raise UserError(
             f"{cache.directory}: its vocabulary is another, not one that languages were added to; "
             "cache its text with --vocabulary"
@@ -158,7 +158,7 @@ def write_cache(
     *,
     vocabulary: Vocabulary,
     overwrite: bool = False,
-    shard_examples: int = SHARD_EXAMPLES,
+    shard_examples: int = DEFAULT_SHARD_EXAMPLES,
     report: Callable[[str], None] = lambda line: None,
 ) -> TokenCache:
     """Write a token cache atomically: the folder appears under its name when it is complete.
@@ -180,7 +180,7 @@ def write_cache(
             example, or a language has no tag in the vocabulary.
     """
     directory = Path(directory)
-    check_absent(directory, overwrite)
+    check_cache_directory(directory, overwrite)
     with new_folder(directory, overwrite=overwrite) as partial:
         written: dict[str, CachedTask] = {}
         for task in tasks:
@@ -207,7 +207,7 @@ def write_cache(
     return TokenCache.open(directory)
 
 
-def check_absent(directory: str | Path, overwrite: bool) -> None:
+def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
     """Check that a cache can be written to a directory.
 
     Raises:

@@ -22,7 +22,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Data
 from mnmt_jax.data.instruction import Instruction, get_instruction
-from mnmt_jax.data.token_masks import mask
+from mnmt_jax.data.token_masking import mask
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.design.mask_shares import MaskShares
@@ -30,7 +30,7 @@ from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 HostBatch = dict[str, np.ndarray]
 TASK = "task"
@@ -337,7 +337,7 @@ class Converter:
         return rows, self.widths()[role]
 
 
-def views_of(config: Config) -> tuple[View, ...]:
+def required_views(config: Config) -> tuple[View, ...]:
     """Returns the views that the objectives of a run read and that need arrays of their own."""
     reads = [read for each in all_objectives(config.methods) for read in each.reads]
     views = dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view)
@@ -345,7 +345,7 @@ def views_of(config: Config) -> tuple[View, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Extras:
+class BatchExtras:
     """What a run's rows hold besides what every layout's do.
 
     Attributes:
@@ -359,15 +359,15 @@ class Extras:
     mask_shares: MaskShares = MaskShares()
 
     @classmethod
-    def of(cls, config: Config) -> Extras:
+    def of(cls, config: Config) -> BatchExtras:
         """Returns those of a run."""
         named = (method.mask_shares() for method in config.methods)
         shares = next((each for each in named if each is not None), MaskShares())
-        return cls(config.model.register_factor, views_of(config), shares)
+        return cls(config.model.register_factor, required_views(config), shares)
 
 
 def make_converter(
-    vocabulary: Vocabulary, layout: Layout, data: Data, extras: Extras = Extras()
+    vocabulary: Vocabulary, layout: Layout, data: Data, extras: BatchExtras = BatchExtras()
 ) -> Converter:
     """Returns the converter of rows.
 

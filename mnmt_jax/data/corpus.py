@@ -15,9 +15,9 @@ import numpy as np
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.encodings import EncodingCheck
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.data.text_lines import NUL, REPEATED, Cleaning, Flaw, check_sentence
-from mnmt_jax.errors import UserError, counted, listed
-from mnmt_jax.files.path_names import check_name
+from mnmt_jax.data.text_reader import NUL, REPEATED, Cleaning, Flaw, check_sentence
+from mnmt_jax.errors import UserError, join_names, pluralize
+from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
@@ -90,13 +90,13 @@ class Corpus(abc.ABC):
         share: of the training pairs there are that it serves; None for all.
     """
 
-    least_languages = 2
+    min_languages = 2
     share: Share | None = None
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = check_name(name, "corpus name")
         self.languages = canonical_codes(languages, f"corpus {name!r}")
-        least, count = self.least_languages, len(self.languages)
+        least, count = self.min_languages, len(self.languages)
         if count < least:
             raise UserError(
                 f"corpus {name!r}, languages {' '.join(self.languages)!r}: name "
@@ -212,7 +212,9 @@ class FileCorpus(Corpus):
         if direction not in self.directions(split):
             missing = self.missing_files(split, direction)
             what = (
-                f"file {listed(missing)}" if missing else f"files for {split} {'-'.join(direction)}"
+                f"file {join_names(missing)}"
+                if missing
+                else f"files for {split} {'-'.join(direction)}"
             )
             raise UserError(f"corpus {self.name!r}: no {what}")
         return self._clean(split, direction)
@@ -236,7 +238,7 @@ class FileCorpus(Corpus):
         if report.dropped:
             _log.warning("%s: %s", part, report)
         if report.wordless:
-            pairs = f"{report.wordless} of {counted(report.kept, 'pair')}"
+            pairs = f"{report.wordless} of {pluralize(report.kept, 'pair')}"
             _log.warning("%s: punctuation alone on one side of %s; kept", part, pairs)
 
     def _selected(
@@ -260,7 +262,7 @@ class FileCorpus(Corpus):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair, last_good = line.sentences(), number
-                if known is None or is_new(pair, known):
+                if known is None or add_if_new(pair, known):
                     yield pair
                     continue
                 flaw = REPEATED
@@ -299,7 +301,7 @@ class FileCorpus(Corpus):
                 yield line
         if number < last:
             raise UserError(
-                f"{listed(self.files(split, direction))}: {counted(number, 'line')}; {split} text "
+                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}; {split} text "
                 f"of corpus {self.name!r} is lines {first:,} to {last:,}: put the published files "
                 "there, whole"
             )
@@ -322,7 +324,7 @@ def _draw(count: int, drawn: int) -> np.ndarray:
     return chosen
 
 
-def is_new(sentences: tuple[str, ...], known: set[bytes]) -> bool:
+def add_if_new(sentences: tuple[str, ...], known: set[bytes]) -> bool:
     """Tells whether sentences have not been met together, and remembers them."""
     before = len(known)
     known.add(_digest(sentences))

@@ -30,7 +30,7 @@ _EARLY = 1000  # lines after which a share is known well enough to stop before t
 _CYRILLIC_OR_EASTERN = "Windows-1251"
 
 
-def utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
+def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
     """Read a file in blocks, decoding UTF-16 and UTF-32 with a byte order mark.
 
     Args:
@@ -53,7 +53,7 @@ def utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
         if first.startswith(mark):
             blocks = itertools.chain([first[len(mark) :]], following)
             return (encoding + _MARKED, _transcoded(blocks, encoding)) if encoding else ("", blocks)
-    return likely_wide_encoding(first), itertools.chain([first], following)
+    return guess_wide_encoding(first), itertools.chain([first], following)
 
 
 def _transcoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def conversion(encoding: str) -> str:
     return f"convert the file to UTF-8{command}"
 
 
-def likely_wide_encoding(start: bytes) -> str:
+def guess_wide_encoding(start: bytes) -> str:
     """Return which of `WIDE` the start of a file without a mark is likely in; "" for none."""
     start = start[:4096]
     nuls = [start[place::4].count(0) for place in range(4)]
@@ -92,7 +92,7 @@ def likely_wide_encoding(start: bytes) -> str:
     return "UTF-16LE" if nuls[1] + nuls[3] >= nuls[0] + nuls[2] else "UTF-16BE"
 
 
-def likely_narrow_encoding(line: bytes) -> str:
+def guess_narrow_encoding(line: bytes) -> str:
     """Return the likely encoding of a line that is not UTF-8.
 
     Letters with accents stand alone between letters of ASCII, those of other scripts together.

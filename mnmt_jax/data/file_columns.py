@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mnmt_jax.data.text_lines import Flaw, read_lines, resolve
+from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

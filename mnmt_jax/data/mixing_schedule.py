@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.order import mix64, permute, text_key
+from mnmt_jax.vocabulary.seeded_permutation import hash64, permuted_positions, text_hash64
 
 _RATE_UNITS = 2**32  # rates become integers, so that no rounding of a float decides an order
 
 
-def temperature_rates(sizes: Sequence[int], temperature: float) -> list[float]:
+def sampling_rates(sizes: Sequence[int], temperature: float) -> list[float]:
     """Returns the share of each task, p_i ~ (n_i / N)^(1 / T), summing to 1.
 
     Args:
@@ -37,7 +37,7 @@ def temperature_rates(sizes: Sequence[int], temperature: float) -> list[float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class MixingSchedule:
     """The endless order of examples of several tasks.
 
     Attributes:
@@ -70,18 +70,18 @@ class Schedule:
         before = np.cumsum(counts) - counts
         shown = np.arange(counts.sum()) + np.repeat(np.array(start) - before, counts)
         sizes = np.array(self.sizes)[task]
-        keys = np.array([text_key(name) for name in self.names], np.uint64)[task]
-        keys = mix64(self.seed, keys, shown // sizes) if len(task) else keys
-        return task, permute(shown % sizes, sizes, keys), shown // sizes
+        keys = np.array([text_hash64(name) for name in self.names], np.uint64)[task]
+        keys = hash64(self.seed, keys, shown // sizes) if len(task) else keys
+        return task, permuted_positions(shown % sizes, sizes, keys), shown // sizes
 
     def _shown(self, chunks: int) -> list[int]:
         """Returns how many examples each task has shown when so many chunks are over."""
-        rates = temperature_rates(self.sizes, self.temperature)
+        rates = sampling_rates(self.sizes, self.temperature)
         units = [max(1, round(rate * _RATE_UNITS)) for rate in rates]
         whole = sum(units)
         shown = []
         for name, unit in zip(self.names, units, strict=True):
-            offset = int(mix64(self.seed, text_key(name), -1)[0]) % whole
+            offset = int(hash64(self.seed, text_hash64(name), -1)[0]) % whole
             # The number of k >= 0 with k * whole + offset < unit * time, in integers.
             shown.append(max(0, -((offset - unit * chunks * self.chunk_examples) // whole)))
         return shown

@@ -12,17 +12,17 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs
-from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus, register_corpus
+from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
     Direction,
-    english_centric,
-    many_to_many,
+    english_centric_directions,
+    many_to_many_directions,
     mitre_directions,
 )
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
 CACHED_SPLITS = ("train", "validation")
@@ -34,7 +34,7 @@ class Mixture:
 
     Attributes:
         name: its name.
-        corpus: name of a registered corpus (`mnmt_jax.data.corpora.CORPORA`).
+        corpus: name of a registered corpus (`mnmt_jax.data.parallel_corpora.CORPORA`).
         directions: supervised directions.
         temperature: T of the mixing rates seqio uses; a run has its own `Data.temperature`.
         zero_shot: directions validated on without training text; None for all others between the
@@ -85,14 +85,14 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
         files = corpus.missing_files("train", missing[0])
         raise UserError(
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
-            f"{f' (no file {listed(files)})' if files else ''}; it has "
-            f"{listed(list(map('-'.join, present)))}; add the text, or leave the direction out, "
+            f"{f' (no file {join_names(files)})' if files else ''}; it has "
+            f"{join_names(list(map('-'.join, present)))}; add the text, or leave the direction out, "
             "with --directions"
         )
 
 
-def check_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
-    """Reads once what `cache_sources` will read, so that a bad line is known before any work.
+def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
+    """Reads once what `task_sources` will read, so that a bad line is known before any work.
 
     Raises:
         UserError: with the first line that is bad, or the first files without a sentence pair.
@@ -106,7 +106,7 @@ def check_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
                 raise _no_text(corpus, split, pair)
 
 
-def cache_sources(
+def task_sources(
     corpus: Corpus,
     supervised: Sequence[Direction],
     vocabulary: Vocabulary,
@@ -212,7 +212,7 @@ def _encoded(
 
 def _no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
     """Says that files hold no sentence."""
-    files = listed(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
+    files = join_names(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
     what = "sentence" if direction[0] == direction[1] else "sentence pair"
     return UserError(
         f"corpus '{corpus.name}': {files}: no {what}; give text, or leave the files out"
@@ -232,14 +232,14 @@ def _in_turn(streams: Sequence[Iterator[str]]) -> Iterator[str]:
 
 def _quickstart_corpus() -> Corpus:
     sizes = {"train": 30_000, "validation": 500, "test": 500}
-    return CldrText(QUICKSTART_LANGUAGES, inventory="small", sizes=sizes, name="cldr_quickstart")
+    return CldrPhrases(QUICKSTART_LANGUAGES, inventory="small", sizes=sizes, name="cldr_quickstart")
 
 
 def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
     return (
-        Mixture(f"{corpus}_english_centric", corpus, english_centric(MITRE_LANGUAGES)),
+        Mixture(f"{corpus}_english_centric", corpus, english_centric_directions(MITRE_LANGUAGES)),
         Mixture(f"{corpus}_bridge", corpus, mitre_directions()),
-        Mixture(f"{corpus}_many_to_many", corpus, many_to_many(MITRE_LANGUAGES)),
+        Mixture(f"{corpus}_many_to_many", corpus, many_to_many_directions(MITRE_LANGUAGES)),
     )
 
 
@@ -302,9 +302,13 @@ register_corpus("cldr_quickstart", _quickstart_corpus)
 MIXTURES: dict[str, Mixture] = {
     mixture.name: mixture
     for mixture in (
-        Mixture("cldr_quickstart", "cldr_quickstart", english_centric(QUICKSTART_LANGUAGES)),
         Mixture(
-            "cldr_quickstart_many_to_many", "cldr_quickstart", many_to_many(QUICKSTART_LANGUAGES)
+            "cldr_quickstart", "cldr_quickstart", english_centric_directions(QUICKSTART_LANGUAGES)
+        ),
+        Mixture(
+            "cldr_quickstart_many_to_many",
+            "cldr_quickstart",
+            many_to_many_directions(QUICKSTART_LANGUAGES),
         ),
         *_cldr_mixtures("cldr"),
         *_cldr_mixtures("cldr_small"),

@@ -10,14 +10,14 @@ import glob
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, is_new
-from mnmt_jax.data.split_aliases import language_words
-from mnmt_jax.data.text_lines import Cleaning, read_lines, resolve
+from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, add_if_new
+from mnmt_jax.data.split_aliases import language_aliases
+from mnmt_jax.data.text_reader import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import Direction
 
 
-class OneSide(Corpus):
+class MonolingualCorpus(Corpus):
     """Serves the text of a corpus of pairs language by language, each sentence once.
 
     Of two opposite directions, which have the same text, one is read. Keeps 8 bytes (of a hash) per
@@ -29,7 +29,7 @@ class OneSide(Corpus):
             first direction that has it.
     """
 
-    least_languages = 1
+    min_languages = 1
 
     def __init__(self, corpus: Corpus, directions: Iterable[Direction]) -> None:
         self._corpus = corpus
@@ -48,7 +48,7 @@ class OneSide(Corpus):
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields an empty source and a sentence of the language; see the base class."""
-        check_own(self, split, direction)
+        check_has_language(self, split, direction)
         sides = [
             (pair, pair.index(direction[0]))
             for pair in self._sources(split)
@@ -57,7 +57,7 @@ class OneSide(Corpus):
         known: set[bytes] = set()
         for pair, side in sides if split == "train" else sides[:1]:
             for sentences in self._corpus.pairs(split, pair):
-                if is_new((sentences[side],), known):
+                if add_if_new((sentences[side],), known):
                     yield "", sentences[side]
 
     def _sources(self, split: str) -> Sequence[Direction]:
@@ -66,7 +66,7 @@ class OneSide(Corpus):
         return [pair for pair in wanted if not (pair[::-1] in wanted and pair > pair[::-1])]
 
 
-class TextFiles(FileCorpus):
+class MonolingualFiles(FileCorpus):
     """Reads files of one sentence a line, of one language each.
 
     Args:
@@ -80,7 +80,7 @@ class TextFiles(FileCorpus):
         cleaning: what makes a line bad and what becomes of it.
     """
 
-    least_languages = 1
+    min_languages = 1
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TextFiles(FileCorpus):
         words = dict(splits) if "{split}" in pattern else {"train": ""}
         self._patterns = {split: pattern.replace("{split}", word) for split, word in words.items()}
         super().__init__(name, languages, words, cleaning)
-        self._forms = language_words(self._patterns.values(), languages)
+        self._forms = language_aliases(self._patterns.values(), languages)
         self._found = {
             (split, code): self._paths(place, forms)
             for split, place in self._patterns.items()
@@ -127,7 +127,7 @@ class TextFiles(FileCorpus):
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yields an empty source and a sentence of the language; see the base class."""
-        check_own(self, split, direction)
+        check_has_language(self, split, direction)
         for _, sentence in self._clean(split, direction):
             yield "", sentence
 
@@ -152,7 +152,7 @@ class TextFiles(FileCorpus):
         return tuple(sorted(found))
 
 
-def check_own(corpus: Corpus, split: str, direction: Direction) -> None:
+def check_has_language(corpus: Corpus, split: str, direction: Direction) -> None:
     """Checks that a corpus of single languages has text of a language.
 
     Raises:

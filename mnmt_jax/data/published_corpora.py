@@ -15,10 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.data.corpora import JoinedCorpus, PatternFiles, TalkTable, register_corpus
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
-from mnmt_jax.data.help_corpus import HELP_LANGUAGES
-from mnmt_jax.data.monolingual import TextFiles
+from mnmt_jax.data.libreoffice_corpus import HELP_LANGUAGES
+from mnmt_jax.data.monolingual import MonolingualFiles
+from mnmt_jax.data.parallel_corpora import (
+    JoinedCorpus,
+    MultilingualTsv,
+    PatternFiles,
+    register_corpus,
+)
 from mnmt_jax.data.published_files import (
     DROP,
     EUROPARL_CENTRIC_LANGUAGES,
@@ -46,9 +51,9 @@ from mnmt_jax.vocabulary.languages import (
     TED30_LANGUAGES,
     WMT14_LANGUAGES,
     Direction,
-    english_centric,
+    english_centric_directions,
     fine_tuning_directions,
-    many_to_many,
+    many_to_many_directions,
     mitre_directions,
 )
 
@@ -57,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCorpus:
     """One row of the table of corpora.
 
     Attributes:
@@ -93,7 +98,7 @@ class Published:
     def zero_shot(self) -> tuple[Direction, ...]:
         """Directions that are tested only."""
         known = set(self.supervised)
-        return tuple(pair for pair in many_to_many(self.tested) if pair not in known)
+        return tuple(pair for pair in many_to_many_directions(self.tested) if pair not in known)
 
 
 def data_folder() -> Path:
@@ -125,7 +130,7 @@ def _ted(
     first = {} if held_out is None else {"validation": held_out, "test": held_out}
 
     def make(folder: Path, name: str) -> Corpus:
-        return TalkTable(
+        return MultilingualTsv(
             name,
             f"{folder}/all_talks_{{split}}.tsv",
             words,
@@ -209,7 +214,7 @@ def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
 # IWSLT 2017 and Europarl v7 from MMCR4NLP. Validation text is every direction's. Source: Qu and
 # Watanabe (2022), Tables 6 and 11, Appendix A, and the note on subsampling of their code; which
 # pairs their draws took cannot be had again.
-_IWSLT17_CENTRIC = english_centric(IWSLT17_LANGUAGES)
+_IWSLT17_CENTRIC = english_centric_directions(IWSLT17_LANGUAGES)
 _IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
 # German, added to a trained model (section 4.4): its pairs with English alone are trained on.
 _IWSLT17_DE: tuple[Direction, ...] = (("en", "de"), ("de", "en"))
@@ -226,7 +231,7 @@ _SQUARE = tuple(
 # News-Crawl: files of one language and year, in one folder or in one of each language's.
 def _newscrawl(folder: Path, name: str) -> Corpus:
     pattern = f"{folder}/**/news.*.{{language}}.shuffled.deduped"
-    return TextFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=DROP)
+    return MonolingualFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=DROP)
 
 
 _TED_WANTED = (
@@ -257,17 +262,17 @@ def _ted_row(
     languages: tuple[str, ...],
     make: Callable[[Path, str], Corpus],
     **others: Any,
-) -> Published:
+) -> PublishedCorpus:
     """Returns a choice of the talks' languages, to and from English."""
-    directions = english_centric(languages)
-    return Published(name, languages, make, _TED_WANTED, directions, folder="ted19", **others)
+    directions = english_centric_directions(languages)
+    return PublishedCorpus(name, languages, make, _TED_WANTED, directions, folder="ted19", **others)
 
 
 def _iwslt17_row(
     name: str, supervised: tuple[Direction, ...], drawn: Mapping[Direction, int]
-) -> Published:
+) -> PublishedCorpus:
     """Returns IWSLT 2017 with some of its directions, so many pairs of each that `drawn` names."""
-    return Published(
+    return PublishedCorpus(
         name,
         IWSLT17_LANGUAGES,
         mmcr(IWSLT17_LANGUAGES, drawn),
@@ -282,9 +287,9 @@ def _iwslt17_row(
 
 def _europarl_row(
     name: str, languages: tuple[str, ...], supervised: tuple[Direction, ...], pairs: int
-) -> Published:
+) -> PublishedCorpus:
     """Returns Europarl with some of its directions, so many pairs of each."""
-    return Published(
+    return PublishedCorpus(
         name,
         languages,
         mmcr(languages, dict.fromkeys(supervised, pairs)),
@@ -296,14 +301,14 @@ def _europarl_row(
     )
 
 
-def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> Published:
+def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> PublishedCorpus:
     """Returns LibreOffice's help in one of its forms."""
-    return Published(
+    return PublishedCorpus(
         name,
         HELP_LANGUAGES,
         make,
         _HELP_WANTED,
-        english_centric(HELP_LANGUAGES),
+        english_centric_directions(HELP_LANGUAGES),
         HELP_LANGUAGES,
         temperature=1.0,
         folder="libreoffice_help",
@@ -311,39 +316,39 @@ def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> Published:
     )
 
 
-_ROWS: Sequence[Published] = (
+_ROWS: Sequence[PublishedCorpus] = (
     _ted_row(
         "ted19", TED19_LANGUAGES, _ted(TED19_LANGUAGES, held_out=2000), tested=TED19_LANGUAGES
     ),
-    Published(
+    PublishedCorpus(
         "opus100",
         OPUS100_LANGUAGES,
         opus100(OPUS100_LANGUAGES),
         _OPUS100_WANTED,
-        english_centric(OPUS100_LANGUAGES),
+        english_centric_directions(OPUS100_LANGUAGES),
         _OPUS100_ZERO_SHOT,
     ),
-    Published(
+    PublishedCorpus(
         "opus100_all",
         OPUS100_ALL_LANGUAGES,
         opus100(OPUS100_ALL_LANGUAGES),
         _OPUS100_WANTED,
-        english_centric(OPUS100_ALL_LANGUAGES),
+        english_centric_directions(OPUS100_ALL_LANGUAGES),
         _OPUS100_ZERO_SHOT,
         temperature=1.0,
         folder="opus100",
     ),
-    Published(
+    PublishedCorpus(
         "ec40",
         EC40_LANGUAGES,
         ec40,
         "the plain EC-40 folders EC40_dataset (en-de.de and so on), "
         "EC40-FLORES-en-centric-plain and EC40-FLORES-zs-plain "
         "(github.com/Smu-Tan/ZS-NMT-Variations)",
-        english_centric(EC40_LANGUAGES),
+        english_centric_directions(EC40_LANGUAGES),
         EC40_LANGUAGES,
     ),
-    Published(
+    PublishedCorpus(
         "nllb",
         MITRE_LANGUAGES,
         _nllb,
@@ -353,7 +358,7 @@ _ROWS: Sequence[Published] = (
         temperature=1.0,
         vocabulary="mitre",
     ),
-    Published(
+    PublishedCorpus(
         "flores",
         MITRE_LANGUAGES,
         _flores({"validation": "dev", "test": "devtest"}),
@@ -361,7 +366,7 @@ _ROWS: Sequence[Published] = (
         tested=MITRE_LANGUAGES,
         vocabulary="mitre",
     ),
-    Published(
+    PublishedCorpus(
         "flores_tuning",
         MITRE_LANGUAGES,
         _flores({"train": "dev", "test": "devtest"}),
@@ -371,7 +376,7 @@ _ROWS: Sequence[Published] = (
         folder="flores",
         vocabulary="mitre",
     ),
-    Published(
+    PublishedCorpus(
         "ntrex",
         MITRE_LANGUAGES,
         _ntrex,
@@ -380,13 +385,13 @@ _ROWS: Sequence[Published] = (
         tested=MITRE_LANGUAGES,
         vocabulary="mitre",
     ),
-    Published(
+    PublishedCorpus(
         "multi30k",
         MULTI30K_LANGUAGES,
         multi30k,
         "train.XX, val.XX and test_2016_flickr.XX (or .gz) for en, de, fr, cs of "
         "github.com/multi30k/dataset",
-        english_centric(MULTI30K_LANGUAGES),
+        english_centric_directions(MULTI30K_LANGUAGES),
         MULTI30K_LANGUAGES,
     ),
     _ted_row(
@@ -397,16 +402,16 @@ _ROWS: Sequence[Published] = (
         temperature=1.0,
     ),
     _ted_row("ted30", TED30_LANGUAGES, _ted(TED30_LANGUAGES), vocabulary="newscrawl"),
-    Published(
+    PublishedCorpus(
         "wmt14",
         WMT14_LANGUAGES,
         wmt14,
         "train.XX, newstest2013.XX and newstest2014.XX of WMT14 in the folders en-de and en-fr "
         "(en-de/train.en, en-de/train.de and so on)",
-        english_centric(WMT14_LANGUAGES),
+        english_centric_directions(WMT14_LANGUAGES),
         temperature=1.0,
     ),
-    Published(
+    PublishedCorpus(
         "newscrawl",
         NEWSCRAWL_LANGUAGES,
         _newscrawl,
@@ -421,7 +426,7 @@ _ROWS: Sequence[Published] = (
         _IWSLT17_ALL,
         dict.fromkeys(_IWSLT17_CENTRIC, 90_000) | dict.fromkeys(_IWSLT17_CIRCLE, 30_000),
     ),
-    Published(
+    PublishedCorpus(
         "iwslt17_de",
         _IWSLT17_DE_LANGUAGES,
         mmcr(_IWSLT17_DE_LANGUAGES, dict.fromkeys(_IWSLT17_DE, 15_000)),
@@ -433,24 +438,24 @@ _ROWS: Sequence[Published] = (
     ),
     _europarl_row("europarl_triangle", ("it", "nl", "de"), _TRIANGLE, 200_000),
     _europarl_row("europarl_square", ("fr", "it", "de", "es"), _SQUARE, 1_000_000),
-    Published(
+    PublishedCorpus(
         "multiun",
         MULTIUN_LANGUAGES,
         multiun,
         "the Moses files of MultiUN on OPUS (MultiUN.ar-en.ar, MultiUN.ar-en.en and so on) or the "
         "folders ar-en, en-ru and en-zh of the UN Parallel Corpus v1.0 (ar-en/UNv1.0.ar-en.ar and "
         "so on), and its folder testsets (testsets/devset/UNv1.0.devset.ar and so on)",
-        english_centric(MULTIUN_LANGUAGES),
+        english_centric_directions(MULTIUN_LANGUAGES),
         MULTIUN_LANGUAGES,
         temperature=1.0,
     ),
-    Published(
+    PublishedCorpus(
         "europarl_centric",
         EUROPARL_CENTRIC_LANGUAGES,
         europarl_devsets,
         "europarl-v7.de-en.de, europarl-v7.fr-en.fr and so on (statmt.org/europarl/v7), and "
         "devtest2006.XX and test2006.XX of the workshops' development sets, in UTF-8",
-        english_centric(EUROPARL_CENTRIC_LANGUAGES),
+        english_centric_directions(EUROPARL_CENTRIC_LANGUAGES),
         EUROPARL_CENTRIC_LANGUAGES,
         temperature=1.0,
         folder="europarl",
@@ -459,8 +464,8 @@ _ROWS: Sequence[Published] = (
     _help_row("libreoffice_help_disjoint", _help("train_disjoint")),
 )
 
-PUBLISHED: Mapping[str, Published] = {row.name: row for row in _ROWS}
-"""The corpora by name; `mnmt_jax.data.corpora.get_corpus` makes them too."""
+PUBLISHED: Mapping[str, PublishedCorpus] = {row.name: row for row in _ROWS}
+"""The corpora by name; `mnmt_jax.data.parallel_corpora.get_corpus` makes them too."""
 
 
 for _name in PUBLISHED:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mnmt_jax.data.corpora import PatternFiles
 from mnmt_jax.data.corpus import Corpus, Selection
-from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.data.parallel_corpora import PatternFiles
+from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     WMT14_LANGUAGES,
     Direction,
-    english_centric,
+    english_centric_directions,
 )
 
 DROP = Cleaning(on_bad_line="drop")
@@ -154,7 +154,7 @@ def multiun(folder: Path, name: str) -> Corpus:
         "validation": (f"{folder}/testsets/devset/UNv1.0.devset.{{language}}",),
         "test": (f"{folder}/testsets/testset/UNv1.0.testset.{{language}}",),
     }
-    drawn = dict.fromkeys(english_centric(MULTIUN_LANGUAGES), 2_000_000)
+    drawn = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
     selection = Selection(first={"validation": 1000}, drawn=drawn)
     return PatternFiles(name, patterns, MULTIUN_LANGUAGES, cleaning=DROP, selection=selection)
 

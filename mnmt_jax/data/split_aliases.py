@@ -7,13 +7,13 @@ import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from mnmt_jax.vocabulary.language_codes import canonical_code, canonical_or_same
+from mnmt_jax.vocabulary.language_codes import canonical_code, canonical_code_or_input
 
 _LIKELY = {"train": "train", "validation": "val|dev", "test": "test|tst|newstest"}
 _FIELDS = ("{split}", "{language}", "{pair}")
 
 
-def likely_word(pattern: str, languages: Sequence[str], split: str) -> str:
+def guess_split_name(pattern: str, languages: Sequence[str], split: str) -> str:
     """Returns the word for a split that most files have; empty if no file looks like it.
 
     Args:
@@ -21,17 +21,19 @@ def likely_word(pattern: str, languages: Sequence[str], split: str) -> str:
         languages: codes that `{language}` stands for, in any form.
         split: "train", "validation" or "test".
     """
-    codes = {canonical_or_same(code) for code in languages}
+    codes = {canonical_code_or_input(code) for code in languages}
     matches = _matches(pattern, {"split": rf"(?:{_LIKELY[split]})[\w-]*", "language": r"[\w@-]+"})
     words = collections.Counter(
         match["split"]
         for match in matches
-        if "{language}" not in pattern or canonical_or_same(match["language"]) in codes
+        if "{language}" not in pattern or canonical_code_or_input(match["language"]) in codes
     )
     return words.most_common(1)[0][0] if words else ""
 
 
-def language_words(patterns: Iterable[str], languages: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def language_aliases(
+    patterns: Iterable[str], languages: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
     """Return what `{language}` may stand for in names of files, by canonical code.
 
     Args:
@@ -44,7 +46,7 @@ def language_words(patterns: Iterable[str], languages: Iterable[str]) -> dict[st
     words = {canonical_code(code): {code: None, canonical_code(code): None} for code in languages}
     for pattern in patterns:
         for match in _matches(pattern, {"language": r"[\w@-]+"}):
-            if (code := canonical_or_same(match.groupdict().get("language") or "")) in words:
+            if (code := canonical_code_or_input(match.groupdict().get("language") or "")) in words:
                 words[code][match["language"]] = None
     return {code: tuple(forms) for code, forms in words.items()}
 

@@ -27,7 +27,7 @@ class SubsampledCorpus(Corpus):
         share: of its training pairs; one is kept at least.
     """
 
-    least_languages = 1
+    min_languages = 1
 
     def __init__(self, corpus: Corpus, share: Share) -> None:
         super().__init__(corpus.name, corpus.languages)

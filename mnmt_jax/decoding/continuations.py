@@ -3,7 +3,7 @@
 Prompts of one length have a batch to themselves: what a search is given first, it steps over in all
 rows at once. A batch's shape follows from the smallest bucket that holds the prompt, and a draw's
 random stream from the seed, the prompt's number and the draw's: batch mates change nothing. How
-many rows batches have follows from the draws asked for, as in `mnmt_jax.decoding.lines`.
+many rows batches have follows from the draws asked for, as in `mnmt_jax.decoding.translate_lines`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import numpy as np
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import HostBatch, segments_from_rows
 from mnmt_jax.decoding.continuous_batching import Admission, Finished, search_continuously
-from mnmt_jax.decoding.encoded_lines import Line, example_of
+from mnmt_jax.decoding.encoded_lines import Line, make_example
 from mnmt_jax.decoding.generate import make_search
-from mnmt_jax.decoding.inference_model import InferenceModel, spans_of
-from mnmt_jax.decoding.lines import check_decode, check_fit, chunks, hypotheses_of
+from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.search import Request, sentence_rngs
-from mnmt_jax.decoding.search_limits import check_memory, guarded
+from mnmt_jax.decoding.search_limits import check_memory, with_memory_errors
+from mnmt_jax.decoding.translate_lines import (
+    check_decode,
+    check_lengths_fit_bucket,
+    chunks,
+    decode_hypotheses,
+)
 from mnmt_jax.errors import UserError
 
 
@@ -78,7 +83,7 @@ def draw_continuations(
     prefixes = _prefixes(system, [line for line, _ in draws])
     asked = [_Draw(*draw, prefix) for draw, prefix in zip(draws, prefixes, strict=True)]
     lengths = [len(prefix) for prefix in prefixes]
-    check_fit([line for line, _ in draws], lengths, decode)
+    check_lengths_fit_bucket([line for line, _ in draws], lengths, decode)
     widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in lengths]
     longest = max(widths, default=0) + decode.max_length
     check_decode(system, decode, {system.model.layout.generated: longest})
@@ -92,7 +97,7 @@ def draw_continuations(
             for chunk in _groups(lengths, members, rows)
         )
         searched = search_continuously(system, make_search(decode), turns, rows)
-        for ended in guarded(searched, decode):
+        for ended in with_memory_errors(searched, decode):
             found[ended.number] = _continuation(system, ended, asked[ended.number], decode)
     return [found[i] for i in range(len(draws))]
 
@@ -137,8 +142,8 @@ def _laid_out(
         max_steps=decode.max_length + 1,
         allow_unk=decode.allow_unk,
     )
-    segments = segments_from_rows([[example_of(system, line)] for line, *_ in draws])
-    return spans_of(system.converter(width).static_batch(segments, rows)), request
+    segments = segments_from_rows([[make_example(system, line)] for line, *_ in draws])
+    return model_inputs(system.converter(width).static_batch(segments, rows)), request
 
 
 def _continuation(
@@ -146,7 +151,7 @@ def _continuation(
 ) -> Continuation:
     """Returns what was drawn."""
     before = draw.prefix[system.instruction.target_extra :]
-    hypotheses = hypotheses_of(system, ended.found, ended.row, before)
+    hypotheses = decode_hypotheses(system, ended.found, ended.row, before)
     prompt = draw.line.number
     if not hypotheses:
         raise UserError(

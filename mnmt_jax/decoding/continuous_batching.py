@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from mnmt_jax.data.converter import HostBatch
-from mnmt_jax.decoding.generate import begin, step_of, together
+from mnmt_jax.decoding.generate import make_step, search_batch, start_search
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.search import Enough, Hypotheses, Request, Search, ended
-from mnmt_jax.distributed.sharding import platform, remembered_spec
+from mnmt_jax.decoding.search import Hypotheses, Request, Search, StopCount, has_stopped
+from mnmt_jax.distributed.sharding import decoding_state_spec, platform
 from mnmt_jax.model.network import Network
 
 _TURNS = 4  # in which the rows of a batch are filled
@@ -105,7 +105,7 @@ def _together(system: InferenceModel, search: Search, turn: Admission) -> list[F
     with system.placed(turn.batch) as batch:
         found, done = jax.tree.map(
             np.asarray,
-            together(system.params, batch, turn.request, model=system.model, search=search),
+            search_batch(system.params, batch, turn.request, model=system.model, search=search),
         )
     return [Finished(number, found, row, done[row]) for row, number in enumerate(turn.numbers)]
 
@@ -154,7 +154,7 @@ def _read(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> tuple[Any, Request]:
     """Returns the state of new sentences, which count their own steps, and what is asked."""
-    state = begin(params, batch, request, model=model, search=search)
+    state = start_search(params, batch, request, model=model, search=search)
     rows = state.cache.ancestry.shape[:1]
     index = jnp.broadcast_to(state.cache.index, rows)
     cache = dataclasses.replace(state.cache, index=index)
@@ -168,7 +168,7 @@ def _turn(
     request: Request,
     seated: Any,
     places: Int[Array, " turn"],
-    enough: Enough,
+    enough: StopCount,
     *,
     model: Network,
     search: Search,
@@ -181,8 +181,8 @@ def _turn(
     new = _read(params, batch, request, model=model, search=search)
     seat = functools.partial(_admit, places=places)
     state, request = jax.tree.map(_split, jax.tree.map(seat, seated, new))
-    state = search.advance(step_of(model, params, request), state, request, enough)
-    ends = ended(search, state, request), search.done(state)
+    state = search.advance(make_step(model, params, request), state, request, enough)
+    ends = has_stopped(search, state, request), search.done(state)
     return (state, request), search.finish(state), *ends
 
 
@@ -223,4 +223,4 @@ def _split(array: Array) -> Array:
     """Keeps rows on their devices, and the heads of keys and values."""
     if jax.sharding.get_abstract_mesh().empty:
         return array
-    return jax.lax.with_sharding_constraint(array, remembered_spec(array.ndim))
+    return jax.lax.with_sharding_constraint(array, decoding_state_spec(array.ndim))

@@ -36,7 +36,7 @@ class CopiedText:
     space_after: bool
 
 
-def take_out(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[CopiedText, ...]]:
+def extract_unknown(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[CopiedText, ...]]:
     """Separate the unknown characters of a text from the others.
 
     Args:
@@ -67,12 +67,12 @@ def take_out(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[CopiedTe
     return "".join(kept), tuple(copies)
 
 
-def put_back(translation: str, copies: Sequence[CopiedText]) -> str:
+def reinsert_unknown(translation: str, copies: Sequence[CopiedText]) -> str:
     """Insert what was taken out of a source into its translation.
 
     Args:
         translation: of the rest; empty if nothing was left.
-        copies: what `take_out` returned.
+        copies: what `extract_unknown` returned.
     """
     result, last = "", 0
     for copied in copies:

@@ -11,14 +11,18 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, HostBatch, segments_from_rows
-from mnmt_jax.decoding.contrast import Contrast, language_weights, other_texts
-from mnmt_jax.decoding.copy_unknown import CopiedText, take_out
+from mnmt_jax.decoding.contrastive_decoding import (
+    Contrast,
+    draw_contrast_sources,
+    language_contrast_weights,
+)
+from mnmt_jax.decoding.copy_unknown import CopiedText, extract_unknown
 from mnmt_jax.decoding.generate import length_limit
-from mnmt_jax.decoding.inference_model import InferenceModel, spans_of
+from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.byte_pieces import whole_characters
+from mnmt_jax.vocabulary.byte_fallback import drop_incomplete_character
 from mnmt_jax.vocabulary.normalization import normalize_lines
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters, unknown_runs
 
@@ -75,7 +79,7 @@ def number_lines(
 
     Args:
         lines: one text each.
-        sources: code of the language of each, from `codes_of_lines`.
+        sources: code of the language of each, from `match_line_codes`.
         targets: code of the language wanted of each.
 
     Raises:
@@ -100,7 +104,7 @@ def with_contrast_sources(lines: Sequence[Line], decode: Decode) -> list[Line]:
     if not decode.source_contrast:
         return list(lines)
     texts = [(line.number, line.source_lang, line.text) for line in lines]
-    drawn = other_texts(texts, _OTHERS, decode.seed)
+    drawn = draw_contrast_sources(texts, _OTHERS, decode.seed)
     return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
 
 
@@ -144,14 +148,17 @@ def _inputs(
 ) -> list[tuple[Example, float]]:
     """Returns a line's own input and those it is contrasted with, and their weights."""
     count = _OTHERS if decode.source_contrast else 0
-    own, *others = (example_of(system, line, source) for source in sources[: count + 1])
+    own, *others = (make_example(system, line, source) for source in sources[: count + 1])
     inputs = [(own, 1.0)]
     inputs += [(other, decode.source_contrast / len(others)) for other in others]
     inputs += [(own, 0.0)] * (count - len(others))
     if decode.language_contrast:
         names = decode.contrast_languages
-        for code, weight in language_weights(
-            [name if name == "source" else system.vocabulary.code_of(name) for name in names],
+        for code, weight in language_contrast_weights(
+            [
+                name if name == "source" else system.vocabulary.vocabulary_code_of(name)
+                for name in names
+            ],
             decode.language_contrast,
             source_lang=line.source_lang,
             target_lang=line.target_lang,
@@ -161,7 +168,7 @@ def _inputs(
     return inputs
 
 
-def lay_out(
+def make_batch(
     system: InferenceModel,
     lines: Sequence[tuple[int, EncodedLine]],
     decode: Decode,
@@ -202,7 +209,7 @@ def lay_out(
         allow_unk=decode.allow_unk,
     )
     segments = segments_from_rows([[example] for _, reading in lines for example in reading.inputs])
-    return spans_of(system.converter(bucket).static_batch(segments, size * inputs)), request
+    return model_inputs(system.converter(bucket).static_batch(segments, size * inputs)), request
 
 
 class _Source(NamedTuple):
@@ -224,7 +231,7 @@ def _encode_sources(
         if unknown and decode.copy_unknown:
             (normalized,) = normalize_lines([text], vocabulary.normalization)
             runs = unknown_runs(vocabulary, normalized, language)
-            left, copies = take_out(normalized, runs)
+            left, copies = extract_unknown(normalized, runs)
             (pieces,) = _encode(system, [(left, language)])
             sources[text, language] = _Source(pieces, unknown, copies)
     return sources
@@ -234,7 +241,7 @@ def _first_pieces(system: InferenceModel, pieces: Sequence[int], room: int) -> S
     """Return the first pieces of a source, as many whole characters as there is room for."""
     if len(pieces) <= room:
         return pieces
-    return whole_characters(pieces[:room], system.vocabulary.byte_values)
+    return drop_incomplete_character(pieces[:room], system.vocabulary.byte_values)
 
 
 def _encode(system: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
@@ -246,7 +253,7 @@ def _encode(system: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[li
     return system.vocabulary.encode_lines(shown, [language for _, language in texts])
 
 
-def example_of(
+def make_example(
     system: InferenceModel, line: Line, source: Sequence[int] = (), target: Sequence[int] = ()
 ) -> Example:
     """Returns the pieces of a line with its languages."""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.contrast import Contrast
+from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search, Step
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.key_values import Cache, reorder
@@ -66,7 +66,7 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
     return dataclasses.replace(decode, beam_size=beam_size)
 
 
-def with_settings(decode: Decode, **settings: Any) -> Decode:
+def override_decode(decode: Decode, **settings: Any) -> Decode:
     """Returns a configuration with other values of some fields.
 
     Args:
@@ -109,7 +109,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in unread}
 
 
-def first_steps(source_length: int, max_steps: int) -> int:
+def initial_step_limit(source_length: int, max_steps: int) -> int:
     """Returns for how many generated tokens there is room at first.
 
     Attention over the growing keys costs as much as there is room, filled or not. So there is room
@@ -141,22 +141,22 @@ def generate(
     Returns:
         NumPy arrays.
     """
-    found, _ = together(params, dict(batch), request, model=model, search=search)
+    found, _ = search_batch(params, dict(batch), request, model=model, search=search)
     return jax.tree.map(np.asarray, found)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search"))
-def together(
+def search_batch(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> tuple[Hypotheses, Bool[Array, " batch"]]:
     """Searches as `generate` does, and says of each sentence whether there was room for its end."""
-    state = begin(params, batch, request, model=model, search=search)
-    state = search.advance(step_of(model, params, request), state, request)
+    state = start_search(params, batch, request, model=model, search=search)
+    state = search.advance(make_step(model, params, request), state, request)
     return search.finish(state), search.done(state)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search"))
-def begin(
+def start_search(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> Any:
     """Reads the inputs of sentences and feeds what they begin with; see `generate`.
@@ -171,10 +171,10 @@ def begin(
         max_steps=request.cache_steps(),
         method="prefill",
     )
-    return search.start(step_of(model, params, request), cache, request)
+    return search.start(make_step(model, params, request), cache, request)
 
 
-def step_of(model: Network, params: Any, request: Request) -> Step:
+def make_step(model: Network, params: Any, request: Request) -> Step:
     """Returns the step that a search takes: every hypothesis is read under each of its inputs."""
 
     def step(tokens: Array, cache: Cache) -> tuple[Array, Cache]:

@@ -13,7 +13,7 @@ from mnmt_jax.data.converter import TASK, Converter, HostBatch, Lengths
 from mnmt_jax.data.instruction import Instruction
 from mnmt_jax.distributed.sharding import batch_shards, place_batch
 from mnmt_jax.model.network import Network
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _TIMES = 4  # rows of a batch by those of the next smaller one
 
@@ -73,6 +73,6 @@ class InferenceModel:
         )
 
 
-def spans_of(batch: HostBatch) -> HostBatch:
+def model_inputs(batch: HostBatch) -> HostBatch:
     """Returns what a model reads of a batch."""
     return {name: array for name, array in batch.items() if name != TASK}

@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mnmt_jax.data.text_lines import MAX_LINE_BYTES
-from mnmt_jax.errors import MnmtWarning, UserError, counted, listed
+from mnmt_jax.data.text_reader import MAX_LINE_BYTES
+from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
 
 _OF_CALLER = 4  # frames from the warning to what called `Translator.translate` or `log_probs`
 
 
-def codes_of_lines(
+def match_line_codes(
     codes: str | Sequence[str], flag: str, languages: Sequence[str]
 ) -> Iterator[str]:
     """Return the model's code of each line's language after checking them all.
@@ -42,7 +42,7 @@ def codes_of_lines(
     )
 
 
-def check_list(texts: Any, name: str) -> None:
+def check_is_list(texts: Any, name: str) -> None:
     """Checks that texts are several.
 
     Raises:
@@ -74,18 +74,18 @@ def check_text(text: Any, name: str) -> None:
         raise UserError(f"{name} has {size} bytes, more than {MAX_LINE_BYTES}; split the line")
 
 
-def warn_of_same_language(
+def warn_same_language(
     source: str | Sequence[str], target: str | Sequence[str], languages: Sequence[str]
 ) -> None:
     """Warn of lines whose source and target are the same language.
 
     Args:
-        source: code of all lines, or one per line, all checked by `codes_of_lines`.
+        source: code of all lines, or one per line, all checked by `match_line_codes`.
         target: code wanted, or one per line.
         languages: of the model.
     """
-    sources = codes_of_lines(source, "source", languages)
-    targets = codes_of_lines(target, "target", languages)
+    sources = match_line_codes(source, "source", languages)
+    targets = match_line_codes(target, "target", languages)
     if isinstance(source, str) and isinstance(target, str):
         if (code := next(sources)) == next(targets):
             text = f"source and target are both '{code}'; name the language of the translations"
@@ -93,6 +93,8 @@ def warn_of_same_language(
         return
     same = [n for n, (a, b) in enumerate(zip(sources, targets, strict=False), 1) if a == b]
     if same:
-        numbers = listed([str(number) for number in same])
-        text = f"{counted(len(same), 'line')} whose source and target are one language ({numbers})"
+        numbers = join_names([str(number) for number in same])
+        text = (
+            f"{pluralize(len(same), 'line')} whose source and target are one language ({numbers})"
+        )
         warnings.warn(text, MnmtWarning, stacklevel=_OF_CALLER)

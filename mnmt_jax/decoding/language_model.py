@@ -10,13 +10,13 @@ from typing import Any
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.continuations import Continuation, draw_continuations
 from mnmt_jax.decoding.encoded_lines import Line, number_lines
-from mnmt_jax.decoding.generate import with_settings
-from mnmt_jax.decoding.input_checks import check_list, codes_of_lines
-from mnmt_jax.decoding.lines import score_lines
+from mnmt_jax.decoding.generate import override_decode
+from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes
 from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.pseudo_likelihood import score_by_hiding
-from mnmt_jax.decoding.score import Score, perplexity
-from mnmt_jax.decoding.translation_job import WINDOW
+from mnmt_jax.decoding.pseudo_log_likelihood import pseudo_log_likelihoods
+from mnmt_jax.decoding.scoring import Score, perplexity
+from mnmt_jax.decoding.translate_lines import score_lines
+from mnmt_jax.decoding.translation_job import WINDOW_SIZE
 from mnmt_jax.design.layouts import check_continues, check_language_model
 from mnmt_jax.errors import UserError
 
@@ -39,7 +39,7 @@ class LanguageModel(PretrainedModel):
 
         A causal model's score is the text's log-probability by the chain rule. A masked model's is
         the pseudo-log-likelihood, as many passes as there are tokens
-        (`mnmt_jax.decoding.pseudo_likelihood`).
+        (`mnmt_jax.decoding.pseudo_log_likelihood`).
 
         Args:
             lines: one text each; a blank one has eos alone.
@@ -55,7 +55,7 @@ class LanguageModel(PretrainedModel):
         """
         decode, own = self.config.decode, list(self._numbered(lines, language))
         if not self.system.model.layout.grows:
-            return score_by_hiding(self.system, own, decode)
+            return pseudo_log_likelihoods(self.system, own, decode)
         empty = [dataclasses.replace(line, text="") for line in own]
         return score_lines(self.system, empty, [line.text for line in own], decode)
 
@@ -100,14 +100,14 @@ class LanguageModel(PretrainedModel):
         count: int = 1,
         **settings: Any,
     ) -> Iterator[Continuation]:
-        """Draws as `sample` does, with log-probabilities, `WINDOW` texts in memory at a time."""
+        """Draws as `sample` does, with log-probabilities, `WINDOW_SIZE` texts in memory at a time."""
         check_continues(self.system.model.layout)
         if not isinstance(count, int) or count < 1:
             raise UserError(f"count={count!r} must be a whole number, at least 1")
         decode = self._drawing(settings)
         lines = self._numbered(prompts, language)
         draws = ((line, draw) for line in lines for draw in range(count))
-        windows = iter(lambda: list(itertools.islice(draws, WINDOW)), [])
+        windows = iter(lambda: list(itertools.islice(draws, WINDOW_SIZE)), [])
         return itertools.chain.from_iterable(
             draw_continuations(self.system, window, decode) for window in windows
         )
@@ -115,7 +115,7 @@ class LanguageModel(PretrainedModel):
     def _drawing(self, settings: dict[str, Any]) -> Decode:
         """Returns how to draw: as the configuration says, but for these, and never a search."""
         own = self.config.decode
-        decode = with_settings(own, **{"temperature": own.temperature or 1.0, **settings})
+        decode = override_decode(own, **{"temperature": own.temperature or 1.0, **settings})
         if not decode.temperature:
             raise UserError(
                 "Decode.temperature=0 searches and draws nothing; top_k=1 takes the most probable "
@@ -132,6 +132,6 @@ class LanguageModel(PretrainedModel):
 
     def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:
         """Gives texts their numbers and languages after checking them."""
-        check_list(lines, "lines")
-        codes = (codes_of_lines(language, "language", self.languages) for _ in range(2))
+        check_is_list(lines, "lines")
+        codes = (match_line_codes(language, "language", self.languages) for _ in range(2))
         return number_lines(lines, *codes)

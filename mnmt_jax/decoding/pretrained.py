@@ -12,12 +12,12 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.config.sections import Mesh as MeshConfig
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.weights import STORED, model_for, with_weights
+from mnmt_jax.decoding.weight_precision import STORED, compute_config, round_weights
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.vocabulary.language_codes import find_code
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from mnmt_jax.runs.run_directory import RunDirectory
@@ -50,13 +50,13 @@ class PretrainedModel:
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         weights = config.decode.weights
-        model = build_model(model_for(config.model, weights), vocabulary.size)
+        model = build_model(compute_config(config.model, weights), vocabulary.size)
         self.check_layout(model.layout)
         instruction = get_instruction(config.data.instruction)
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         self._fingerprint = None if weights == STORED else tree_fingerprint(params)
         tables = [table.name for table in model.plan.tables]
-        rounded = with_weights(params, weights, tables, model.plan.param_axes())
+        rounded = round_weights(params, weights, tables, model.plan.param_axes())
         self._system = InferenceModel(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Greedy, beam and sampling search over a step function. Pure, static shapes, no text.
 
 `step(tokens [batch, beam], cache) -> (logits [batch, beam, vocab], cache)` is all that a search
-knows of a model; of a request with contrasts (`mnmt_jax.decoding.contrast`) the logits are
+knows of a model; of a request with contrasts (`mnmt_jax.decoding.contrastive_decoding`) the logits are
 [batch, inputs, beam, vocab], the sentence's own input first. A search is a small object with three
 methods: `start` feeds the prefix, `advance` takes steps until so many sentences have ended (so that
 a caller may put others in their place), `finish` returns hypotheses. `beam_search`, `greedy` and
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.decoding.contrast import SPARED, Contrast, contrast_scores
+from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -32,7 +32,7 @@ Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
 _State = TypeVar("_State")
-Enough = int | Int[AnyArray, ""] | None  # sentences that have ended; None is all
+StopCount = int | Int[AnyArray, ""] | None  # sentences that have ended; None is all
 
 
 @flax.struct.dataclass
@@ -92,7 +92,7 @@ class Search(Protocol):
     def start(self, step: Step, cache: Any, request: Request) -> Any:
         """Feeds the prefix but its last token and returns the state before the first free step."""
 
-    def advance(self, step: Step, state: Any, request: Request, enough: Enough = None) -> Any:
+    def advance(self, step: Step, state: Any, request: Request, enough: StopCount = None) -> Any:
         """Takes steps until so many sentences are done or have no room left; None is all."""
 
     def done(self, state: Any) -> Bool[Array, " batch"]:
@@ -102,7 +102,7 @@ class Search(Protocol):
         """Returns the hypotheses, best first."""
 
 
-def ended(search: Search, state: Any, request: Request) -> Bool[Array, " batch"]:
+def has_stopped(search: Search, state: Any, request: Request) -> Bool[Array, " batch"]:
     """Returns which sentences take no further step: they are done, or have no room left."""
     return search.done(state) | (state.step >= request.max_steps)
 
@@ -200,12 +200,12 @@ class BeamSearch:
         )
 
     def advance(
-        self, step: Step, state: BeamState, request: Request, enough: Enough = None
+        self, step: Step, state: BeamState, request: Request, enough: StopCount = None
     ) -> BeamState:
         """Takes steps until so many sentences are done or have no room left; None is all."""
 
         def body(state: BeamState) -> BeamState:
-            goes_on = ~ended(self, state, request)
+            goes_on = ~has_stopped(self, state, request)
             logits, cache = step(state.last, state.cache)
             values, normalizer = _values(logits, state.step, request)
             scores, parents, tokens = _ranked(values, normalizer, state)
@@ -223,7 +223,7 @@ class BeamSearch:
                 cache=self.reorder(cache, parents),
             )
 
-        return _until(enough, functools.partial(ended, self, request=request), body, state)
+        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
 
     def done(self, state: BeamState) -> Bool[Array, " batch"]:
         """Returns which sentences have all of their hypotheses."""
@@ -294,7 +294,7 @@ def _values(
     log_probs = logits.astype(jnp.float32) - log_normalizer(logits)[..., None]
     scores = contrast_scores(log_probs, request.contrast.weights)
     scores = _mask_logits(scores, step, request)
-    spared = _mask_logits(log_probs[:, 0], step, request) + np.log(np.float32(SPARED))
+    spared = _mask_logits(log_probs[:, 0], step, request) + np.log(np.float32(EXCLUDED_PROB_SCALE))
     left = jnp.any(scores > -jnp.inf, axis=-1, keepdims=True)
     return jnp.where(left, scores, spared), jnp.zeros(scores.shape[:2], jnp.float32)
 
@@ -346,7 +346,7 @@ def _put(
 
 
 def _until(
-    enough: Enough,
+    enough: StopCount,
     ended: Callable[[_State], Array],
     body: Callable[[_State], _State],
     state: _State,
@@ -403,7 +403,7 @@ class _Chains:
         )
 
     def advance(
-        self, step: Step, state: ChainState, request: Request, enough: Enough = None
+        self, step: Step, state: ChainState, request: Request, enough: StopCount = None
     ) -> ChainState:
         """Takes steps until so many sentences are done or have no room left; None is all."""
 
@@ -415,7 +415,7 @@ class _Chains:
             value = jnp.take_along_axis(values, tokens[:, :, None], axis=2)[:, :, 0]
             log_prob = jnp.where(state.done, 0.0, value - normalizer)
             return ChainState(
-                step=jnp.where(ended(self, state, request), state.step, state.step + 1),
+                step=jnp.where(has_stopped(self, state, request), state.step, state.step + 1),
                 last=tokens,
                 tokens=_put(state.tokens, state.step, tokens),
                 log_prob=state.log_prob + log_prob,
@@ -424,7 +424,7 @@ class _Chains:
                 cache=cache,
             )
 
-        return _until(enough, functools.partial(ended, self, request=request), body, state)
+        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
 
     def done(self, state: ChainState) -> Bool[Array, " batch"]:
         """Returns which sentences have all of their hypotheses."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _REMEDY = "lower Decode.batch, Decode.beam_size, Decode.max_length or the largest of Decode.buckets"
 
 
-def check_beam(decode: Decode, vocabulary_size: int) -> None:
+def check_beam_size(decode: Decode, vocabulary_size: int) -> None:
     """Check that a beam is not larger than the vocabulary.
 
     Raises:
@@ -65,7 +65,7 @@ def search_bytes(system: InferenceModel, decode: Decode, rows: int, steps: int) 
     return rows * decode.beam_size * (4 * system.vocabulary.size + keys_and_values)
 
 
-def guarded(results: Iterator[T], decode: Decode) -> Iterator[T]:
+def with_memory_errors(results: Iterator[T], decode: Decode) -> Iterator[T]:
     """Yield the results of a search; out of memory is as in `memory_errors`."""
     while True:
         with memory_errors(decode):

@@ -12,15 +12,15 @@ from typing import Any, Self
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
-from mnmt_jax.decoding.generate import describe_search, with_beam_size, with_settings
-from mnmt_jax.decoding.input_checks import check_list, codes_of_lines, warn_of_same_language
-from mnmt_jax.decoding.lines import Translation, translate_lines
+from mnmt_jax.decoding.generate import describe_search, override_decode, with_beam_size
+from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
 from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import match_code
 
-WINDOW = 4096  # lines in memory at a time
+WINDOW_SIZE = 4096  # lines in memory at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class TranslationJob:
         """
         decode = pretrained.config.decode
         if options is not None:
-            decode = with_settings(decode, **vars(options))
-        decode = with_settings(with_beam_size(decode, beam_size), **overrides)
+            decode = override_decode(decode, **vars(options))
+        decode = override_decode(with_beam_size(decode, beam_size), **overrides)
         if pivot is not None:
             if not isinstance(pivot, str):
                 raise UserError(f"pivot={pivot!r}: must be a language's code")
@@ -74,7 +74,7 @@ class TranslationJob:
     ) -> Iterator[Line]:
         """Yield lines with their numbers, languages and contrast sources.
 
-        With source contrast, `WINDOW` lines are read at a time, and contrast sources are drawn
+        With source contrast, `WINDOW_SIZE` lines are read at a time, and contrast sources are drawn
         from the same window.
 
         Args:
@@ -86,10 +86,10 @@ class TranslationJob:
             UserError: if the model does not have a language, or a line is not text.
         """
         languages = self.pretrained.languages
-        check_list(lines, "lines")
-        sources = codes_of_lines(source, "source", languages)
-        targets = codes_of_lines(target, "target", languages)
-        warn_of_same_language(source, target, languages)
+        check_is_list(lines, "lines")
+        sources = match_line_codes(source, "source", languages)
+        targets = match_line_codes(target, "target", languages)
+        warn_same_language(source, target, languages)
         numbered = number_lines(lines, sources, targets)
         return _contrasted(numbered, self.decode) if self.decode.source_contrast else numbered
 
@@ -120,7 +120,7 @@ class TranslationJob:
             lines: from `number_lines`.
             report: called with the number of lines that were just completed.
         """
-        while window := list(itertools.islice(lines, WINDOW)):
+        while window := list(itertools.islice(lines, WINDOW_SIZE)):
             translations = {}
             for line, translation in self.as_completed(window):
                 translations[line.number] = translation
@@ -182,5 +182,5 @@ def _join(first: Translation, second: Translation) -> Translation:
 
 def _contrasted(lines: Iterator[Line], decode: Decode) -> Iterator[Line]:
     """Yield lines with contrast sources that are drawn from their window."""
-    while window := list(itertools.islice(lines, WINDOW)):
+    while window := list(itertools.islice(lines, WINDOW_SIZE)):
         yield from with_contrast_sources(window, decode)

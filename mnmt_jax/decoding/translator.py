@@ -12,14 +12,14 @@ from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.input_checks import check_list, check_text
-from mnmt_jax.decoding.lines import Translation, score_lines
+from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.score import Score
+from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.signatures import with_parameters_of
+from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import MnmtWarning, UserError, counted
+from mnmt_jax.errors import MnmtWarning, UserError, pluralize
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 
@@ -81,7 +81,7 @@ class Translator(PretrainedModel):
         if cut := sum(translation.truncated for translation in translations):
             longest = max(job.decode.buckets)
             warnings.warn(
-                f"{counted(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
+                f"{pluralize(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
                 "load with bindings=['Decode.buckets=(...)'] that hold more",
                 MnmtWarning,
                 stacklevel=2,
@@ -136,8 +136,8 @@ class Translator(PretrainedModel):
         target: str | Sequence[str],
     ) -> list[Score]:
         """Scores as `score` does, without dividing: sums and numbers of tokens."""
-        check_list(lines, "lines")
-        check_list(references, "references")
+        check_is_list(lines, "lines")
+        check_is_list(references, "references")
         for number, text in enumerate(references, start=1):
             check_text(text, f"reference {number}")
         if len(lines) != len(references):
@@ -154,7 +154,7 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
         return
     characters = describe_unknown(Counter("".join(unknown)))
     warnings.warn(
-        f"{counted(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
+        f"{pluralize(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
         f"read as <unk> or bytes ({characters}); copy them with copy_unknown=True",
         MnmtWarning,
         stacklevel=3,

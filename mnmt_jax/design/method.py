@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mnmt_jax.design.derived import GeneratedBatch
 from mnmt_jax.design.fields import Checked
+from mnmt_jax.design.generated_batch import GeneratedBatch
 from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.design.method_registry import check_names
 from mnmt_jax.design.objective import Objective, Player

@@ -15,7 +15,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.errors import UserError, listed, nearest
+from mnmt_jax.errors import UserError, join_names, suggest
 
 if TYPE_CHECKING:
     from mnmt_jax.design.method import Method
@@ -42,8 +42,8 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
         importlib.import_module(f"{_PACKAGE}.{name}")
     if name not in registered:
         raise UserError(
-            f"{field}: no method '{name}'; {nearest(name, all_methods())}there are "
-            f"{listed(all_methods())}; your own needs --module_import"
+            f"{field}: no method '{name}'; {suggest(name, all_methods())}there are "
+            f"{join_names(all_methods())}; your own needs --module_import"
         )
     method = registered[name]
     if not dataclasses.is_dataclass(method) or method.__hash__ is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mnmt_jax.design.layout import Layout, Stage, live_roles
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 
 Lengths = Mapping[str, float]  # role -> tokens
 Maps = Iterator[tuple[str, float, tuple[int, int]]]
@@ -222,7 +222,7 @@ class Plan:
             if unknown := set(table.roles) - set(roles):
                 raise UserError(
                     f"table '{table.name}': layout '{self.layout.name}' has no role "
-                    f"{listed(sorted(unknown))}; it has {listed(roles)}"
+                    f"{join_names(sorted(unknown))}; it has {join_names(roles)}"
                 )
         for role in roles:
             if len(found := self._tables_of(role)) != 1:
@@ -234,7 +234,7 @@ class Plan:
             if head.table not in names or head.layer not in (0, *passed):
                 raise UserError(
                     f"a head reads layer {head.layer} and table '{head.table}'; choose 0 or one of "
-                    f"layers {passed[0]} to {passed[-1]}, and one of {listed(names)}"
+                    f"layers {passed[0]} to {passed[-1]}, and one of {join_names(names)}"
                 )
         if not self.heads:
             raise UserError("a plan without heads has no logits; give one")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.distributed.sharding import MESH_AXES, RULES, first_row, has_mesh, parts_of
+from mnmt_jax.distributed.sharding import MESH_AXES, RULES, axis_shards, first_row, has_mesh
 
 _SUM = PartitionSpec()  # of what every device has whole
 
@@ -81,7 +81,7 @@ def shares_rows_alone(rows: int, *, whole: bool = False) -> int:
     if not has_mesh():
         return 1
     mesh = jax.sharding.get_abstract_mesh()
-    shared = parts_of("batch", mesh) if whole else mesh.shape["data"]
+    shared = axis_shards("batch", mesh) if whole else mesh.shape["data"]
     return mesh.size if mesh.size == shared and not rows % mesh.size else 1
 
 
@@ -221,7 +221,7 @@ def splits_rows_and_heads(states: Array) -> bool:
 
 
 def _parts(axis: str) -> int:
-    return parts_of(axis, jax.sharding.get_abstract_mesh()) if has_mesh() else 1
+    return axis_shards(axis, jax.sharding.get_abstract_mesh()) if has_mesh() else 1
 
 
 def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:

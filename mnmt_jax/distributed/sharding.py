@@ -147,7 +147,7 @@ def partition_spec(
     return PartitionSpec(*(rules[axis] or None for axis in axes))
 
 
-def parameter_axes(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...]:
+def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...]:
     """Return the logical axes of a parameter.
 
     Args:
@@ -171,7 +171,7 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
         mesh: from `make_mesh`.
         tree: arrays or their shapes; scalars are replicated, everything else is a parameter or has
             a parameter's path at its end.
-        extra_axes: as for `parameter_axes`.
+        extra_axes: as for `param_axes_of`.
 
     Raises:
         ValueError: for an unknown parameter.
@@ -182,7 +182,7 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
         if not leaf.shape:
             return NamedSharding(mesh, PartitionSpec())
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = parameter_axes(name, extra_axes)
+        axes = param_axes_of(name, extra_axes)
         if len(axes) != len(leaf.shape):
             raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
         return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
@@ -195,13 +195,13 @@ def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
 
     Args:
         tree: as for `tree_sharding`.
-        extra_axes: as for `parameter_axes`.
+        extra_axes: as for `param_axes_of`.
     """
     shardings = tree_sharding(jax.sharding.get_abstract_mesh(), tree, extra_axes)
     return jax.tree.map(lambda sharding: sharding.spec, shardings)
 
 
-def collected(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
+def gather_params(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
     """Collects parameters that are split by their width, for several products with each.
 
     Left to itself the compiler collects one again for each product. As `split_rows` otherwise.
@@ -209,7 +209,7 @@ def collected(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
     Args:
         params: nested mappings with the paths of parameters; in other axes they stay split, and
             what is no array stays as it is.
-        extra_axes: as for `parameter_axes`.
+        extra_axes: as for `param_axes_of`.
     """
     if not has_mesh():
         return params
@@ -219,7 +219,7 @@ def collected(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
         if not isinstance(leaf, Array) or not leaf.shape:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = parameter_axes(name, extra_axes)
+        axes = param_axes_of(name, extra_axes)
         spec = _fitting_spec(mesh, name, axes, leaf.shape)
         whole = (None if axis == "embed" else part for axis, part in zip(axes, spec, strict=True))
         return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*whole))
@@ -235,7 +235,7 @@ def _fitting_spec(
     entries = list(partition_spec(axes))
     taken: set[str] = set()  # a mesh axis splits the first of a parameter's axes that it can
     for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-        parts = parts_of(axis, mesh)
+        parts = axis_shards(axis, mesh)
         if size % parts == 0 and taken.isdisjoint(RULES[axis]):
             taken.update(RULES[axis])
             continue
@@ -263,7 +263,7 @@ def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
 
 
-def remembered_spec(dimensions: int) -> PartitionSpec:
+def decoding_state_spec(dimensions: int) -> PartitionSpec:
     """Returns how what a search knows of its sentences is split: by rows, and by heads.
 
     Args:
@@ -275,10 +275,10 @@ def remembered_spec(dimensions: int) -> PartitionSpec:
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
     """Returns the number of parts that the rows of a batch are split into."""
-    return parts_of("batch", mesh)
+    return axis_shards("batch", mesh)
 
 
-def parts_of(axis: str, mesh: AnyMesh) -> int:
+def axis_shards(axis: str, mesh: AnyMesh) -> int:
     """Returns the number of parts that `RULES` split an axis of an array into."""
     return math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
 
@@ -296,7 +296,7 @@ def check_rows(rows: int, shards: int) -> None:
         )
 
 
-def own_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
+def local_batch_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     """Returns which of the `batch_shards` this process's devices hold, ascending."""
     places = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
     return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
@@ -312,11 +312,11 @@ def split_rows(states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES) 
         states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
         bias: path of the parameter last added to them: their last axes are split as its own, and
             those between these and the rows are whole. Without one, all but the rows are whole.
-        extra_axes: as for `parameter_axes`.
+        extra_axes: as for `param_axes_of`.
     """
     if not has_mesh():
         return states
-    last = partition_spec(parameter_axes(bias, extra_axes)) if bias else ()
+    last = partition_spec(param_axes_of(bias, extra_axes)) if bias else ()
     whole = (None,) * (states.ndim - 1 - len(last))
     return jax.lax.with_sharding_constraint(states, PartitionSpec(RULES["batch"], *whole, *last))
 
@@ -380,7 +380,7 @@ def _is_alone() -> bool:
 def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
     """Returns `jax.jit(function, **options)`, called and traced with the mesh set.
 
-    A call ends as `settle` does.
+    A call ends as `wait_on_cpu` does.
 
     Args:
         mesh: from `make_mesh`; `split_rows` sees it.
@@ -392,12 +392,12 @@ def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> C
     @functools.wraps(compiled)
     def call(*arguments: Any) -> Any:
         with jax.set_mesh(mesh):
-            return settle(compiled(*arguments))
+            return wait_on_cpu(compiled(*arguments))
 
     return call
 
 
-def settle(result: Any) -> Any:
+def wait_on_cpu(result: Any) -> Any:
     """Waits for arrays on several CPU devices; those on other devices come when they come.
 
     Two programs at a time can take each other the threads that their collectives wait for: XLA's
@@ -419,14 +419,14 @@ def place_batch(
 
     Args:
         batch: arrays with rows at axis `leading`; with several processes, the rows of this
-            process's `own_shards`.
+            process's `local_batch_shards`.
         mesh: from `make_mesh`.
         leading: as in `batch_sharding`.
 
     Raises:
         UserError: if the rows cannot be split evenly.
     """
-    own, shards = own_shards(mesh), batch_shards(mesh)
+    own, shards = local_batch_shards(mesh), batch_shards(mesh)
     local = next(iter(batch.values())).shape[leading]
     check_rows(local * shards // len(own), shards)
     sharding = batch_sharding(mesh, leading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mnmt_jax.vocabulary.languages import Direction, english_of, language
+from mnmt_jax.vocabulary.languages import Direction, find_english, get_language
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def average_groups(
     """
     sources = _unique(source for source, _ in values)
     targets = _unique(target for _, target in values)
-    english = english_of(dict.fromkeys((*sources, *targets))) or "en"
+    english = find_english(dict.fromkeys((*sources, *targets))) or "en"
     from_families = _unique(_family(code) for code in sources)
     to_families = _unique(_family(code) for code in targets)
 
@@ -113,7 +113,7 @@ def _mean(values: Iterable[float | None]) -> Average:
 
 
 def _family(code: str) -> str:
-    return language(code).family
+    return get_language(code).family
 
 
 def _unique(items: Iterable[str]) -> tuple[str, ...]:

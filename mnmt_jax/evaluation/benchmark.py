@@ -10,12 +10,12 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.data.corpora import CORPORA, CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES
-from mnmt_jax.errors import UserError, nearest
-from mnmt_jax.evaluation.language_detectors import LanguageDetector, lid176
+from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_corpus
+from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
-from mnmt_jax.vocabulary.language_codes import canonical_or_same
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
 SPLIT = "test"
@@ -27,7 +27,7 @@ UNKNOWN_TRAINING = (
 
 
 @dataclass(frozen=True)
-class Texts:
+class TestSet:
     """One direction's test sentences.
 
     Attributes:
@@ -76,7 +76,7 @@ class Benchmark:
         detector: LanguageDetector | None = None,
     ) -> None:
         self.task, self.split = task, split
-        self.detector = detector or lid176()
+        self.detector = detector or make_lid176()
         self._corpus = corpus
         self._limit = limit
         kept = set(corpus.languages if languages is None else languages)
@@ -97,15 +97,15 @@ class Benchmark:
         kept.directions = tuple(directions)
         return kept
 
-    def texts(self, direction: Direction) -> Texts:
+    def texts(self, direction: Direction) -> TestSet:
         """Returns the sentences of a direction.
 
         Raises:
             UserError: if there are none.
         """
-        if isinstance(self._corpus, CldrText):
+        if isinstance(self._corpus, CldrPhrases):
             source, target = direction
-            return Texts(self._phrases[source], self._phrases[target])
+            return TestSet(self._phrases[source], self._phrases[target])
         pairs = list(
             itertools.islice(self._corpus.pairs(self.split, direction), self._limit or None)
         )
@@ -114,12 +114,12 @@ class Benchmark:
                 f"task '{self.task}': no {self.split} sentences for {'-'.join(direction)}"
             )
         sources, references = zip(*pairs, strict=True)
-        return Texts(sources, references)
+        return TestSet(sources, references)
 
     @functools.cached_property
     def nearest(self) -> NearestRendering | None:
         """The exact off-target detector, if every item is known in every language (CLDR)."""
-        if not isinstance(self._corpus, CldrText):
+        if not isinstance(self._corpus, CldrPhrases):
             return None
         columns = self._phrases
         return NearestRendering(
@@ -129,11 +129,11 @@ class Benchmark:
     @functools.cached_property
     def _phrases(self) -> dict[str, list[str]]:
         """The phrases of a CLDR corpus by language, each rendered once."""
-        assert isinstance(self._corpus, CldrText)
+        assert isinstance(self._corpus, CldrPhrases)
         size = self._corpus.size(self.split, self.directions[0])
         cldr = self._corpus.cldr
         meanings = cldr.meanings(self.split, min(size, self._limit or size))
-        candidates = map(canonical_or_same, self._candidates)
+        candidates = map(canonical_code_or_input, self._candidates)
         more = (code for code in candidates if code in MITRE_LANGUAGES)
         codes = dict.fromkeys((*cldr.languages, *more))
         return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
@@ -166,7 +166,7 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
         return corpus, corpus.languages
     names = dict.fromkeys((*CORPORA, *MIXTURES))
     raise UserError(
-        f"--task={task}: no such corpus or mixture; {nearest(task, names)}one of "
+        f"--task={task}: no such corpus or mixture; {suggest(task, names)}one of "
         f"{', '.join(names)}; or name files of your own with "
         "--parallel or --tsv, or a seqio mixture's module with --module_import"
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.errors import counted, listed
+from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.averages import Average
 from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult
 from mnmt_jax.vocabulary.languages import Direction
@@ -20,7 +20,7 @@ Items = Mapping[Direction, DirectionResult]
 
 
 @dataclass(frozen=True)
-class Group:
+class DirectionGroup:
     """Directions that are averaged together.
 
     Attributes:
@@ -45,7 +45,7 @@ class Group:
 
     def _others(self) -> str:
         others = dict.fromkeys(status for status in self.statuses if status != self.statuses[0])
-        return listed(list(others), shown=2, separator=" or ")
+        return join_names(list(others), shown=2, separator=" or ")
 
     def directions(self, number: int) -> int:
         """Return the number of directions of an evaluation."""
@@ -90,7 +90,7 @@ def common_directions(results: Sequence[RunResult]) -> frozenset[Direction]:
     )
 
 
-def direction_groups(results: Sequence[RunResult]) -> tuple[Group, ...]:
+def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]:
     """Group directions by whether each model was trained on them.
 
     Args:
@@ -113,7 +113,7 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[Group, ...]:
         by_status = _merged(by_status)
     rank = {status: number for number, status in enumerate(_ORDER)}
     return tuple(
-        Group(
+        DirectionGroup(
             tuple({pair: items[pair] for pair in directions} for items in every),
             tuple(
                 _summary(_status(result, results, pair) for pair in directions)
@@ -147,13 +147,13 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
     union = dict.fromkeys(item.direction for result in results for item in result.directions)
     if left_out := ["-".join(pair) for pair in union if pair not in common]:
         notes.append(
-            f"Left out of the means: {counted(len(left_out), 'direction')} not evaluated on the "
-            f"same sentences by all ({listed(left_out, shown=6)})."
+            f"Left out of the means: {pluralize(len(left_out), 'direction')} not evaluated on the "
+            f"same sentences by all ({join_names(left_out, shown=6)})."
         )
     return notes
 
 
-def metric_notes(groups: Sequence[Group], metrics: Sequence[Metric]) -> list[str]:
+def metric_notes(groups: Sequence[DirectionGroup], metrics: Sequence[Metric]) -> list[str]:
     """Return a sentence for each mean that is over fewer directions than its group has."""
     notes = []
     for group in groups:
@@ -164,7 +164,7 @@ def metric_notes(groups: Sequence[Group], metrics: Sequence[Metric]) -> list[str
             }
             notes += [
                 f"{metric.title}, {group.title}: mean over {count} of "
-                f"{counted(directions, 'direction')}, the others have no score."
+                f"{pluralize(directions, 'direction')}, the others have no score."
                 for count, directions in sorted(counts)
                 if 0 < count < directions
             ]
@@ -220,7 +220,7 @@ def _merged(
     return merged
 
 
-def _own_groups(results: Sequence[RunResult], every: Sequence[Items]) -> Iterable[Group]:
+def _own_groups(results: Sequence[RunResult], every: Sequence[Items]) -> Iterable[DirectionGroup]:
     """Yield groups of each evaluation's own directions."""
     unknown = any(result.supervised is None for result in results)
     for status in (ALL,) if unknown else _ORDER:
@@ -233,7 +233,7 @@ def _own_groups(results: Sequence[RunResult], every: Sequence[Items]) -> Iterabl
             for result, own in zip(results, every, strict=True)
         )
         if any(items):
-            yield Group(items, (status,) * len(results), comparable=False)
+            yield DirectionGroup(items, (status,) * len(results), comparable=False)
 
 
 def with_common_directions(results: Sequence[RunResult]) -> list[RunResult]:

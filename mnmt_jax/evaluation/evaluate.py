@@ -11,18 +11,23 @@ from typing import Any
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WorkShard
-from mnmt_jax.errors import counted
+from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
-from mnmt_jax.evaluation.finished import check_kept
+from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
+from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
-from mnmt_jax.evaluation.scoring import SAMPLES, Scored, sampled_directions, score_direction
-from mnmt_jax.evaluation.table import format_score, is_result_page, result_page
+from mnmt_jax.evaluation.scoring import (
+    SAMPLES,
+    ScoredDirection,
+    sampled_directions,
+    score_direction,
+)
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import (
-    Output,
-    Translate,
+    TranslatedSentence,
+    TranslateFn,
     TranslationStore,
     check_translations,
 )
@@ -30,11 +35,11 @@ from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_te
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class EvaluatedModel:
     """What is evaluated: a way to translate, and what is known about it.
 
     Attributes:
@@ -54,7 +59,7 @@ class Subject:
     """
 
     name: str
-    translate: Translate
+    translate: TranslateFn
     config: Config
     decoding: Mapping[str, Any]
     identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -66,7 +71,7 @@ class Subject:
     decoding_overrides: Mapping[str, Any] | None = None
 
 
-def load_subject(
+def load_evaluated_model(
     run: str | Path,
     step: int | str | None = None,
     *,
@@ -74,7 +79,7 @@ def load_subject(
     bindings: Sequence[str] = (),
     beam_size: int | None = None,
     pivot: str | None = None,
-) -> tuple[Subject, tuple[str, ...]]:
+) -> tuple[EvaluatedModel, tuple[str, ...]]:
     """Opens a run directory for evaluation.
 
     Args:
@@ -103,13 +108,13 @@ def load_subject(
     config = dataclasses.replace(folder.config(gin_files, bindings), decode=job.decode)
     pivot = job.pivot
 
-    def translate(lines: Sequence[str], direction: Direction) -> list[Output]:
+    def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
         source, target = direction
         translations = translator.translate_nbest(
             lines, source=source, target=target, beam_size=beam_size, pivot=pivot
         )
         return [
-            Output(item.text, item.truncated, item.pivot, item.unknown_characters)
+            TranslatedSentence(item.text, item.truncated, item.pivot, item.unknown_characters)
             for item in translations
         ]
 
@@ -121,7 +126,7 @@ def load_subject(
     usual = dataclasses.asdict(trained.decode)
     settings = dataclasses.asdict(config.decode)
     changed = {name: value for name, value in settings.items() if usual[name] != value}
-    subject = Subject(
+    subject = EvaluatedModel(
         name=(folder.place if folder.mirror else folder.path.resolve()).name,
         translate=translate,
         config=config,
@@ -158,7 +163,7 @@ def check_folder(output: str | Path) -> None:
 
 
 def evaluate(
-    subject: Subject,
+    subject: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
@@ -187,7 +192,7 @@ def evaluate(
     )
     pivot = subject.decoding.get("pivot")
     if direct := sum(pivot in direction for direction in directions):
-        _say(f"{counted(direct, 'direction')} from or into {pivot}: translated directly")
+        _say(f"{pluralize(direct, 'direction')} from or into {pivot}: translated directly")
     folder, scored = Path(output), []
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
@@ -221,8 +226,8 @@ def evaluate(
     return result
 
 
-def translate_share(
-    subject: Subject,
+def translate_work_shard(
+    subject: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     share: WorkShard,
@@ -265,7 +270,7 @@ def translate_share(
 
 
 def _begin(
-    subject: Subject,
+    subject: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
@@ -282,14 +287,16 @@ def _begin(
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
     if not overwrite:
-        check_kept(folder, made_by, benchmark, directions=directions, optional=optional)
+        check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         _say(f"{folder}: translations by another model or search are replaced")
     return directions, store
 
 
-def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]) -> RunResult:
+def _run_result(
+    subject: EvaluatedModel, benchmark: Benchmark, scored: Sequence[ScoredDirection]
+) -> RunResult:
     """Puts the directions together with what is known of the run."""
     results = tuple(item.result for item in scored)
     shown = sampled_directions([item.direction for item in results], subject.supervised)
@@ -317,7 +324,7 @@ def _run_result(subject: Subject, benchmark: Benchmark, scored: Sequence[Scored]
     )
 
 
-def _signatures(scored: Sequence[Scored], benchmark: Benchmark) -> dict[str, Any]:
+def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:
     """Says how each metric was computed; for BLEU per group of target languages."""
     targets: dict[str, dict[str, None]] = {}
     for item in scored:

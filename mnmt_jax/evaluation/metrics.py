@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.languages import SACREBLEU_EXTRAS, language
+from mnmt_jax.vocabulary.languages import SACREBLEU_EXTRAS, get_language
 from mnmt_jax.vocabulary.normalization import normalize
 
 # What each tokenizer imports; sacreBLEU itself reports a missing one only when it is used.
@@ -67,8 +67,8 @@ def corpus_scores(
         )
     if not references:
         raise UserError(f"{target_language}: nothing to score, the test set has no sentences")
-    tokenizer = language(target_language).sacrebleu_tokenizer
-    note = missing_tokenizer(tokenizer)
+    tokenizer = get_language(target_language).sacrebleu_tokenizer
+    note = missing_tokenizer_note(tokenizer)
     bleu_score = bleu_signature = None
     if not note:
         bleu = BLEU(tokenize=tokenizer, force=True)  # force only silences a hint about tokens
@@ -103,7 +103,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return 100.0 * sum(is_exact(*pair) for pair in pairs) / len(references)
 
 
-def missing_tokenizer(tokenizer: str) -> str:
+def missing_tokenizer_note(tokenizer: str) -> str:
     """Says what to install for a sacreBLEU tokenizer, or returns "" if nothing is missing.
 
     Args:

@@ -22,7 +22,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff
 
 
 @dataclass(frozen=True)
-class OffTarget:
+class OffTargetResult:
     """Holds what a detector says about the hypotheses of one direction.
 
     Attributes:
@@ -92,7 +92,7 @@ class NearestRendering:
         tied = [code for code, rendering in renderings.items() if rendering in winners]
         return tuple(sorted(tied, key=closeness.__getitem__, reverse=True))
 
-    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTarget:
+    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
         """Detects the languages of one direction's translations.
 
         Args:
@@ -112,7 +112,7 @@ class NearestRendering:
             candidates = self.nearest(index, hypothesis)
             on_target = target_language in candidates
             detected.append(target_language if on_target else next(iter(candidates), ""))
-        return OffTarget(off_target_ratio(detected, target_language), tuple(detected))
+        return OffTargetResult(off_target_ratio(detected, target_language), tuple(detected))
 
     def _known_share(self, words: Sequence[str], code: str) -> float:
         known = self._known_words[code]

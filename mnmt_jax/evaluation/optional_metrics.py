@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.benchmark import Texts
-from mnmt_jax.evaluation.neural import BertScore, Comet
-from mnmt_jax.evaluation.paper import PaperScorer, choose_procedure, two_decimals
+from mnmt_jax.evaluation.benchmark import TestSet
+from mnmt_jax.evaluation.neural_metrics import BertScore, Comet
+from mnmt_jax.evaluation.published_procedures import (
+    PaperScorer,
+    choose_procedure,
+    round_as_published,
+)
 from mnmt_jax.evaluation.result import DirectionResult
-from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_note, spbleu
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_model_note, spbleu
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,7 @@ class OptionalMetrics:
         return settings
 
     def add(
-        self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]
+        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> DirectionResult:
         """Returns a direction's result with the further scores in it.
 
@@ -93,7 +97,7 @@ class OptionalMetrics:
         found: dict[str, Any] = {}
         notes: list[str] = []
         if self._wanted.spbleu and self._tokenizer is None:
-            notes.append(missing_note())
+            notes.append(missing_model_note())
         elif self._wanted.spbleu and self._tokenizer is not None:
             found["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
             self.signatures["spbleu"] = signature
@@ -136,7 +140,7 @@ class OptionalMetrics:
         return found, note
 
     def _published(
-        self, result: DirectionResult, texts: Texts, hypotheses: Sequence[str]
+        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> tuple[Mapping[str, float], str]:
         """Returns the scores of the published procedure, and what is missing."""
         if self._paper is None:
@@ -146,7 +150,7 @@ class OptionalMetrics:
         if prepared.references:
             # COMET names its fields and BERTScore's F is symmetric: swapping does not touch them.
             neural, _ = self._neural(result, prepared, prepared.hypotheses)
-            found |= {name: two_decimals(value) for name, value in neural.items()}
+            found |= {name: round_as_published(value) for name, value in neural.items()}
         if result.off_target_lid is not None:
-            found["off_target"] = two_decimals(result.off_target_lid)
+            found["off_target"] = round_as_published(result.off_target_lid)
         return found, self._paper.note(result.direction)

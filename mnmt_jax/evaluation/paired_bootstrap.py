@@ -17,10 +17,10 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.metrics import missing_tokenizer
-from mnmt_jax.evaluation.table import markdown_table
+from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.evaluation.metrics import missing_tokenizer_note
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.vocabulary.languages import language
+from mnmt_jax.vocabulary.languages import get_language
 
 _LEVEL = 0.05
 
@@ -121,9 +121,9 @@ def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
 def _compare(
     direction: str, hypotheses: Sequence[list[str]], references: list[str], samples: int
 ) -> Iterator[PairedScore]:
-    tokenizer = language(direction.split("-")[-1]).sacrebleu_tokenizer
+    tokenizer = get_language(direction.split("-")[-1]).sacrebleu_tokenizer
     metrics: dict[str, Metric] = {"chrF++": CHRF(word_order=2)}
-    if not missing_tokenizer(tokenizer):
+    if not missing_tokenizer_note(tokenizer):
         metrics = {"BLEU": BLEU(tokenize=tokenizer, force=True), **metrics}
     named: list[tuple[str, Sequence[str]]] = [
         ("Baseline: first", hypotheses[0]),

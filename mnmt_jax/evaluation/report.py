@@ -7,30 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.errors import UserError, counted
-from mnmt_jax.evaluation.chart import Line, line_chart
+from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.evaluation.comparison import (
     SUPERVISED,
     ZERO_SHOT,
-    Group,
+    DirectionGroup,
     comparison_notes,
     direction_groups,
     metric_notes,
     with_common_directions,
 )
-from mnmt_jax.evaluation.heat_map import heat_maps
-from mnmt_jax.evaluation.markup import Html, breakable, join, language_name, tag, text_in
-from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.page import (
-    fold,
+from mnmt_jax.evaluation.heatmap import metric_heatmaps
+from mnmt_jax.evaluation.html_elements import Html, breakable, join, language_name, tag, text_in
+from mnmt_jax.evaluation.html_page import (
+    collapsible,
     generator_mark,
     html_page,
     run_name,
+    run_title,
     section,
-    title_of,
 )
-from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
-from mnmt_jax.evaluation.table import (
+from mnmt_jax.evaluation.markdown_tables import (
     average_rows,
     decoding_label,
     format_count,
@@ -40,6 +37,9 @@ from mnmt_jax.evaluation.table import (
     model_label,
     paper_table,
 )
+from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
+from mnmt_jax.evaluation.svg_charts import Line, line_chart
 from mnmt_jax.files.atomic_write import write_text
 
 _OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
@@ -76,7 +76,7 @@ def is_report(text: str) -> bool:
 def report_page(runs: Sequence[RunResult]) -> str:
     """Returns the report as HTML."""
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
-    title = f"{title_of([model_label(run) for run in runs], 'models')} on {tasks}"
+    title = f"{run_title([model_label(run) for run in runs], 'models')} on {tasks}"
     sections = [
         _header(title, runs),
         _summary(runs),
@@ -95,7 +95,7 @@ def _header(title: str, runs: Sequence[RunResult]) -> Html:
     directions = len({item.direction for run in runs for item in run.directions})
     sentences = {sum(item.sentences for item in run.directions) for run in runs}
     counts = " or ".join(f"{count:,}" for count in sorted(sentences))
-    facts = f"{counted(directions, 'direction')} between {languages}; {counts} translations"
+    facts = f"{pluralize(directions, 'direction')} between {languages}; {counts} translations"
     facts += " per model." if len(runs) > 1 else "."
     return tag("header", tag("h1", breakable(title)), tag("p", facts, class_="muted"))
 
@@ -128,7 +128,9 @@ def _summary(runs: Sequence[RunResult]) -> Html:
     )
 
 
-def _group_rows(runs: Sequence[RunResult], group: Group, metrics: Sequence[Metric]) -> Html:
+def _group_rows(
+    runs: Sequence[RunResult], group: DirectionGroup, metrics: Sequence[Metric]
+) -> Html:
     """Write the means of one group of directions, one row per run, under the group's heading."""
     counts = [_counts(group, number) for number in range(len(runs))]
     same = len(set(counts)) == 1
@@ -150,8 +152,8 @@ def _group_rows(runs: Sequence[RunResult], group: Group, metrics: Sequence[Metri
     return tag("tbody", rows)
 
 
-def _counts(group: Group, number: int) -> str:
-    directions = counted(group.directions(number), "direction")
+def _counts(group: DirectionGroup, number: int) -> str:
+    directions = pluralize(group.directions(number), "direction")
     return f"{directions}, {group.sentences(number):,} sentences"
 
 
@@ -181,8 +183,8 @@ def _maps(runs: Sequence[RunResult]) -> Html:
         explanation = tag("p", metric.explanation, _floor(metric, runs), class_="muted")
         small = len(languages) < _OPEN_LANGUAGES
         unfolded = metric in (leading[0], leading[-1]) or small
-        body = [explanation, heat_maps(runs, metric, languages)]
-        parts.append(fold(tag("summary", metric.title), *body, unfolded=unfolded))
+        body = [explanation, metric_heatmaps(runs, metric, languages)]
+        parts.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
     return section("Every direction", parts)
 
 
@@ -315,7 +317,7 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         kind = "" if supervised is None else "trained on" if pair in supervised else "zero-shot"
         summary = tag("summary", names, tag("span", f"  {kind}", class_="muted"))
         cards = [_card(sample, runs, others) for sample in by_direction[pair]]
-        parts.append(fold(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
+        parts.append(collapsible(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
     if not parts:
         return []
     told = "Taken by their place in the test set, not by quality."
@@ -382,7 +384,7 @@ def _methods(runs: Sequence[RunResult]) -> Html:
             parts.append(tag("ul", [tag("li", note) for note in run.notes]))
         if run.config:
             listing = tag("pre", _config_text(run.config))
-            parts.append(fold(tag("summary", "Configuration"), listing, unfolded=False))
+            parts.append(collapsible(tag("summary", "Configuration"), listing, unfolded=False))
     return section(_METHODS, join(parts))
 
 

@@ -15,7 +15,7 @@ from mnmt_jax.evaluation.averages import Averages, average_groups
 from mnmt_jax.evaluation.language_detectors import LID176, detector_name
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import parse_json, read_object
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.languages import Direction
 
 FORMAT = 1
@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("comet", "COMET", True, "A neural metric that reads source, output and reference."),
     Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
 )
-STANDARD = METRICS[:5]
+STANDARD_METRICS = METRICS[:5]
 """Metrics that every evaluation has; the others are shown where they were computed."""
 _LID = METRICS[4]
 
@@ -92,7 +92,7 @@ class DirectionResult:
         detected: hypotheses per detected language (by nearest rendering if there is one, else by
             the language detector; "" is none), most frequent first.
         notes: what was left out and why.
-        text_fingerprint: hash of the test sentences, `Texts.fingerprint`; "" if unknown.
+        text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
     """
 
     source: str
@@ -219,13 +219,13 @@ class RunResult:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The standard metrics, and those of the others that were computed."""
-        others = METRICS[len(STANDARD) :]
+        others = METRICS[len(STANDARD_METRICS) :]
         present = {
             metric.key
             for metric in others
             if any(value is not None for value in self.values(metric.key).values())
         }
-        standard = titled_metrics([self])[: len(STANDARD)]
+        standard = titled_metrics([self])[: len(STANDARD_METRICS)]
         return (*standard, *(metric for metric in others if metric.key in present))
 
     @property

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.evaluation.benchmark import Benchmark, Texts
+from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores
 from mnmt_jax.evaluation.result import DirectionResult, Sample
-from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
@@ -19,7 +19,7 @@ SAMPLES = 5  # sentences shown per direction
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredDirection:
     """Holds what there is to say about one direction.
 
     Attributes:
@@ -35,13 +35,13 @@ class Scored:
 
 def score_direction(
     direction: Direction,
-    texts: Texts,
+    texts: TestSet,
     *,
-    outputs: Sequence[Output],
+    outputs: Sequence[TranslatedSentence],
     benchmark: Benchmark,
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
-) -> Scored:
+) -> ScoredDirection:
     """Scores the translations of one direction.
 
     Args:
@@ -80,10 +80,12 @@ def score_direction(
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})
     samples = [Sample(source, target, index, *rows[index]) for index in shown]
-    return Scored(result, scores, tuple(samples))
+    return ScoredDirection(result, scores, tuple(samples))
 
 
-def _text_notes(texts: Texts, outputs: Sequence[Output], unknown: Counter[str]) -> list[str]:
+def _text_notes(
+    texts: TestSet, outputs: Sequence[TranslatedSentence], unknown: Counter[str]
+) -> list[str]:
     """Say what is odd about the texts themselves."""
     cut = sum(output.truncated for output in outputs)
     alone = sum(map(has_words_on_one_side, texts.sources, texts.references))

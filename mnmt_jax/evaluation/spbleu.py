@@ -21,7 +21,7 @@ from mnmt_jax.errors import UserError
 TOKENIZER = "flores200"
 
 
-def cached_model() -> Path:
+def cached_model_path() -> Path:
     """Returns the path at which sacreBLEU keeps the model once it has downloaded it."""
     return Path(SACREBLEU_DIR) / "models" / os.path.basename(SPM_MODELS[TOKENIZER]["url"])
 
@@ -39,13 +39,13 @@ class FloresTokenizer:
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         if not path.is_file():
-            raise UserError(f"{path}: no such file; {how_to_get()}")
+            raise UserError(f"{path}: no such file; {download_hint()}")
         model = path.read_bytes()
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.load_from_serialized_proto(model)
         except (RuntimeError, OSError) as error:
-            raise UserError(f"{path}: not a SentencePiece model; {how_to_get()}") from error
+            raise UserError(f"{path}: not a SentencePiece model; {download_hint()}") from error
         self.fingerprint = hashlib.sha256(model).hexdigest()[:8]
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one tokenizer lives as long as its command
@@ -62,20 +62,20 @@ def find_tokenizer(path: str | Path | None = None) -> FloresTokenizer | None:
     """
     if path is not None:
         return FloresTokenizer(path)
-    return FloresTokenizer(cached_model()) if cached_model().is_file() else None
+    return FloresTokenizer(cached_model_path()) if cached_model_path().is_file() else None
 
 
-def how_to_get() -> str:
+def download_hint() -> str:
     """Says how to get the model."""
     return (
         "get flores200_sacrebleu_tokenizer_spm.model (`sacrebleu -tok flores200` downloads it to "
-        f"{cached_model()}) or name it with --flores200_model"
+        f"{cached_model_path()}) or name it with --flores200_model"
     )
 
 
-def missing_note() -> str:
+def missing_model_note() -> str:
     """Says that spBLEU was left out and what to do about it."""
-    return f"spBLEU left out: sacreBLEU's flores200 tokenizer is not here; {how_to_get()}"
+    return f"spBLEU left out: sacreBLEU's flores200 tokenizer is not here; {download_hint()}"
 
 
 def spbleu(

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.benchmark import Texts
+from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
-from mnmt_jax.files.json_objects import differing, parse_json
+from mnmt_jax.files.json_objects import differing_keys, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
 _STAMP = "made_by.json"
 
 
 @dataclass(frozen=True)
-class Output:
+class TranslatedSentence:
     """One translation.
 
     Attributes:
@@ -38,7 +38,7 @@ class Output:
     unknown_characters: str = ""
 
 
-Translate = Callable[[Sequence[str], Direction], Sequence[Output]]
+TranslateFn = Callable[[Sequence[str], Direction], Sequence[TranslatedSentence]]
 """Translates the sentences of one direction, in order."""
 
 
@@ -57,7 +57,7 @@ def check_translations(folder: Path) -> None:
         )
 
 
-def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
+def changed_provenance(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
     """Returns which facts differ from those that a folder's translations were made by.
 
     Args:
@@ -70,10 +70,10 @@ def made_otherwise(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
     stamp = folder / _STAMP
     if not stamp.is_file() or not stamp.stat().st_size or not any(folder.glob("*.jsonl")):
         return []
-    return differing(parse_json(stamp.read_bytes(), finite=False), made_by)
+    return differing_keys(parse_json(stamp.read_bytes(), finite=False), made_by)
 
 
-def other_sentences(folder: Path, direction: Direction, texts: Texts) -> str:
+def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:
     """Describe the sentences of a direction's file that are not those of a test set.
 
     Args:
@@ -121,7 +121,7 @@ class TranslationStore:
     def _is_ours(self) -> bool:
         return self._stamp.read_text(encoding="utf-8") == self._text
 
-    def missing(self, texts: Mapping[Direction, Texts]) -> list[Direction]:
+    def missing(self, texts: Mapping[Direction, TestSet]) -> list[Direction]:
         """Returns the directions whose files are not complete.
 
         Args:
@@ -129,7 +129,9 @@ class TranslationStore:
         """
         return [each for each in texts if read_outputs(self._folder, each, texts[each]) is None]
 
-    def outputs(self, direction: Direction, texts: Texts, translate: Translate) -> list[Output]:
+    def outputs(
+        self, direction: Direction, texts: TestSet, translate: TranslateFn
+    ) -> list[TranslatedSentence]:
         """Returns a direction's translations: from its file if that is complete, else new ones.
 
         Args:
@@ -163,7 +165,9 @@ class TranslationStore:
         return outputs
 
 
-def read_outputs(folder: Path, direction: Direction, texts: Texts) -> list[Output] | None:
+def read_outputs(
+    folder: Path, direction: Direction, texts: TestSet
+) -> list[TranslatedSentence] | None:
     """Reads the translations of a direction; None if they are missing, damaged or of others.
 
     Args:
@@ -186,7 +190,7 @@ def _is_stamp(text: str) -> bool:
     return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
 
 
-def _line(source: str, output: Output, reference: str) -> str:
+def _line(source: str, output: TranslatedSentence, reference: str) -> str:
     row: dict[str, Any] = {"source": source, "hypothesis": output.text, "reference": reference}
     if output.pivot is not None:
         row["pivot"] = output.pivot
@@ -197,7 +201,7 @@ def _line(source: str, output: Output, reference: str) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _read(path: Path, texts: Texts) -> list[Output] | None:
+def _read(path: Path, texts: TestSet) -> list[TranslatedSentence] | None:
     """Reads a file; None if it is missing, damaged or of other sentences."""
     rows = _rows(path)
     if rows is None or [pair for pair, _ in rows] != _pairs(texts):
@@ -205,11 +209,11 @@ def _read(path: Path, texts: Texts) -> list[Output] | None:
     return [output for _, output in rows]
 
 
-def _pairs(texts: Texts) -> list[tuple[str, str]]:
+def _pairs(texts: TestSet) -> list[tuple[str, str]]:
     return list(zip(texts.sources, texts.references, strict=True))
 
 
-def _rows(path: Path) -> list[tuple[tuple[str, str], Output]] | None:
+def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None:
     """Return the sentence pairs of a file with their translations; None if missing or damaged."""
     try:
         # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
@@ -218,7 +222,7 @@ def _rows(path: Path) -> list[tuple[tuple[str, str], Output]] | None:
         return [
             (
                 (row["source"], row["reference"]),
-                Output(
+                TranslatedSentence(
                     row["hypothesis"],
                     row.get("truncated", False),
                     row.get("pivot"),

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from mnmt_jax.errors import UserError, naming
+from mnmt_jax.errors import UserError, name_os_errors
 from mnmt_jax.files.bucket import is_bucket, refuse_bucket
-from mnmt_jax.files.storage import refusal, storage_trouble, system_trouble
+from mnmt_jax.files.storage_errors import storage_error_reason, system_error_reason, write_refusal
 
 
 def partial_path(final: Path) -> Path:
@@ -77,7 +77,7 @@ def check_writable(path: Path, flag: str = "--output") -> None:
     folder = path
     while not os.path.lexists(folder):
         folder = folder.parent
-    trouble = refusal(folder, 0)
+    trouble = write_refusal(folder, 0)
     if trouble:
         raise UserError(f"{folder}: cannot be written ({trouble}); choose another {flag}")
 
@@ -124,7 +124,7 @@ def new_path(path: Path) -> Iterator[Path]:
     """
     partial = partial_path(path)
     try:
-        with naming(str(path), str(partial)):
+        with name_os_errors(str(path), str(partial)):
             yield partial
             partial.replace(path)
     finally:
@@ -212,7 +212,7 @@ def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterat
         raise
     except Exception as error:  # the clients of buckets raise many kinds
         in_bucket = is_bucket(output)
-        reason = (storage_trouble if in_bucket else system_trouble)(error)
+        reason = (storage_error_reason if in_bucket else system_error_reason)(error)
         if not reason or not (in_bucket or _is_about(error, written)):
             raise
         choice = f", or choose another {flag}" if flag else ""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 
 if "tensorflow" not in sys.modules:  # which has a client of its own, for those who use it anyway
     os.environ.setdefault("EPATH_USE_TF", "false")  # read once, at the first path of any kind
@@ -73,7 +73,7 @@ def _url(path: str | os.PathLike[str]) -> str:
     return _URL.sub(r"\g<scheme>://", os.fspath(path), count=1).rstrip("/")
 
 
-def absolute(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
     """Return the path as Orbax wants it; one in a bucket is absolute."""
     return path if is_bucket(path) else path.absolute()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
@@ -110,7 +110,7 @@ def is_number(value: Any) -> bool:
     return abs(value) <= sys.float_info.max
 
 
-def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the keys, in the order of letters, whose values differ or that one object lacks.
 
     Args:

@@ -39,10 +39,12 @@ class TypedFields:
             UserError: if it is no mapping.
         """
         if not isinstance(values, Mapping):
-            raise UserError(f"{place}: {shown(values)} is not an object of named fields")
+            raise UserError(f"{place}: {short_repr(values)} is not an object of named fields")
         for name, value in values.items():
             if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-                raise UserError(f"{place}: {shown(name)} is a number of {value.bit_length()} bits")
+                raise UserError(
+                    f"{place}: {short_repr(name)} is a number of {value.bit_length()} bits"
+                )
         self.place, self.values = place, values
 
     def __contains__(self, name: str) -> bool:
@@ -128,10 +130,12 @@ class TypedFields:
         return default
 
     def _wrong(self, name: str, value: Any, wanted: str) -> UserError:
-        return UserError(f"{self.place}: {shown(name)[1:-1]}={shown(value)} must be {wanted}")
+        return UserError(
+            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {wanted}"
+        )
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a short representation of any value."""
     try:
         return reprlib.repr(value)
@@ -140,7 +144,7 @@ def shown(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def errors_of(place: Path | str) -> Iterator[None]:
+def prefix_errors(place: Path | str) -> Iterator[None]:
     """Put the file's name before errors that do not begin with it."""
     try:
         yield

@@ -29,8 +29,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_output, new_folder
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.storage import one_line
-from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
+from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.files.typed_fields import TypedFields, prefix_errors, short_repr
 from mnmt_jax.interop.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.model.shapes import parameter_shapes
@@ -38,7 +38,7 @@ from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _STEM = "adapter"
 _REMEDY = "save the adapter again"
@@ -193,7 +193,7 @@ def _read_facts(directory: Path) -> dict[str, Any]:
     absent = _FACTS - fields.values.keys() | {"fingerprint", "origin"} - base.values.keys()
     if absent:
         raise UserError(f"{path}: lacks {', '.join(sorted(absent))}; {_REMEDY}")
-    with errors_of(path):
+    with prefix_errors(path):
         for part in (base, fields):
             part.integer("fingerprint", high=_LARGEST_FINGERPRINT)
         fields.object("model")
@@ -201,7 +201,7 @@ def _read_facts(directory: Path) -> dict[str, Any]:
         tasks = fields.object("tasks", {})
         directions = {name: tasks.texts(name) for name in tasks.values}
         if strange := [name for name, pair in directions.items() if len(pair) != 2]:
-            raise UserError(f"tasks: {shown(strange[0])} must be two languages; {_REMEDY}")
+            raise UserError(f"tasks: {short_repr(strange[0])} must be two languages; {_REMEDY}")
     return dict(fields.values)
 
 
@@ -210,7 +210,7 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
         raise UserError(f"{run.place}: has LoRA already; name the run it started from")
     here = json.loads(json.dumps(_structure(config.model)))
     differing = [
-        f"Model.{name} is {here.get(name)!r}, the adapter's {shown(value)}"
+        f"Model.{name} is {here.get(name)!r}, the adapter's {short_repr(value)}"
         for name, value in migrate_facts(facts["model"], here).items()
         if here.get(name) != value
     ]

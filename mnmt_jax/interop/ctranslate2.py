@@ -26,7 +26,7 @@ from mnmt_jax.interop.names import Dialect, entries, written_tensors
 from mnmt_jax.interop.tags import tag_tokens
 from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.modules import sinusoid
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _POSITIONS = 1024  # as M2M-100 has; longer input is refused there
 _SPM_FILE = "sentencepiece.bpe.model"

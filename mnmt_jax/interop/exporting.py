@@ -15,7 +15,7 @@ from mnmt_jax.interop.t5x_checkpoint import export_t5x
 from mnmt_jax.model.lora import merge_lora
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
     "ctranslate2": export_ctranslate2,

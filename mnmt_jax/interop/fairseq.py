@@ -21,7 +21,7 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.typed_fields import TypedFields, errors_of
+from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
 from mnmt_jax.interop.foreign import (
     Foreign,
     check_supported,
@@ -45,7 +45,7 @@ from mnmt_jax.interop.token_table import (
 from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.modules import ACTIVATIONS
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 State = Mapping[str, np.ndarray]
 _EMBEDDING = ".embed_tokens.weight"
@@ -106,7 +106,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
         raise UserError(f"{path}: no fairseq checkpoint: it has no 'model'")
     fields = _arguments(path, data)
     tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
-    with errors_of(path):
+    with prefix_errors(path):
         found = language_model_settings(path, fields, tensors)
         model = found or _model(path, fields)
         branches = branches_of(fields, tensors, model.stage_layers[0])

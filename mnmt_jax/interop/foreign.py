@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.typed_fields import shown
+from mnmt_jax.files.typed_fields import short_repr
 from mnmt_jax.interop.names import Dialect, Tensors
 from mnmt_jax.interop.token_table import TokenTable
 from mnmt_jax.vocabulary.normalization import NONE
@@ -114,7 +114,7 @@ def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> Non
         UserError: listing all settings that differ.
     """
     differing = [
-        f"{name}={shown(found)} (only {needed!r} is supported)"
+        f"{name}={short_repr(found)} (only {needed!r} is supported)"
         for name, found, needed in settings
         if type(found) not in _PLAIN or found != needed
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.interop.foreign import Foreign
 from mnmt_jax.interop.names import FAIRSEQ
 from mnmt_jax.methods.adaption import Adaption

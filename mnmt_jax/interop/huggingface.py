@@ -14,7 +14,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.typed_fields import TypedFields, errors_of, shown
+from mnmt_jax.files.typed_fields import TypedFields, prefix_errors, short_repr
 from mnmt_jax.interop.foreign import (
     Foreign,
     Mismatch,
@@ -38,7 +38,7 @@ from mnmt_jax.interop.token_table import (
 from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.normalization import NONE, check_normalization
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 Values = Mapping[str, Any]
 _PAD, _EOS = 1, 2
@@ -119,9 +119,11 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
     fields = _fields(folder / "config.json")
     name = fields.text("model_type", "")
     if name not in _KINDS:
-        raise UserError(f"{folder}: model_type {shown(name)} is not one of {', '.join(_KINDS)}")
+        raise UserError(
+            f"{folder}: model_type {short_repr(name)} is not one of {', '.join(_KINDS)}"
+        )
     kind = _KINDS[name]
-    with errors_of(fields.place):
+    with prefix_errors(fields.place):
         model = _model(fields, kind)
         instruction = fields.text(_OURS, kind.instruction)
         get_instruction(instruction)
@@ -249,7 +251,7 @@ def _decode(folder: Path, fields: TypedFields) -> Decode:
     if path.is_file():
         own = _fields(path)
         fields = TypedFields(path, {**fields.values, **own.values})
-    with errors_of(fields.place):
+    with prefix_errors(fields.place):
         return Decode(
             beam_size=fields.integer("num_beams", 0) or 5,
             max_length=fields.integer("max_length", 0) or 200,

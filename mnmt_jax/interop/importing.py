@@ -21,7 +21,7 @@ from mnmt_jax.interop.names import entries, read_params
 from mnmt_jax.interop.t5x_checkpoint import open_t5x
 from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.runs.new_run import write_run
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
     "fairseq": open_fairseq,

@@ -13,7 +13,7 @@ from typing import Any
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.typed_fields import TypedFields, shown
+from mnmt_jax.files.typed_fields import TypedFields, short_repr
 from mnmt_jax.interop.foreign import check_supported
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.tables import Tables
@@ -170,7 +170,7 @@ def _layers_without_memory(path: Path, arguments: Mapping[str, Any]) -> int:
     layers = sorted(map(int, numbers)) if is_list else []
     if not layers or layers != list(range(len(layers))):
         raise UserError(
-            f"{path}: no_encoder_attn_layers={shown(named)}: the layers without a source must be "
+            f"{path}: no_encoder_attn_layers={short_repr(named)}: the layers without a source must be "
             "the first"
         )
     return len(layers)

@@ -20,7 +20,7 @@ import numpy as np
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.plan import Head, Plan, Sublayer, Table
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.modules import FIRST_ROW
 from mnmt_jax.model.sublayers import make_plan
@@ -278,7 +278,7 @@ class Names:
                 "fairseq and written for it, not for other toolkits"
             )
         if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
-            names = listed([table.name for table in plan.tables])
+            names = join_names([table.name for table in plan.tables])
             raise UserError(
                 f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known, "
                 "fairseq apart, have one table, which is the only head's too"

@@ -18,10 +18,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.json_objects import parse_json, read_json
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.typed_fields import TypedFields, shown
+from mnmt_jax.files.typed_fields import TypedFields, short_repr
 
 SHARD_BYTES = 5_000_000_000
 _MAX_HEADER = 25_000_000  # a hundred thousand tensors; JSON takes up to twenty times as much memory
@@ -85,7 +85,7 @@ def read_shards(index: Path, read: Any) -> dict[str, LazyArray]:
         raise UserError(f"{index}: not an index of shards; {_REMEDY}") from error
     strange = sorted({file for file in files.values() if not _is_shard(file)})
     if strange:
-        names = listed([shown(file) for file in strange])
+        names = join_names([short_repr(file) for file in strange])
         raise UserError(f"{index}: names files outside its folder, or indices: {names}")
     shards = {file: read(index.parent / file) for file in sorted(set(files.values()))}
     absent = sorted(name for name, file in files.items() if name not in shards[file])

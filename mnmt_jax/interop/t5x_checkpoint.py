@@ -18,13 +18,13 @@ from flax import traverse_util
 
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.runs.orbax_cleanup import patient_loops
+from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.params_writer import lazy_arrays
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _FOLDER = re.compile(r"checkpoint_(\d+)")
 _STATE = "state"
@@ -103,7 +103,7 @@ def _checkpoint(path: Path) -> Path:
 def _read_target(folder: Path) -> dict[str, Any]:
     """Reads the parameters alone, not the optimizer's state."""
     try:
-        with patient_loops(), ocp.PyTreeCheckpointer() as reader:
+        with event_loops_that_drain(), ocp.PyTreeCheckpointer() as reader:
             shapes = reader.metadata(folder / _STATE).item_metadata.tree["target"]
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
             wanted = ocp.args.PyTreeRestore(
@@ -129,5 +129,5 @@ def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) ->
     if differing:
         raise UserError(
             f"{folder}: not the parameters of the model in {run_beside(folder.parent).config_file}:"
-            f" {listed(differing, separator='; ')}"
+            f" {join_names(differing, separator='; ')}"
         )

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.json_objects import read_json
-from mnmt_jax.files.typed_fields import TypedFields, shown
+from mnmt_jax.files.typed_fields import TypedFields, short_repr
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)
@@ -88,7 +88,7 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
             language.
     """
     if vocabulary.additions:
-        codes = listed([language for language, _ in vocabulary.additions])
+        codes = join_names([language for language, _ in vocabulary.additions])
         raise UserError(
             f"the text of {codes} has a SentencePiece model of its own, which other toolkits' "
             "tokenizers do not know; export with --format t5x"
@@ -226,7 +226,7 @@ def _tag_list(folder: Path) -> tuple[str, ...]:
             special = _fields(folder / name).values.get("additional_special_tokens") or ()
             if not isinstance(special, list | tuple):
                 raise UserError(
-                    f"{folder / name}: additional_special_tokens={shown(special)} must be a list"
+                    f"{folder / name}: additional_special_tokens={short_repr(special)} must be a list"
                 )
             tokens = (_content(folder / name, token) for token in special)
             tags = [token for token in tokens if code_of_tag(token) is not None]

@@ -25,13 +25,13 @@ from jaxtyping import Array, Bool, Int
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
-from mnmt_jax.design.derived import GeneratedBatch, GenerationModel
 from mnmt_jax.design.fields import Range
+from mnmt_jax.design.generated_batch import GeneratedBatch, GenerationModel
 from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 _KINDS = ("tokens", "positions", "segment_ids")
@@ -77,8 +77,8 @@ class BackTranslation(Method, name="back_translation"):
             named = getattr(self, field)
             if unknown := [code for code in named if code not in known]:
                 raise UserError(
-                    f"BackTranslation.{field} names {listed(unknown)}; the vocabulary has "
-                    f"{listed(known)}"
+                    f"BackTranslation.{field} names {join_names(unknown)}; the vocabulary has "
+                    f"{join_names(known)}"
                 )
             if len(set(named)) < len(named):
                 raise UserError(f"BackTranslation.{field}={named!r} names a language twice")

@@ -18,7 +18,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.fields import Amount
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Layer, Plan
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class CutResidual(Method, name="cut_residual"):
         names = [each.name for each in layer]
         if self.sublayer not in names:
             raise UserError(
-                f"CutResidual.sublayer='{self.sublayer}': the layer has {listed(names)}; choose one"
+                f"CutResidual.sublayer='{self.sublayer}': the layer has {join_names(names)}; choose one"
             )
         if not layer[names.index(self.sublayer)].residual:
             raise UserError(

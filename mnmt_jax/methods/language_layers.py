@@ -24,7 +24,7 @@ from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.method import Method, Rows
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
 from mnmt_jax.distributed.sharding import platform
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model import modules
 from mnmt_jax.model.context import PositionInfo
 from mnmt_jax.model.dropout import Dropout
@@ -81,8 +81,8 @@ class LanguageLayers(Method, name="language_layers"):
         for field in ("without", "frozen"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
                 raise UserError(
-                    f"LanguageLayers.{field} names {listed(unknown)}; LanguageLayers.languages are "
-                    f"{listed(self.languages)}"
+                    f"LanguageLayers.{field} names {join_names(unknown)}; LanguageLayers.languages are "
+                    f"{join_names(self.languages)}"
                 )
         if not any(slot >= 0 for slot in self.slots):
             raise UserError(
@@ -301,7 +301,7 @@ def _exchanged(layer: Layer, kind: LanguageMLP) -> Layer:
         UserError: if it has none.
     """
     if not any(isinstance(each.kind, FeedForward) and each.name == "mlp" for each in layer):
-        names = listed([each.name for each in layer])
+        names = join_names([each.name for each in layer])
         raise UserError(f"language_layers: a layer of {names} has no 'mlp' to stand beside")
     return tuple(
         dataclasses.replace(each, kind=kind) if each.name == "mlp" else each for each in layer

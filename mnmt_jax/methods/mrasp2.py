@@ -26,7 +26,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.vectors import unit_vectors
 
 _ANCHOR = View("anchor", SOURCE, as_it_stands=True)
@@ -68,7 +68,7 @@ class MRASP2(Method, name="mrasp2"):
         if self.ended and self.layer not in ends:
             raise UserError(
                 f"MRASP2.layer={self.layer}: stages of layout '{plan.layout.name}' that have the "
-                f"source end with {listed([f'layer {last}' for last in ends])}; choose one, or set "
+                f"source end with {join_names([f'layer {last}' for last in ends])}; choose one, or set "
                 "MRASP2.ended=False"
             )
         if config.data.rows % self.groups:

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.plan import Layer, Plan, StagePlan
-from mnmt_jax.distributed.sharding import collected, has_mesh
+from mnmt_jax.distributed.sharding import gather_params, has_mesh
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, Spans
 from mnmt_jax.model.intermediates import INTERMEDIATES
@@ -33,7 +33,7 @@ class LayerOutput(NamedTuple):
     keys_values: Any
 
 
-class OneLayer(nn.Module):
+class NamedLayer(nn.Module):
     """A layer of a model under its name there, without the rest of the model.
 
     Attributes:
@@ -57,7 +57,7 @@ class OneLayer(nn.Module):
 
 
 @functools.partial(jax.jit, static_argnames=("layer",))
-def apply_layer(params: Any, spans: Spans, context: Context, *, layer: OneLayer) -> LayerOutput:
+def apply_layer(params: Any, spans: Spans, context: Context, *, layer: NamedLayer) -> LayerOutput:
     """Applies a layer to parameters: its own, or those of one alike.
 
     A function of its own is traced once for all layers alike; tracing is most of what a deep model
@@ -154,7 +154,7 @@ class LayerStack(nn.Module):
         axes = self.plan.param_axes()
 
         def apply(own: Any, spans: Spans, rngs: Any) -> LayerOutput:
-            own = collected(as_multiplied(own, jnp.dtype(self.config.dtype), axes), axes)
+            own = gather_params(as_multiplied(own, jnp.dtype(self.config.dtype), axes), axes)
             own = checkpoint_name(own, _COLLECTED)
             passed: Any = alone.apply({"params": {alone.called: own}}, spans, context, rngs=rngs)
             return passed
@@ -173,9 +173,9 @@ class LayerStack(nn.Module):
         _, every = jax.lax.scan(one, spans, (stacked, jnp.arange(count)))
         return [jax.tree.map(lambda a: a[number], every) for number in range(count)]  # noqa: B023
 
-    def _alone(self, number: int) -> OneLayer:
+    def _alone(self, number: int) -> NamedLayer:
         (_, layer), name = [*self.plan.layers()][number], f"layer_{number}"
-        return OneLayer(self.config, layer, name, parent=None)
+        return NamedLayer(self.config, layer, name, parent=None)
 
     def _first_alike(self, number: int) -> int:
         """Returns the first layer that another one's parameters may be given to."""

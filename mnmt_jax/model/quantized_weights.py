@@ -2,7 +2,7 @@
 
 A kernel [inputs, features], of which either may be several axes, and a table [vocab, embed] of
 tokens' vectors, which is the kernel of a head too, are arrays in training. For decoding
-`mnmt_jax.decoding.weights` puts one of these in their place, and `product` and `look_up` compute
+`mnmt_jax.decoding.weight_precision` puts one of these in their place, and `product` and `look_up` compute
 with whichever they find: a model's modules do not ask which.
 """
 
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.sharding import parameter_axes, whole_width
+from mnmt_jax.distributed.sharding import param_axes_of, whole_width
 
 KERNEL = "kernel"  # end of the path of one
 LARGEST = 127  # of int8 as it is used here, the same on both sides of zero
@@ -117,7 +117,7 @@ def as_multiplied(
         if not isinstance(leaf, Array) or path[-1].key != KERNEL:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        is_branch = "slot" in parameter_axes(name, extra_axes or {})
+        is_branch = "slot" in param_axes_of(name, extra_axes or {})
         return leaf if is_branch else leaf.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_rounded)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import new_folder, write_errors
-from mnmt_jax.files.bucket import absolute, is_bucket, remove_folder
+from mnmt_jax.files.bucket import absolute_path, is_bucket, remove_folder
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.runs.parameters import available_steps, choose_step, read_step
 from mnmt_jax.runs.params_writer import write_lazily
@@ -40,7 +40,7 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
     for step in chosen[1:]:
         total = jax.tree.map(np.add, total, read_step(run.checkpoints, step))
     mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
-    _write_average(absolute(run.average), mean, chosen)
+    _write_average(absolute_path(run.average), mean, chosen)
 
 
 def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:

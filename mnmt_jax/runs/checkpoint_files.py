@@ -14,9 +14,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.storage import is_machine_trouble, one_line
-from mnmt_jax.runs.fingerprint import path_name, tree_fingerprint
-from mnmt_jax.runs.orbax_cleanup import patient_loops
+from mnmt_jax.files.storage_errors import is_machine_error, one_line
+from mnmt_jax.runs.fingerprint import param_path, tree_fingerprint
+from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.params_reader import mapped_arrays
 
 ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
@@ -97,7 +97,7 @@ def read_numpy(
 def load_numpy(folder: Path) -> Any:
     """Reads an item into the host's memory, whatever structure it has."""
     handler = functools.partial(ocp.PyTreeCheckpointHandler, type_handler_registry=mapped_arrays())
-    with patient_loops(), _reader(handler) as reader:
+    with event_loops_that_drain(), _reader(handler) as reader:
         metadata = reader.metadata(folder).item_metadata
         if metadata is None:
             raise ValueError("files are missing or damaged")
@@ -127,7 +127,7 @@ def check_marks(directory: Path) -> None:
 def array_types(tree: Any) -> dict[str, str]:
     """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
     return {
-        path_name(path): f"{leaf.dtype}{list(leaf.shape)}"
+        param_path(path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -158,9 +158,9 @@ def check_readable(folder: Path) -> None:
         try:
             load_numpy(folder / name)
         except Exception as error:
-            raise damage_or(error) from error
+            raise as_damaged_error(error) from error
 
 
-def damage_or(error: Exception) -> Exception:
+def as_damaged_error(error: Exception) -> Exception:
     """Returns the error itself if the machine is at fault, and `DamagedError` if the files are."""
-    return error if is_machine_trouble(error) else DamagedError(one_line(error))
+    return error if is_machine_error(error) else DamagedError(one_line(error))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mnmt_jax.distributed.sharding import settle
+from mnmt_jax.distributed.sharding import wait_on_cpu
 
 _WORDS = 1 << 18  # that are added up at a time: a megabyte, which stays near the processor
 _EVEN = 2 * (0x4F1BBCDC >> np.arange(32))  # by axis
@@ -19,13 +19,13 @@ _EVEN = 2 * (0x4F1BBCDC >> np.arange(32))  # by axis
 def tree_fingerprint(tree: Any) -> int:
     """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
     found = {
-        path_name(path): array_fingerprint(leaf)
+        param_path(path): array_fingerprint(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
     return combine_fingerprints(found)
 
 
-def path_name(path: Any) -> str:
+def param_path(path: Any) -> str:
     """Returns the keys of a leaf joined by slashes, e.g. `layer_0/mlp/wi/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
@@ -51,7 +51,7 @@ def array_fingerprint(array: Any) -> Any:
     on_devices = isinstance(array, jax.Array) and (
         not array.is_fully_addressable or next(iter(array.devices())).platform != "cpu"
     )
-    return settle(_of_devices(array)) if on_devices else _of_host(np.asarray(array))
+    return wait_on_cpu(_of_devices(array)) if on_devices else _of_host(np.asarray(array))
 
 
 def _of_host(array: np.ndarray) -> int:

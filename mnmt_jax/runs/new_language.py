@@ -26,8 +26,8 @@ from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_codes import find_code
-from mnmt_jax.vocabulary.order import text_key
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.seeded_permutation import text_hash64
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class NewRows(Checked):
             mean: [embed], what they are drawn around.
             count: how many.
         """
-        rng = np.random.default_rng([self.seed, text_key(name)])
+        rng = np.random.default_rng([self.seed, text_hash64(name)])
         shape, width = (count, mean.size), math.sqrt(3.0)
         unit = rng.standard_normal(shape) if self.law == "normal" else rng.uniform(-1, 1, shape)
         scale = self.noise * mean.size**-0.5 * (1.0 if self.law == "normal" else width)
@@ -121,7 +121,7 @@ def grown_table(
         after: what `Vocabulary.with_language` made of it.
         rows: how new rows are drawn.
     """
-    mean = table[before.in_text].mean(axis=0, dtype=np.float64)
+    mean = table[before.appears_in_text].mean(axis=0, dtype=np.float64)
     count = after.size - before.size
     new = rows.draw(name, mean, count)
     old, tags = np.split(table, [before.first_tag])

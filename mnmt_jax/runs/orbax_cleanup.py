@@ -27,7 +27,7 @@ class _PatientPolicy(asyncio.DefaultEventLoopPolicy):
 
 
 @contextlib.contextmanager
-def patient_loops() -> Iterator[None]:
+def event_loops_that_drain() -> Iterator[None]:
     """Makes event loops that are opened meanwhile wait for their tasks when they are closed."""
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_PatientPolicy())

@@ -14,9 +14,9 @@ import orbax.checkpoint as ocp
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import tree_sharding
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.bucket import absolute
+from mnmt_jax.files.bucket import absolute_path
 from mnmt_jax.files.json_objects import read_object
-from mnmt_jax.files.storage import one_line
+from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.checkpoint_files import (
@@ -76,7 +76,7 @@ def load_params(
     """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
-        folder = absolute(run.average)
+        folder = absolute_path(run.average)
         if not (folder / "facts.json").is_file():
             raise UserError(f"{folder}: no average yet; run 'mnmt average'")
         remedy = "run 'mnmt average' again"
@@ -124,7 +124,7 @@ def available_steps(directory: Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder, ascending."""
     if not directory.is_dir():
         return []
-    return sorted(ocp.utils.checkpoint_steps(absolute(directory)))
+    return sorted(ocp.utils.checkpoint_steps(absolute_path(directory)))
 
 
 def choose_step(directory: Path, step: int | str | None) -> int:
@@ -157,7 +157,7 @@ def read_step(directory: Path, step: int, place: Place = lambda params: params) 
     Raises:
         UserError: if they are damaged.
     """
-    folder = absolute(directory) / str(step)
+    folder = absolute_path(directory) / str(step)
     try:
         record = read_record(folder)
         return read_numpy(folder / "params", record["fingerprints"]["params"], place)

@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.runs.checkpoint_files import array_handler
-from mnmt_jax.runs.fingerprint import array_fingerprint, combine_fingerprints, path_name
+from mnmt_jax.runs.fingerprint import array_fingerprint, combine_fingerprints, param_path
 
 
 class _LazyHandler(ocp.type_handlers.NumpyHandler):
@@ -61,7 +61,7 @@ def write_lazily(folder: Path, params: Any) -> int:
 
     def recorded(path: Any, leaf: LazyArray) -> LazyArray:
         def record(array: np.ndarray) -> np.ndarray:
-            hashes[path_name(path)] = int(array_fingerprint(array))
+            hashes[param_path(path)] = int(array_fingerprint(array))
             return array
 
         return leaf.then(record, leaf.shape, leaf.dtype)

@@ -31,7 +31,7 @@ from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
 from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 # What may change between two starts of one run: nothing here moves a loss by more than rounding.
 MAY_CHANGE = (

@@ -21,7 +21,7 @@ _ON, _OFF = ("1", "true", "yes", "on", "t", "y"), ("0", "false", "no", "off", "f
 _SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.02)
 
 
-def keep_programs() -> None:
+def enable_compilation_cache() -> None:
     """Let JAX keep what it compiles in the user's cache folder, for the next command.
 
     JAX's own variables decide where they are set: `JAX_COMPILATION_CACHE_DIR` names another folder,

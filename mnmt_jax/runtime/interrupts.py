@@ -65,7 +65,7 @@ os.register_at_fork(after_in_child=_start_again)  # threads stay behind
 
 
 @contextlib.contextmanager
-def no_interrupt_lost() -> Iterator[None]:
+def redeliver_interrupts() -> Iterator[None]:
     """Repeat a Ctrl-C that came in a hook of the garbage collector or of an object's end."""
     watcher = _Watcher()
     _watchers.append(watcher)

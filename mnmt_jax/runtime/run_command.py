@@ -12,9 +12,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from mnmt_jax.errors import STORAGE, MnmtWarning, UserError, is_out_of_memory, naming, warn
-from mnmt_jax.runtime.compilation_cache import keep_programs
-from mnmt_jax.runtime.interrupts import no_interrupt_lost
+from mnmt_jax.errors import (
+    STORAGE_ERRNOS,
+    MnmtWarning,
+    UserError,
+    is_out_of_memory,
+    name_os_errors,
+    warn,
+)
+from mnmt_jax.runtime.compilation_cache import enable_compilation_cache
+from mnmt_jax.runtime.interrupts import redeliver_interrupts
 
 # What a path that cannot be written or read says besides; with its name it needs no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
@@ -25,7 +32,7 @@ _NO_TEMPORARY = "No usable temporary directory"
 
 def _keep_programs() -> None:
     try:
-        keep_programs()
+        enable_compilation_cache()
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -42,7 +49,7 @@ def run_command(main: Callable[[], int | None]) -> None:
     """
     try:
         _keep_programs()
-        with warnings_as_lines(), no_interrupt_lost():
+        with warnings_as_lines(), redeliver_interrupts():
             status = main() or 0
         flush_output()
     except UserError as error:
@@ -56,7 +63,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         print(f"error: {told}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        leave_now(130)
+        exit_immediately(130)
     except BrokenPipeError:
         status = 141
     except OSError as error:
@@ -118,7 +125,7 @@ def _refused_path(error: OSError) -> str:
     if _NO_TEMPORARY in str(error):
         return f"{error.strerror}; make room there, or set TMPDIR to another folder"
     # Files that are written have a name, by `naming`: what has none is standard output.
-    if error.errno not in (_FULL if error.filename is None else (*STORAGE, *_NAMES)):
+    if error.errno not in (_FULL if error.filename is None else (*STORAGE_ERRNOS, *_NAMES)):
         return ""
     remedy = "make room, or choose" if error.errno in _FULL else "choose"
     return f"{error.filename or _OUTPUT}: {error.strerror}; {remedy} another path"
@@ -145,7 +152,7 @@ def _variable_of_jax(error: Exception) -> str:
     return ""
 
 
-def leave_now(status: int) -> NoReturn:
+def exit_immediately(status: int) -> NoReturn:
     """End the process without the interpreter's own end.
 
     Compilers and devices may still be at work in threads, for which that end is a crash.
@@ -163,7 +170,7 @@ def flush_output() -> None:
         OSError: if it cannot be written; names it.
     """
     if sys.stdout is not None:
-        with naming(_OUTPUT):
+        with name_os_errors(_OUTPUT):
             sys.stdout.flush()
 
 

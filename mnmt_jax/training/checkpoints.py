@@ -23,23 +23,28 @@ from orbax.checkpoint import checkpoint_managers
 
 from mnmt_jax.distributed.processes import is_first, told_by_first, wait_for_all
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.bucket import absolute, is_bucket, move_folder
-from mnmt_jax.files.storage import is_machine_trouble, one_line, refusal, storage_trouble
+from mnmt_jax.files.bucket import absolute_path, is_bucket, move_folder
+from mnmt_jax.files.storage_errors import (
+    is_machine_error,
+    one_line,
+    storage_error_reason,
+    write_refusal,
+)
 from mnmt_jax.runs.checkpoint_files import (
     ITEMS,
     LOSS,
     DamagedError,
     array_handler,
     array_types,
+    as_damaged_error,
     check_arrays,
     check_marks,
     check_readable,
-    damage_or,
     read_numpy,
     read_record,
 )
 from mnmt_jax.runs.fingerprint import tree_fingerprint
-from mnmt_jax.runs.orbax_cleanup import patient_loops
+from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.training.state import TrainState
 
 
@@ -80,7 +85,7 @@ class Checkpoints:
             raise UserError(
                 f"Train.keep_last={keep_last}, Train.keep_best={keep_best}: at least 1 and 0 needed"
             )
-        self.directory = absolute(directory)
+        self.directory = absolute_path(directory)
         self._report = report or functools.partial(print, file=sys.stderr)
         self._options = _options(keep_last, keep_best, keep_every)
         self._manager = self._open()
@@ -112,7 +117,7 @@ class Checkpoints:
             self._remove_unfinished()  # what was written since
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         looks = is_first() and not is_bucket(self.directory)
-        if why := refusal(self.directory, size) if looks else "":
+        if why := write_refusal(self.directory, size) if looks else "":
             self._could_not_write(why)
         if told_by_first([bool(why)])[0]:
             return
@@ -198,7 +203,7 @@ class Checkpoints:
 
     def _refused(self, error: Exception) -> None:
         """Reports that the storage did not take a checkpoint; other errors are raised again."""
-        trouble = storage_trouble(error)
+        trouble = storage_error_reason(error)
         if not trouble:
             raise error
         if jax.process_count() == 1:  # of several, the others do not come to this place
@@ -210,7 +215,7 @@ class Checkpoints:
         try:
             manager = self._open(cleanup=False)
         except Exception as error:
-            if not storage_trouble(error):
+            if not storage_error_reason(error):
                 raise
             return
         with contextlib.suppress(Exception):  # it has nothing more to say
@@ -262,7 +267,7 @@ class Checkpoints:
                 for name, fingerprint in fingerprints.items():
                     read_numpy(self.directory / str(step) / name, fingerprint)
             except Exception as error:
-                if is_machine_trouble(error):
+                if is_machine_error(error):
                     raise
                 found = error
         if told_by_first([found is not None])[0]:
@@ -279,7 +284,7 @@ class Checkpoints:
         try:
             record = read_record(folder)
         except Exception as error:
-            raise damage_or(error) from error
+            raise as_damaged_error(error) from error
         if "training" not in record["fingerprints"]:
             raise UserError(
                 f"{folder} holds parameters but no training to continue; start one with another "
@@ -292,7 +297,7 @@ class Checkpoints:
             for name, tree in wanted.items()
         }
         try:
-            with patient_loops():
+            with event_loops_that_drain():
                 items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
         except Exception:
             check_readable(folder)

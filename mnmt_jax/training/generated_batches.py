@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from mnmt_jax.decoding.search import Request, greedy
-from mnmt_jax.design.derived import GeneratedBatch
+from mnmt_jax.design.generated_batch import GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.model.network import Network

@@ -21,23 +21,23 @@ from mnmt_jax.design.method import all_for_resume, all_param_mappings
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import LORA_A, is_lora
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.training.layer_order import sources_in_order
 from mnmt_jax.training.param_mapping import mapped_param_sources
 from mnmt_jax.training.source_runs import (
     ParamSources,
     SourceRun,
     SourceRunSpec,
-    check_names,
+    check_source_names,
     check_sources,
 )
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _NUMBER = re.compile(r"(?<=_)(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Start:
+class InitialParams:
     """What a new run takes from others: read and checked.
 
     Attributes:
@@ -60,7 +60,7 @@ class Start:
         """
 
         def replaced(path: Any, drawn: Any) -> Any:
-            source = self.sources.get(path_name(path))
+            source = self.sources.get(param_path(path))
             if source is None:
                 return drawn
             return jax.device_put(source.array.astype(drawn.dtype, copy=False), drawn.sharding)
@@ -68,9 +68,9 @@ class Start:
         return jax.tree_util.tree_map_with_path(replaced, params)
 
 
-def read_start(
+def read_initial_params(
     origins: Sequence[SourceRunSpec], like: Any, config: Config, vocabulary: Vocabulary
-) -> Start | None:
+) -> InitialParams | None:
     """Reads what a new run takes from others.
 
     Args:
@@ -91,7 +91,7 @@ def read_start(
     moves = all_param_mappings(
         config, without=all_for_resume(whole.config.methods) if whole else ()
     )
-    check_names(origins, moves)
+    check_source_names(origins, moves)
     if not origins:
         return None
     givers = {"": whole} if whole else {each.name: SourceRun.open(each) for each in origins}
@@ -100,7 +100,7 @@ def read_start(
             if needed.origin in givers:
                 givers[needed.origin].check_kind(needed)
     leaves = jax.tree_util.tree_leaves_with_path(like)
-    shapes = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
+    shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
     if moves:
         sources = mapped_param_sources(moves, givers, shapes)
         for giver in givers.values():
@@ -114,7 +114,7 @@ def read_start(
     for giver in givers.values():
         _check_lora(giver, sources, whole=not moves)
     report = _report(list(givers.values()), sources, shapes)
-    return Start(", ".join(map(str, origins)), sources, moves, report)
+    return InitialParams(", ".join(map(str, origins)), sources, moves, report)
 
 
 def _check_lora(giver: SourceRun, sources: ParamSources, *, whole: bool) -> None:

@@ -7,10 +7,10 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET
 from mnmt_jax.design.plan import Plan
-from mnmt_jax.errors import listed
+from mnmt_jax.errors import join_names
 
 
-def missing_target_language(data: Data, plan: Plan, cache: TokenCache) -> str:
+def describe_missing_target_language(data: Data, plan: Plan, cache: TokenCache) -> str:
     """Describe a model of several target languages that is not told which one is wanted.
 
     Such a run is allowed: the baselines of Table 7 of the language-specific layers paper are
@@ -36,6 +36,6 @@ def missing_target_language(data: Data, plan: Plan, cache: TokenCache) -> str:
         return ""
     return (
         f"Data.instruction='{data.instruction}': nothing tells the model which of "
-        f"{listed(targets)} to translate into; add Model.methods=('language_layers',), or train "
+        f"{join_names(targets)} to translate into; add Model.methods=('language_layers',), or train "
         "with tags"
     )

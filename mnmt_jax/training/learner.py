@@ -12,13 +12,13 @@ import optax
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.derived import GeneratedBatch
+from mnmt_jax.design.generated_batch import GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import Batch, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
@@ -238,7 +238,7 @@ def _check_names(
             if isinstance(read, States) and read.ended and read.layer not in layout.ends:
                 raise UserError(
                     f"objective '{objective.name}' reads what a stage ends with after layer "
-                    f"{read.layer}; stages end with layers {listed(list(map(str, layout.ends)))}"
+                    f"{read.layer}; stages end with layers {join_names(list(map(str, layout.ends)))}"
                 )
             if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
                 raise UserError(

@@ -54,10 +54,10 @@ def per_token(sums: Sums) -> dict[str, Array]:
     def tokens(name: str) -> Array:
         return jnp.maximum(sums.get(f"{name}_{_TOKENS}", sums[_TOKENS]), 1.0)
 
-    return {name: total / tokens(name) for name, total in reported(sums).items()}
+    return {name: total / tokens(name) for name, total in reported_sums(sums).items()}
 
 
-def reported(sums: Sums) -> dict[str, Any]:
+def reported_sums(sums: Sums) -> dict[str, Any]:
     """Returns the sums that are divided by tokens, under the names they are reported by."""
     names = {"smoothed": "loss"}
     counts = {_TOKENS, *(f"{name}_{_TOKENS}" for name in sums)}

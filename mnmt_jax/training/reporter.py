@@ -13,10 +13,10 @@ from typing import Any, TextIO
 import jax
 
 from mnmt_jax.distributed.chips import chip_of
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import read_records
-from mnmt_jax.files.storage import refusal
+from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
 
@@ -184,7 +184,7 @@ class Reporter:
     def write(self, record: Record) -> None:
         """Writes a record with its `step` everywhere and shows its main numbers."""
         # TensorBoard's writer would wait for ever after an error of its own.
-        if why := refusal(self._folder, _ROOM) if self._files else "":
+        if why := write_refusal(self._folder, _ROOM) if self._files else "":
             self.say(f"{self._folder}: the metrics of step {record['step']} are left out ({why})")
         else:
             for file in self._files:
@@ -196,7 +196,7 @@ class Reporter:
             means = record.get("validation", {}).get(group)
             parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
         if by_language := record.get("validation", {}).get(PERPLEXITY):
-            shown = listed([f"{code} {value:.2f}" for code, value in by_language.items()])
+            shown = join_names([f"{code} {value:.2f}" for code, value in by_language.items()])
             parts.append(f"{PERPLEXITY} {shown}")
         if not self._bar.disable and "validation" not in record:
             self._bar.set_postfix_str(", ".join(parts))

@@ -14,11 +14,11 @@ import numpy as np
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.layouts import check_taken_of
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
-from mnmt_jax.errors import UserError, counted, listed
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.errors import UserError, join_names, pluralize
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _TOLD_BY_NO_SHAPE = ("activation", "heads", "norm", "positions", "embedding_scale")
 _SIZES = ("embed", "mlp", *_TOLD_BY_NO_SHAPE)
@@ -75,7 +75,7 @@ class SourceRun:
     def _loaded(self) -> tuple[dict[str, np.ndarray], int]:
         tree, step = load_params(self.run, self.origin.step)
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {path_name(path): leaf for path, leaf in leaves}, step
+        return {param_path(path): leaf for path, leaf in leaves}, step
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
@@ -97,7 +97,7 @@ class SourceRun:
         check_taken_of(model.layout, needed.layout, self.origin.flag)
         if (layers := sum(model.stage_layers)) < needed.layers:
             raise UserError(
-                f"{self.origin.flag}: has {counted(layers, 'layer')}, of which {needed.field} "
+                f"{self.origin.flag}: has {pluralize(layers, 'layer')}, of which {needed.field} "
                 f"takes {needed.layers}; lower that, or name a deeper run"
             )
 
@@ -171,7 +171,7 @@ class ParamSource(NamedTuple):
 ParamSources = Mapping[str, ParamSource]  # by path in the new run's parameters
 
 
-def check_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMapping]) -> None:
+def check_source_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMapping]) -> None:
     """Checks that origins are those that the moves of the methods name.
 
     Raises:
@@ -190,8 +190,8 @@ def check_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMapping])
             )
         if wanted and origin.name not in wanted:
             raise UserError(
-                f"{origin.flag}: parameters are taken from {listed(wanted)}; give "
-                + listed([f"--initialize_from={name}=RUN" for name in wanted])
+                f"{origin.flag}: parameters are taken from {join_names(wanted)}; give "
+                + join_names([f"--initialize_from={name}=RUN" for name in wanted])
             )
     missing = [move for move in moves if move.origin not in names]
     if missing:

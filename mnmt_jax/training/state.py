@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.design.layouts import SOURCE, TARGET
 from mnmt_jax.design.objective import Batch
-from mnmt_jax.distributed.sharding import settle, tree_sharding
+from mnmt_jax.distributed.sharding import tree_sharding, wait_on_cpu
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import LossSums, Sums
 
@@ -153,7 +153,7 @@ def shardings_of(state: TrainState) -> TrainState:
 
 def create_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
     """Computes the first state directly in its shards; the values do not depend on the mesh."""
-    return settle(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
+    return wait_on_cpu(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
 
 
 def roles_of(batch: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,26 +17,26 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.converter import Extras, segments_from_rows
-from mnmt_jax.data.pipeline import TRAIN, Pipeline, RowShare
+from mnmt_jax.data.converter import BatchExtras, segments_from_rows
+from mnmt_jax.data.input_pipeline import TRAIN, Pipeline, ProcessRows
 from mnmt_jax.design.layouts import SOURCE, TARGET, check_tasks, get_layout
 from mnmt_jax.distributed.processes import Agreement, check_alike, is_first, wait_for_all
 from mnmt_jax.distributed.sharding import (
     batch_shards,
     compile_on,
+    local_batch_shards,
     make_mesh,
-    own_shards,
     place_batch,
     replicated,
 )
 from mnmt_jax.distributed.stopping import StopRequests
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.attention import fused
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.initialization import Start, read_start
-from mnmt_jax.training.language_check import missing_target_language
+from mnmt_jax.training.initialization import InitialParams, read_initial_params
+from mnmt_jax.training.language_check import describe_missing_target_language
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import LossSums, Sums, per_token
 from mnmt_jax.training.memory_check import check_state_memory
@@ -54,7 +54,7 @@ from mnmt_jax.training.state import (
     shardings_of,
 )
 from mnmt_jax.training.train_step import train_step
-from mnmt_jax.training.validation import chosen_by, task_languages, validate, validation_tasks
+from mnmt_jax.training.validation import checkpoint_loss, task_languages, validate, validation_tasks
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
@@ -142,7 +142,9 @@ class Session:
         self._pipeline = _make_pipeline(config, cache, self._learner, self.mesh)
         if config.train.steps:
             self._pipeline.check_fits()
-        check_alike("the data", f"{self._pipeline.fingerprint()} {self._pipeline.left_out()}")
+        check_alike(
+            "the data", f"{self._pipeline.fingerprint()} {self._pipeline.dropped_summary()}"
+        )
         check_alike("--initialize_from", repr(origins))
         self._tasks = validation_tasks(self._pipeline)
         shapes = _for_device(self._pipeline.converter.batch(segments_from_rows([[]]), 1))
@@ -213,15 +215,15 @@ class Session:
             silent=not is_first(),
         )
         unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        untold = missing_target_language(self.config.data, self._learner.model.plan, cache)
-        new = (self._pipeline.left_out(), *taken, self._share(), unmeasured, untold)
+        untold = describe_missing_target_language(self.config.data, self._learner.model.plan, cache)
+        new = (self._pipeline.dropped_summary(), *taken, self._share(), unmeasured, untold)
         lines = (f"continues at step {self.step}",) if restored else new
         for line in filter(None, lines):
             self.reporter.say(line)
 
     def _read_start(
         self, cache: TokenCache, like: TrainState, origins: Sequence[SourceRunSpec]
-    ) -> Start | None:
+    ) -> InitialParams | None:
         """Reads whose parameters the new run starts from; None draws them all."""
         if self.config.model.lora_rank and not origins:
             raise UserError(
@@ -234,9 +236,9 @@ class Session:
                 f"{partly[0]} freezes what a trained model has, and without --initialize_from that "
                 "is freshly drawn; name the model's run, or freeze nothing"
             )
-        return read_start(origins, like.params, self.config, cache.vocabulary)
+        return read_initial_params(origins, like.params, self.config, cache.vocabulary)
 
-    def _take(self, start: Start) -> tuple[str, ...]:
+    def _take(self, start: InitialParams) -> tuple[str, ...]:
         """Exchanges parameters just drawn for those of other runs; returns lines about them."""
         self.state = dataclasses.replace(self.state, params=start.replace(self.state.params))
         if is_first():
@@ -348,7 +350,7 @@ class Session:
         with self.reporter.paused():
             languages = task_languages(self._pipeline)
             result = validate(self._pipeline.validation(names), loss, self._tasks, languages)
-        chosen = chosen_by(result, self.config.train.best_by)
+        chosen = checkpoint_loss(result, self.config.train.best_by)
         self._validated = (self.step, chosen)
         if chosen is not None and (self._best is None or chosen < self._best[1]):
             self._best = (self.step, chosen)
@@ -394,7 +396,7 @@ class Session:
         names = [self._pipeline.task_names[task] for task in number if task >= 0]
         raise UserError(
             f"step {bad}: the loss or its gradient is not finite; tasks of the batch: "
-            f"{listed(names)}; last good checkpoint: "
+            f"{join_names(names)}; last good checkpoint: "
             f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
         )
@@ -420,9 +422,9 @@ def _make_pipeline(
         cache,
         learner.model.layout,
         config.data,
-        extras=Extras.of(config),
+        extras=BatchExtras.of(config),
         seed=config.train.seed,
-        share=RowShare(own_shards(mesh), batch_shards(mesh)),
+        share=ProcessRows(local_batch_shards(mesh), batch_shards(mesh)),
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from mnmt_jax.data.pipeline import VALIDATION, Pipeline
-from mnmt_jax.decoding.score import perplexity_of
+from mnmt_jax.data.input_pipeline import VALIDATION, Pipeline
+from mnmt_jax.decoding.scoring import perplexity_of
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
-from mnmt_jax.vocabulary.languages import english_of
+from mnmt_jax.vocabulary.languages import find_english
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
 PERPLEXITY = "perplexity"
@@ -45,7 +45,7 @@ def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
         for name in present
         if (task := pipeline.cache.tasks[name]).source_lang != task.target_lang
     }
-    english = english_of(dict.fromkeys(code for pair in pairs.values() for code in pair))
+    english = find_english(dict.fromkeys(code for pair in pairs.values() for code in pair))
     return ValidationTasks(
         supervised=tuple(name for name in present if name in trained),
         zero_shot=tuple(name for name in present if name not in trained),
@@ -114,7 +114,7 @@ def _add(totals: dict[str, Sums], name: str, found: Sums) -> None:
     totals[name] = found if before is None else jax.tree.map(lambda a, b: a + b, before, found)
 
 
-def chosen_by(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
+def checkpoint_loss(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
     """Returns the loss that says how good a checkpoint is.
 
     Args:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 
 # Codes that are no BCP 47 tag or that another language has there. `pb`: OpenSubtitles and OPUS;
 # `ar-ar`: mBART-50; `ns`: M2M-100; `latin` and `cyrillic`: glibc, as in `sr@latin`.
@@ -116,7 +116,7 @@ def canonical_code(text: str) -> str:
     return parse_code(text).code
 
 
-def canonical_or_same(text: str) -> str:
+def canonical_code_or_input(text: str) -> str:
     """Return the canonical form of a language code; the text itself if it is no code."""
     tag = _parsed_or_none(text)
     return text if tag is None else tag.code
@@ -129,7 +129,7 @@ def is_code(text: str) -> bool:
 
 def is_same_language(first: str, second: str) -> bool:
     """Return whether two codes are the same language, without fallback to another region."""
-    return canonical_or_same(first) == canonical_or_same(second)
+    return canonical_code_or_input(first) == canonical_code_or_input(second)
 
 
 def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def match_code(text: str, codes: Collection[str], what: str, owner: str = "the m
     raise UserError(f"{what}={text}: {owner} has no such language; {hint}it has {', '.join(codes)}")
 
 
-def tagged_code(text: str, codes: Collection[str]) -> str:
+def vocabulary_code(text: str, codes: Collection[str]) -> str:
     """Return the code in a vocabulary's list that `find_code` finds.
 
     Args:
@@ -240,7 +240,7 @@ def related_codes(text: str, codes: Iterable[str]) -> list[str]:
     tag = _parsed_or_none(text)
     if tag is None:
         named = _by_name(text)
-        return [code for code in codes if canonical_or_same(code) in named]
+        return [code for code in codes if canonical_code_or_input(code) in named]
     family = _macrolanguage(tag.language)
     return [
         code
@@ -249,7 +249,7 @@ def related_codes(text: str, codes: Iterable[str]) -> list[str]:
     ]
 
 
-def new_code(text: str, codes: Collection[str], what: str) -> str:
+def check_new_code(text: str, codes: Collection[str], what: str) -> str:
     """Return the canonical code of a language that a vocabulary lacks.
 
     Args:
@@ -264,7 +264,7 @@ def new_code(text: str, codes: Collection[str], what: str) -> str:
         code = canonical_code(text)
     except UserError as error:
         raise UserError(f"{what}={text}: {error}") from None
-    if known := [other for other in codes if canonical_or_same(other) == code]:
+    if known := [other for other in codes if canonical_code_or_input(other) == code]:
         raise UserError(f"{what}={text}: language '{known[0]}' is in the vocabulary already")
     return code
 
@@ -384,7 +384,7 @@ def _by_name(text: str) -> list[str]:
     return list(dict.fromkeys(names[match] for match in close))
 
 
-def check_safe(codes: Sequence[str], place: str) -> None:
+def check_safe_codes(codes: Sequence[str], place: str) -> None:
     """Check that codes of a foreign list can be names of files.
 
     Args:
@@ -404,6 +404,6 @@ def check_safe(codes: Sequence[str], place: str) -> None:
     ]
     if wrong:
         raise UserError(
-            f"{place}: {listed([repr(code) for code in wrong])} cannot be a language's code, which "
+            f"{place}: {join_names([repr(code) for code in wrong])} cannot be a language's code, which "
             "has letters, digits, '-' and '_'"
         )

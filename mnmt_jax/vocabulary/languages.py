@@ -1,7 +1,7 @@
 """The built-in table of languages, their groups, and the directions of corpora.
 
 A language is written once, as a row of `_TABLE`; everything else refers to it by its code.
-`language` describes languages outside the table too.
+`get_language` describes languages outside the table too.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ and mt, though ar is one of its zero-shot languages. So its order is not that of
 """
 
 
-def language(code: str) -> Language:
+def get_language(code: str) -> Language:
     """Return what is known of a language.
 
     Args:
@@ -338,7 +338,7 @@ def _described(text: str) -> Language:
     )
 
 
-def english_of(codes: Iterable[str]) -> str | None:
+def find_english(codes: Iterable[str]) -> str | None:
     """Return the code of English among canonical codes; None if there is none or several."""
     codes = tuple(codes)
     try:
@@ -347,7 +347,7 @@ def english_of(codes: Iterable[str]) -> str | None:
         return None
 
 
-def english_centric(languages: Iterable[str]) -> tuple[Direction, ...]:
+def english_centric_directions(languages: Iterable[str]) -> tuple[Direction, ...]:
     """Lists the directions between English and every other language.
 
     Args:
@@ -360,14 +360,14 @@ def english_centric(languages: Iterable[str]) -> tuple[Direction, ...]:
         UserError: if English is missing or a code is unknown or repeated.
     """
     codes = canonical_codes(languages)
-    english = english_of(codes)
+    english = find_english(codes)
     if english is None:
         raise UserError(f"languages {' '.join(codes)}: an English-centric list needs 'en'")
     others = [code for code in codes if code != english]
     return (*((english, code) for code in others), *((code, english) for code in others))
 
 
-def many_to_many(languages: Iterable[str]) -> tuple[Direction, ...]:
+def many_to_many_directions(languages: Iterable[str]) -> tuple[Direction, ...]:
     """Lists every ordered pair of different languages, sources in the given order."""
     return tuple(itertools.permutations(canonical_codes(languages), 2))
 
@@ -406,5 +406,5 @@ def fine_tuning_directions(count: int) -> tuple[Direction, ...]:
             f"fine-tuning directions {count}: there are 1 to {_FINE_TUNING_DIRECTIONS}; the "
             "published sets have 5, 25 and 100"
         )
-    everything = many_to_many(MITRE_LANGUAGES)
+    everything = many_to_many_directions(MITRE_LANGUAGES)
     return tuple(random.Random(0).sample(everything, _FINE_TUNING_DIRECTIONS)[:count])

@@ -2,7 +2,7 @@
 
 A rule flags pieces for languages by how often the training text of each language has them:
 `flag_by_threshold` is the authors' code's, `flag_by_sharing` the published one. What it flags gets
-copies (`mnmt_jax.vocabulary.copies`). The last functions write text as the authors do, with a
+copies (`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as the authors do, with a
 copy as `piece_xx`; nothing here needs them, but they compare a split with one of theirs.
 
 Source: Chen et al. 2023, On the Off-Target Problem of Zero-Shot Multilingual Neural Machine
@@ -20,19 +20,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.copies import Copy, copy_name
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece, language_piece_name
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-Counts = Mapping[str, Mapping[str, int]]
+PieceCounts = Mapping[str, Mapping[str, int]]
 """How often each language's text has each piece; pieces that it does not have may be left out."""
-Flags = Mapping[str, Collection[str]]
+PiecesByLanguage = Mapping[str, Collection[str]]
 """Pieces by language."""
 
 _ENCODE_LINES = 1024
 _TOKEN = re.compile(r"\S+")
 
 
-def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> Counts:
+def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> PieceCounts:
     """Counts the pieces of each language's text; unknown characters are no pieces.
 
     Args:
@@ -58,19 +58,19 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> C
         found: collections.Counter[int] = collections.Counter()
         for block in _blocks(text[language]):
             found.update(itertools.chain.from_iterable(vocabulary.encode_lines(block)))
-        counts[vocabulary.code_of(language)] = {
+        counts[vocabulary.vocabulary_code_of(language)] = {
             names[i - first]: n for i, n in found.items() if i >= first
         }
     return counts
 
 
 def flag_by_threshold(
-    counts: Counts, pieces: Iterable[str], threshold: int
+    counts: PieceCounts, pieces: Iterable[str], threshold: int
 ) -> dict[str, tuple[str, ...]]:
     """Flags a piece for every language that has it more often than a threshold, if two have.
 
     The code's rule; its function's threshold is 50 by default, its script's is 20. It then leaves a
-    piece shared that fails `may_be_split`.
+    piece shared that fails `is_splittable`.
 
     Args:
         counts: of the training text.
@@ -90,7 +90,7 @@ def flag_by_threshold(
 
 
 def flag_by_sharing(
-    counts: Counts, pieces: Sequence[str], number: int
+    counts: PieceCounts, pieces: Sequence[str], number: int
 ) -> dict[str, tuple[str, ...]]:
     """Flags the pieces that pairs of languages share most.
 
@@ -128,7 +128,7 @@ def flag_by_sharing(
     }
 
 
-def may_be_split(piece: str) -> bool:
+def is_splittable(piece: str) -> bool:
     """Returns whether the code splits a piece that it has flagged.
 
     A piece of one character is not split, nor one whose second character (the first after the mark
@@ -139,12 +139,12 @@ def may_be_split(piece: str) -> bool:
     )
 
 
-def splittable(flagged: Flags) -> dict[str, tuple[str, ...]]:
-    """Returns the flagged pieces that `may_be_split`."""
-    return {code: tuple(p for p in pieces if may_be_split(p)) for code, pieces in flagged.items()}
+def splittable_pieces(flagged: PiecesByLanguage) -> dict[str, tuple[str, ...]]:
+    """Returns the flagged pieces that `is_splittable`."""
+    return {code: tuple(p for p in pieces if is_splittable(p)) for code, pieces in flagged.items()}
 
 
-def in_text(counts: Counts, split: Flags) -> int:
+def count_used_pieces(counts: PieceCounts, split: PiecesByLanguage) -> int:
     """Returns how many pieces and copies the text that was counted has once pieces are split."""
     own = {language: set(pieces) for language, pieces in split.items()}
     found = {
@@ -155,7 +155,7 @@ def in_text(counts: Counts, split: Flags) -> int:
     return len(found)
 
 
-def copies_of(flagged: Flags) -> tuple[Copy, ...]:
+def language_copies(flagged: PiecesByLanguage) -> tuple[LanguagePiece, ...]:
     """Lists the copies of flagged pieces, language by language."""
     return tuple((piece, language) for language, pieces in flagged.items() for piece in pieces)
 
@@ -165,7 +165,7 @@ def count_tokens(lines: Iterable[str]) -> collections.Counter[str]:
     return collections.Counter(token for line in lines for token in _TOKEN.findall(line))
 
 
-def write_tokens(lines: Iterable[str], language: str, split: Collection[str]) -> list[str]:
+def mark_copies(lines: Iterable[str], language: str, split: Collection[str]) -> list[str]:
     """Writes segmented text of a language as the authors do: `piece_xx` for its copies.
 
     Args:
@@ -173,7 +173,7 @@ def write_tokens(lines: Iterable[str], language: str, split: Collection[str]) ->
         language: its code.
         split: pieces that have a copy for the language.
     """
-    own = {piece: copy_name(piece, language) for piece in split}
+    own = {piece: language_piece_name(piece, language) for piece in split}
     return [_TOKEN.sub(lambda token: own.get(token[0], token[0]), line) for line in lines]
 
 

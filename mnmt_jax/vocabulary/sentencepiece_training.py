@@ -15,9 +15,9 @@ import sentencepiece
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.normalization import NFC, check_normalization, normalize_lines
-from mnmt_jax.vocabulary.order import mix64, text_key
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +175,7 @@ def sample_sentences(
     quotas = _quotas(counts, options.sentences, options.temperature)
     sample: list[str] = []
     for (language, sentences), quota in zip(sentences_by_language.items(), quotas, strict=True):
-        keys = mix64(options.seed, text_key(language), np.arange(len(sentences)))
+        keys = hash64(options.seed, text_hash64(language), np.arange(len(sentences)))
         chosen = np.sort(np.argsort(keys, kind="stable")[:quota])
         sample.extend(sentences[i] for i in chosen)
     return sample

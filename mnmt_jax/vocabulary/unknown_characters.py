@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from mnmt_jax.errors import counted, listed
+from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.vocabulary.normalization import SPACE_MARK, normalize_lines
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 def describe_unknown(counts: Counter[str], shown: int = 6) -> str:
@@ -29,7 +29,7 @@ def describe_unknown(counts: Counter[str], shown: int = 6) -> str:
         visible = character.isprintable() and not unicodedata.combining(character)
         name = character if visible else f"U+{ord(character):04X}"
         names.append(f"{name} ({count})" if count > 1 else name)
-    return f"{counted(counts.total(), 'character')}: {listed(names, shown)}"
+    return f"{pluralize(counts.total(), 'character')}: {join_names(names, shown)}"
 
 
 class UnknownRun(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mnmt_jax.analysis.page_facts import page_title
-from mnmt_jax.analysis.pictures import draw
-from mnmt_jax.evaluation.page import generator_mark, html_page
+from mnmt_jax.analysis.page_header import page_title
+from mnmt_jax.analysis.page_sections import render_sections
+from mnmt_jax.evaluation.html_page import generator_mark, html_page
 from tests.browser.chromium import find_chromium, measure
 from tests.unit import made_analyses
 
@@ -26,7 +26,7 @@ FACTS = {
 def measurements(tmp_path_factory):
     mark = generator_mark("test")
     pages = {
-        name: html_page(page_title(facts), draw(facts), generator=mark)
+        name: html_page(page_title(facts), render_sections(facts), generator=mark)
         for name, facts in FACTS.items()
     }
     return measure(pages, WIDTHS, tmp_path_factory.mktemp("pages"))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding.contrast import Contrast
+from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Sample, sentence_rngs
 from tests.slow_search import EOS, PAD, contrasted, exhaustive, slow_beam_search, slow_greedy
 from tests.toy_model import STATES, log_probs_of, make_request, make_tables, reorder, step

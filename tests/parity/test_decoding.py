@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding.generate import generate, together
-from mnmt_jax.decoding.score import score_labels
+from mnmt_jax.decoding.generate import generate, search_batch
+from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.decoding.search import EOS_ID, BeamSearch, Request
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.key_values import reorder
@@ -190,7 +190,7 @@ def test_room_for_fewer_steps_ends_some_alike_and_says_of_the_others():
     case, found = _case("register"), _found("register")
     room = int(np.median(found.lengths.max(axis=1)))
     request = _request().replace(max_steps=room)
-    short, done = together(
+    short, done = search_batch(
         case.params,
         case.static_batch(),
         request,

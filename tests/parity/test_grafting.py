@@ -18,7 +18,7 @@ from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable_params import Trainable
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.training.param_mapping import mapped_param_sources
 from tests.made_params import flat
 from tests.parity.reference import FOLDER, graft_model, rows_of, spans_of
@@ -64,7 +64,7 @@ def started(values):
     sources = mapped_param_sources(model.methods[0].param_mappings(model), givers, flat(before))
 
     def taken(path, leaf):
-        source = sources.get(path_name(path))
+        source = sources.get(param_path(path))
         return leaf if source is None else source.array
 
     return model, jax.tree_util.tree_map_with_path(taken, before)
@@ -101,7 +101,7 @@ def frozen_names(model, encoder):
     model = dataclasses.replace(model, methods=(dataclasses.replace(method, encoder=encoder),))
     trainable = Trainable.from_config(model, Optimizer())
     marked = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: np.full(leaf.shape, not trainable.trains(path_name(path)), np.float32),
+        lambda path, leaf: np.full(leaf.shape, not trainable.trains(param_path(path)), np.float32),
         parameter_shapes(model, 9),
     )
     written = write_parameters(marked, model, get_layout(model.layout, model.stage_layers))

@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.decoding.score import score_labels
+from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.decoding.search import log_normalizer
 from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.interop.fairseq import permute_ids

@@ -6,10 +6,10 @@ import pytest
 
 from mnmt_jax.vocabulary.lavs import (
     count_tokens,
+    count_used_pieces,
     flag_by_threshold,
-    in_text,
-    splittable,
-    write_tokens,
+    mark_copies,
+    splittable_pieces,
 )
 from tests.parity.reference import FOLDER, SHIPPED
 
@@ -35,9 +35,9 @@ def test_the_rule_of_the_code(path):
         flagged = flag_by_threshold(counts, shared, int(threshold))
         assert {code: list(pieces) for code, pieces in flagged.items()} == expected["split_flagged"]
         assert len(shared) + sum(map(len, flagged.values())) == expected["reported_size"]
-        split = splittable(flagged)
+        split = splittable_pieces(flagged)
         rewritten = {
-            name: write_tokens(corpora[name], language, split[language])
+            name: mark_copies(corpora[name], language, split[language])
             for language, names in files.items()
             for name in names
         }
@@ -49,7 +49,7 @@ def test_the_rule_of_the_code(path):
         found = count_tokens(in_order)
         by_count = sorted(found.items(), key=lambda item: -item[1])
         assert [list(item) for item in by_count] == expected["new_vocab"]
-        assert in_text(counts, split) == len(by_count)
+        assert count_used_pieces(counts, split) == len(by_count)
 
 
 def _files_of(language, corpora, languages):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 LANGUAGES = ("en", "de", "fr")
 # Text that looks like the copies' names, like tags, and like other marks.
@@ -80,7 +80,7 @@ def test_a_language_has_its_own_copies_and_else_what_all_have(made, text, langua
     names = [f"{p}_{language}" if (p, language) in place else p for p in pieces]
     assert vocabulary.tokens(found) == names
     processed = vocabulary._processor.encode(text)
-    assert vocabulary.spm_to_id_in(language)[processed].tolist() == found
+    assert vocabulary.spm_to_id_for(language)[processed].tolist() == found
     assert vocabulary.id_to_spm[found].tolist() == processed
 
 

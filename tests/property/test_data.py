@@ -13,13 +13,19 @@ from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
+from mnmt_jax.data.input_pipeline import (
+    BatchIterator,
+    Pipeline,
+    ProcessRows,
+    batches,
+    padding_fraction,
+)
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.mixing_schedule import Schedule, temperature_rates
+from mnmt_jax.data.mixing_schedule import MixingSchedule, sampling_rates
 from mnmt_jax.data.packing import first_fit
-from mnmt_jax.data.pipeline import BatchIterator, Pipeline, RowShare, batches, padding_share
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.order import mix64, permute
+from mnmt_jax.vocabulary.seeded_permutation import hash64, permuted_positions
 from tests.unit import made_text
 from tests.unpacked import unpack
 
@@ -87,25 +93,28 @@ def assert_batches_equal(first, second):
 @given(size=st.integers(1, 300), key=st.integers(0, 2**64 - 1))
 @settings(SETTINGS)
 def test_permute_is_a_bijection(size, key):
-    result = permute(np.arange(size), size, key)
+    result = permuted_positions(np.arange(size), size, key)
     assert sorted(result.tolist()) == list(range(size))
-    one_by_one = [int(permute(np.array([i]), size, key)[0]) for i in range(min(size, 5))]
+    one_by_one = [int(permuted_positions(np.array([i]), size, key)[0]) for i in range(min(size, 5))]
     assert one_by_one == result[:5].tolist()
 
 
 def test_permute_looks_random_and_depends_on_the_key():
     size = 10_007
-    first, second = permute(np.arange(size), size, 1), permute(np.arange(size), size, 2)
+    first, second = (
+        permuted_positions(np.arange(size), size, 1),
+        permuted_positions(np.arange(size), size, 2),
+    )
     assert (first == second).mean() < 0.01 and (first == np.arange(size)).mean() < 0.01
     assert abs(np.corrcoef(first, np.arange(size))[0, 1]) < 0.05
     # All 6 orders of three things occur.
-    assert len({tuple(permute(np.arange(3), 3, key)) for key in range(200)}) == 6
+    assert len({tuple(permuted_positions(np.arange(3), 3, key)) for key in range(200)}) == 6
 
 
 def test_orders_are_the_same_everywhere():
     # Values of the definition, written down: a change of numpy or of ours must not pass unseen.
-    assert permute(np.arange(8), 8, 5).tolist() == [7, 6, 2, 3, 1, 4, 5, 0]
-    assert int(mix64(1, 2, 3)[0]) == 15020427595393229491
+    assert permuted_positions(np.arange(8), 8, 5).tolist() == [7, 6, 2, 3, 1, 4, 5, 0]
+    assert int(hash64(1, 2, 3)[0]) == 15020427595393229491
 
 
 # Mixing
@@ -120,7 +129,7 @@ def test_orders_are_the_same_everywhere():
 @settings(SETTINGS, max_examples=60)
 def test_every_example_once_per_epoch(sizes, temperature, chunk, seed):
     names = tuple(f"task{i}" for i in range(len(sizes)))
-    schedule = Schedule(names, tuple(sizes), temperature, seed, chunk)
+    schedule = MixingSchedule(names, tuple(sizes), temperature, seed, chunk)
     chunks = [schedule.chunk(number) for number in range(12)]
     for number, size in enumerate(sizes):
         shown = np.concatenate([index[task == number] for task, index, _ in chunks])
@@ -135,7 +144,7 @@ def test_every_example_once_per_epoch(sizes, temperature, chunk, seed):
 
 
 def test_one_task_is_read_without_waste():
-    schedule = Schedule(("only",), (100,), 5.0, 0, 30)
+    schedule = MixingSchedule(("only",), (100,), 5.0, 0, 30)
     chunks = [schedule.chunk(number)[1] for number in range(10)]
     assert [len(chunk) for chunk in chunks] == [30] * 10
     for epoch in np.concatenate(chunks).reshape(3, 100):
@@ -146,21 +155,21 @@ def test_one_task_is_read_without_waste():
 def test_shares_follow_the_temperature():
     sizes = (5_000_000, 1_000_000, 100_000, 50_000)
     np.testing.assert_allclose(
-        temperature_rates(sizes, 5.0),
+        sampling_rates(sizes, 5.0),
         np.power(np.array(sizes) / sum(sizes), 0.2)
         / sum(np.power(np.array(sizes) / sum(sizes), 0.2)),
     )
-    assert temperature_rates((30, 10), 1.0) == pytest.approx([0.75, 0.25])
-    schedule = Schedule(("a", "b", "c", "d"), sizes, 5.0, 1, 10_000)
+    assert sampling_rates((30, 10), 1.0) == pytest.approx([0.75, 0.25])
+    schedule = MixingSchedule(("a", "b", "c", "d"), sizes, 5.0, 1, 10_000)
     counts = np.bincount(schedule.chunk(7)[0], minlength=4)
-    np.testing.assert_allclose(counts / 10_000, temperature_rates(sizes, 5.0), atol=2e-4)
+    np.testing.assert_allclose(counts / 10_000, sampling_rates(sizes, 5.0), atol=2e-4)
     with pytest.raises(ValueError, match="temperature=0"):
-        temperature_rates(sizes, 0)
+        sampling_rates(sizes, 0)
 
 
 def test_published_ratios_of_ec40():
     published = {1_000_000: 0.01416, 100_000: 0.00894, 50_000: 0.00778, 18_448: 0.00637}
-    rates = temperature_rates((5_000_000, *published), 5.0)
+    rates = sampling_rates((5_000_000, *published), 5.0)
     for rate, value in zip(rates[1:], published.values(), strict=True):
         assert rate / rates[0] == pytest.approx(value / 0.01954, abs=5e-4)
 
@@ -304,7 +313,7 @@ def test_hosts_share_one_global_order(cache, process_count):
             cache,
             LAYOUTS["register"],
             settings_of_run(),
-            share=RowShare((index,), process_count),
+            share=ProcessRows((index,), process_count),
         )
         for index in range(process_count)
     ]
@@ -387,10 +396,10 @@ def test_too_long_pairs_are_dropped_and_counted(cache):
         for number, ((source, target), size) in enumerate(SIZES.items())
     }
     assert pipeline.too_long() == expected and sum(expected.values()) > 0
-    assert pipeline.left_out().startswith(
+    assert pipeline.dropped_summary().startswith(
         f"{sum(expected.values())} of 218 training pairs are longer than a row (Data.source"
     )
-    assert Pipeline(cache, LAYOUTS["prefix"], settings_of_run()).left_out() == ""
+    assert Pipeline(cache, LAYOUTS["prefix"], settings_of_run()).dropped_summary() == ""
     plans = [pipeline.plan(chunk) for chunk in range(20)]
     dropped = sum(plan.dropped for plan in plans)
     kept = sum(np.bincount(plan.task, minlength=4) for plan in plans)
@@ -401,12 +410,12 @@ def test_too_long_pairs_are_dropped_and_counted(cache):
 
 def test_padding_share_counts_empty_positions(cache):
     batch = next(batches(cache, LAYOUTS["register"], settings_of_run()))
-    shares = padding_share(batch)
+    shares = padding_fraction(batch)
     assert set(shares) == {"source", "register", "target"}
     assert shares["source"] == np.mean(batch["source_segment_ids"] == 0)
     packed = next(batches(cache, LAYOUTS["register"], settings_of_run(max_segments=4)))
     alone = next(batches(cache, LAYOUTS["register"], settings_of_run(max_segments=1)))
-    assert padding_share(packed)["target"] < padding_share(alone)["target"]
+    assert padding_fraction(packed)["target"] < padding_fraction(alone)["target"]
     assert (alone["source_segment_ids"].max(), alone["task"].shape) == (1, (8, 1))
 
 
@@ -439,6 +448,6 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 def test_settings_are_checked(cache):
     with pytest.raises(UserError, match="multiple of the 3 parts"):
-        batches(cache, LAYOUTS["prefix"], settings_of_run(), share=RowShare((0,), 3))
+        batches(cache, LAYOUTS["prefix"], settings_of_run(), share=ProcessRows((0,), 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))

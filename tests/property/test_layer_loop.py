@@ -8,7 +8,7 @@ import pytest
 from flax import linen as nn
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.decoding.weights import with_weights
+from mnmt_jax.decoding.weight_precision import round_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.distributed.sharding import make_mesh
@@ -83,7 +83,7 @@ def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["register"], random_pairs(4))
     stored = random_params(model, batch)
-    params = with_weights(stored, weights, ("embedding",))
+    params = round_weights(stored, weights, ("embedding",))
     for number in range(3):
         params[f"layer_{number}"]["mlp"] = stored[f"layer_{number}"]["mlp"]
     expected = prefill(model, params, batch)

@@ -12,18 +12,18 @@ import pytest
 
 from mnmt_jax.analysis import probe_features
 from mnmt_jax.analysis import teacher_forcing as forced_batches
-from mnmt_jax.analysis.alignment import GROUPS, alignment
-from mnmt_jax.analysis.attention_maps import attention_weights, map_places
+from mnmt_jax.analysis.alignment import TOKEN_GROUPS, attention_statistics
+from mnmt_jax.analysis.attention_maps import attention_specs, attention_weights
 from mnmt_jax.analysis.layer_states import (
-    layer_states,
-    pooled_states,
+    compute_layer_states,
+    mean_states,
     sentence_states,
-    state_places,
+    state_locations,
 )
 from mnmt_jax.analysis.parallel_sentences import to_own_language
-from mnmt_jax.analysis.probe_features import kept_features
-from mnmt_jax.analysis.projection_2d import Settings, on_plane, planes
-from mnmt_jax.analysis.teacher_forcing import batches, force
+from mnmt_jax.analysis.probe_features import cached_features
+from mnmt_jax.analysis.projection_2d import ProjectionSettings, project_states, run_tsne
+from mnmt_jax.analysis.teacher_forcing import iterate_batches, make_forced_sentences
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import LAYOUTS
@@ -52,18 +52,20 @@ def case(name):
     )
     translator = types.SimpleNamespace(vocabulary=known)
     every = [
-        force(translator, pair, sentences(pair[0], count), sentences(pair[1], count))
+        make_forced_sentences(
+            translator, pair, sentences(pair[0], count), sentences(pair[1], count)
+        )
         for pair, count in zip(PAIRS, (3, 2), strict=True)
     ]
-    return system, every, state_places(model.plan, READ), translator
+    return system, every, state_locations(model.plan, READ), translator
 
 
 @pytest.mark.parametrize("name", ["register", "encoder_decoder"])
 def test_states_are_those_of_the_model(name):
     system, every, places, _ = case(name)
     model, params = system.model, system.params
-    rows = next(batches(system, every, LONGEST))
-    found = layer_states(params, rows.batch, model=model, places=places)
+    rows = next(iterate_batches(system, every, LONGEST))
+    found = compute_layer_states(params, rows.batch, model=model, places=places)
     states = dict(zip(places, map(np.asarray, found), strict=True))
     # What the target ends with gives the logits.
     end = states[States(model.layout.layers, "target", ended=True)]
@@ -89,9 +91,9 @@ def test_states_are_those_of_the_model(name):
         valid = rows.batch[f"{place.role}_segment_ids"][1] != 0
         by_hand = states[place][1][valid].mean(axis=0)
         np.testing.assert_allclose(means[every[0]][1, number], by_hand, atol=ATOL)
-    (one,) = (each for each in batches(system, [every[1]], LONGEST))
+    (one,) = (each for each in iterate_batches(system, [every[1]], LONGEST))
     alone = {name: array[1:2] for name, array in one.batch.items()}
-    alone = np.asarray(pooled_states(params, alone, model=model, places=places))
+    alone = np.asarray(mean_states(params, alone, model=model, places=places))
     np.testing.assert_allclose(means[every[1]][1], alone[0], atol=ATOL)
 
 
@@ -100,8 +102,8 @@ def test_every_layout_has_states_and_alignment(name):
     """By shapes alone: nothing is compiled."""
     system, every, places, _ = case(name)
     model = system.model
-    batch = next(batches(system, every, LONGEST)).batch
-    read = functools.partial(pooled_states, model=model, places=places)
+    batch = next(iterate_batches(system, every, LONGEST)).batch
+    read = functools.partial(mean_states, model=model, places=places)
     found = jax.eval_shape(read, system.params, batch)
     assert found.shape == (3, len(places), model.config.embed)
     roles = {place.role for place in places}
@@ -110,21 +112,21 @@ def test_every_layout_has_states_and_alignment(name):
     for role, layers in passed.items():
         plain = [p.layer for p in places if p.role == role and not p.ended]
         assert plain == [0, *layers]
-    reading = [p for p in map_places(model.plan) if p.query == "target"]
+    reading = [p for p in attention_specs(model.plan) if p.query == "target"]
     assert any({"source", "register"} & set(p.keys) for p in reading)
 
 
 def test_layers_that_are_not_there_are_refused():
     system, every, _, _ = case("encoder_decoder")
     with pytest.raises(UserError, match="no source states after layer 3; choose from 0, 1, 2$"):
-        state_places(system.model.plan, ("source", "register"), (1, 3))
+        state_locations(system.model.plan, ("source", "register"), (1, 3))
     with pytest.raises(UserError, match="in layer 2 nothing but .* choose from 3, 4$"):
-        alignment(system, every, LONGEST, (2,))
+        attention_statistics(system, every, LONGEST, (2,))
 
 
 def test_alignment_is_read_off_the_weights():
     system, every, _, _ = case("register")
-    found = alignment(system, every, LONGEST)["directions"]
+    found = attention_statistics(system, every, LONGEST)["directions"]
     assert [(f["source"], f["sentences"]) for f in found] == [("de", 3), ("fr", 2)]
     told = [(one["layer"], one["query"], list(one["choices"])) for one in found[0]["layers"]]
     assert told == [
@@ -135,11 +137,13 @@ def test_alignment_is_read_off_the_weights():
     ]
     for one in found[0]["layers"]:
         assert sum(one["mass"].values()) == pytest.approx(1)
-        own = {"register": {*GROUPS, "register"}, "target": {"register", "target"}}
+        own = {"register": {*TOKEN_GROUPS, "register"}, "target": {"register", "target"}}
         assert one["mass"].keys() == own[one["query"]]
     # The registers of layer 2 and the tag, by loops over the second direction.
-    (place,) = [p for p in map_places(system.model.plan) if (p.layer, p.query) == (2, "register")]
-    rows = next(batches(system, [every[1]], LONGEST))
+    (place,) = [
+        p for p in attention_specs(system.model.plan) if (p.layer, p.query) == (2, "register")
+    ]
+    rows = next(iterate_batches(system, [every[1]], LONGEST))
     (weights,) = attention_weights(system.params, rows.batch, model=system.model, places=(place,))
     tags, firsts = [], []
     for sentence in range(2):
@@ -155,11 +159,13 @@ def test_alignment_is_read_off_the_weights():
 def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(forced_batches, "_ROWS", 2)  # several batches, one of them not full
     system, every, _, _ = case("encoder_decoder")
-    again = force(case("encoder_decoder")[3], ("de", "fr"), every[0].sources, every[0].targets)
+    again = make_forced_sentences(
+        case("encoder_decoder")[3], ("de", "fr"), every[0].sources, every[0].targets
+    )
     every = [*every, again]
-    places = state_places(system.model.plan, ("source",), (1, 2))
+    places = state_locations(system.model.plan, ("source",), (1, 2))
     asked = {"longest": LONGEST, "places": places}
-    found = kept_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
+    found = cached_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
     counts = [len(one.source) + 2 for forced in every for one in forced.examples]
     assert len(found.ids) == sum(counts) == len(found.states(0))
     assert found.positions.tolist() == [p for count in counts for p in range(count)]
@@ -167,8 +173,8 @@ def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch)
     assert set(found.ids[starts].tolist()) == {system.vocabulary.tag_id(c) for c in ("en", "fr")}
     # The texts of de -> fr are those of de -> en.
     assert found.texts[starts].tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    rows = next(batches(system, [every[1]], LONGEST))
-    states = layer_states(system.params, rows.batch, model=system.model, places=places)
+    rows = next(iterate_batches(system, [every[1]], LONGEST))
+    states = compute_layer_states(system.params, rows.batch, model=system.model, places=places)
     own = slice(starts[4], starts[4] + counts[4])
     for number in range(len(places)):
         expected = np.asarray(states[number])[1, : counts[4]]
@@ -178,13 +184,13 @@ def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch)
         raise AssertionError("extracted again")
 
     monkeypatch.setattr(probe_features, "_extract", refuse)
-    same = kept_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
+    same = cached_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
     assert same.digest == found.digest
     np.testing.assert_array_equal(same.states(1), found.states(1))
     for changed in ({"told": {"split": "test", "p": 2}}, {"longest": LONGEST - 1}):
         given = {**asked, "told": {"split": "test", "p": 1}, **changed}
         with pytest.raises(AssertionError, match="extracted again"):
-            kept_features(tmp_path, system, every, **given)
+            cached_features(tmp_path, system, every, **given)
     assert len(list(tmp_path.iterdir())) == 1  # what failed has left nothing
 
 
@@ -201,16 +207,18 @@ def test_sentences_go_into_their_own_language_once():
 
 def test_planes_have_the_points_of_each_class():
     system, every, _, _ = case("encoder_decoder")
-    places = state_places(system.model.plan, ("source",), (1,))
-    found = planes(system, every, LONGEST, places)["planes"]
+    places = state_locations(system.model.plan, ("source",), (1,))
+    found = project_states(system, every, LONGEST, places)["planes"]
     assert [(p["layer"], p["ended"]) for p in found] == [(1, False)]
     pooled = sentence_states(system, every, LONGEST, places)
-    expected = on_plane(np.concatenate([pooled[each][:, 0] for each in every]))
+    expected = run_tsne(np.concatenate([pooled[each][:, 0] for each in every]))
     points = [c["points"] for c in found[0]["classes"]]
     np.testing.assert_allclose(points[0], expected[:3], atol=1e-3)
     np.testing.assert_allclose(points[1], expected[3:], atol=1e-3)
-    tokens = planes(system, every, LONGEST, places, Settings(tokens=True))["planes"]
+    tokens = project_states(system, every, LONGEST, places, ProjectionSettings(tokens=True))[
+        "planes"
+    ]
     sizes = [sum(len(one.source) + 2 for one in forced.examples) for forced in every]
     assert [len(c["points"]) for c in tokens[0]["classes"]] == sizes
     with pytest.raises(UserError, match="^2 points are too few for t-SNE, which needs 4"):
-        planes(system, [every[1]], LONGEST, places)
+        project_states(system, [every[1]], LONGEST, places)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.data.converter import Converter, segments_from_rows, views_of
+from mnmt_jax.data.converter import Converter, required_views, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.design.objective import States
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
@@ -92,7 +92,7 @@ def test_the_target_passes_as_it_stands(instruction, tmp_path):
 
 def test_the_run_has_the_views_that_need_arrays(tmp_path):
     config = make_config(tmp_path, model={}, data={}, train={"methods": (METHOD,)})
-    assert [view.name for view in views_of(config)] == ["positive"]
+    assert [view.name for view in required_views(config)] == ["positive"]
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage"])

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.cost.collectives import collectives
-from mnmt_jax.decoding.generate import together
+from mnmt_jax.cost.collectives import find_collectives
+from mnmt_jax.decoding.generate import search_batch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Request, Sample, sentence_rngs
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
@@ -89,7 +89,7 @@ def shapes_of_whole_batch(program: str) -> set[str]:
 
 
 def kinds_of(program: str, mesh_config: Mesh) -> set[str]:
-    return {one.kind for one in collectives(program, dict(make_mesh(mesh_config).shape))}
+    return {one.kind for one in find_collectives(program, dict(make_mesh(mesh_config).shape))}
 
 
 @pytest.mark.parametrize("layout", STAGE_LAYERS)
@@ -109,7 +109,7 @@ def test_a_loop_of_layers_collects_its_parameters_and_no_states(mesh_config, tmp
     program = step_program(tmp_path, mesh_config, "register", **model)
     assert "while(" in program
     assert not shapes_of_whole_batch(program)
-    found = collectives(program, dict(make_mesh(mesh_config).shape))
+    found = find_collectives(program, dict(make_mesh(mesh_config).shape))
     assert not {one.kind for one in found} & {"all-to-all", "collective-permute"}
     gathered = sum(one.bytes for one in found if one.kind == "all-gather")
     kernels = 4 * (4 * 32 * 32 + 2 * 32 * 48) // mesh_config.tensor
@@ -122,7 +122,7 @@ def test_chunks_of_the_loss_exchange_nothing_of_their_own(mesh_config, tmp_path)
     shape = dict(make_mesh(mesh_config).shape)
     tokens = ROWS * LENGTHS["target"]
     found = [
-        collectives(step_program(tmp_path, mesh_config, "register", chunk), shape)
+        find_collectives(step_program(tmp_path, mesh_config, "register", chunk), shape)
         for chunk in (10**6, tokens // 7)
     ]
     whole, chunked = ({(one.kind, one.axes): one.bytes for one in each} for each in found)
@@ -147,7 +147,7 @@ def test_gradients_travel_once_an_update(tmp_path):
     """Not with every micro-batch: each parameter once, and what is reported."""
     program = step_program(tmp_path, Mesh(), "register", parts=3)
     assert "while(" in program and not shapes_of_whole_batch(program)
-    (sums,) = collectives(program, dict(make_mesh(Mesh()).shape))
+    (sums,) = find_collectives(program, dict(make_mesh(Mesh()).shape))
     assert (sums.kind, sums.axes) == ("all-reduce", ("data",))
     learner = make_learner(tmp_path, make_mesh(Mesh()), "register")
     shapes = batch_shapes(learner.model.layout, make_mesh(Mesh()))
@@ -162,7 +162,7 @@ def test_split_parameters_too_travel_once_an_update(tmp_path):
     program = step_program(tmp_path, mesh_config, "register", parts=3)
     assert "while(" in program and not shapes_of_whole_batch(program)
     mesh = make_mesh(mesh_config)
-    found = {(one.kind, one.axes): one.bytes for one in collectives(program, dict(mesh.shape))}
+    found = {(one.kind, one.axes): one.bytes for one in find_collectives(program, dict(mesh.shape))}
     learner = make_learner(tmp_path, mesh, "register")
     shapes = batch_shapes(learner.model.layout, mesh)
     params = jax.tree.leaves(abstract_state(make_init(learner, shapes, 3), mesh).params)
@@ -186,7 +186,7 @@ def test_without_room_gradients_travel_with_every_micro_batch(tmp_path, monkeypa
     for memory in (needed + 1, needed - 1):
         monkeypatch.setattr(gradients, "device_memory", lambda memory=memory: memory)
         program = step_program(tmp_path, Mesh(fsdp=4), layout, parts=3)
-        found = collectives(program, dict(mesh.shape))
+        found = find_collectives(program, dict(mesh.shape))
         added.append(sum(one.bytes for one in found if "reduce" in one.kind))
     assert added[1] >= 3 * added[0]
 
@@ -218,7 +218,7 @@ def test_a_search_of_data_parallel_asks_only_whether_all_have_ended(search, tmp_
 
     def call(params, batch, prefix, limits, active, rngs):
         request = Request(prefix, max_length=limits, active=active, rngs=rngs, max_steps=5)
-        return together(params, batch, request, model=learner.model, search=search)
+        return search_batch(params, batch, request, model=learner.model, search=search)
 
     program = lower(mesh, call, like.params, static, *asked)
     assert "while(" in program and not shapes_of_whole_batch(program)

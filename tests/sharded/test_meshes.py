@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode, Mesh, Optimizer
-from mnmt_jax.decoding.contrast import Contrast
+from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LAYOUTS

@@ -13,7 +13,7 @@ import pytest
 from mnmt_jax.commands.back_translate import main
 from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local

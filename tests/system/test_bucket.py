@@ -18,14 +18,14 @@ from mnmt_jax.config.loading import save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import Mirror, bucket_path, copy_files, files_below
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.storage import is_machine_trouble, storage_trouble
+from mnmt_jax.files.storage_errors import is_machine_error, storage_error_reason
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import restore_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.train import Session, train
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import fresh_process
 from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
 from tests.made_run import (
@@ -199,8 +199,8 @@ def test_an_answer_that_the_client_does_not_understand_is_the_networks_fault(ser
     with pytest.raises(KeyError) as caught:
         (bucket / "file").exists()
     server.refuses = None
-    assert storage_trouble(caught.value) == "KeyError: 'name'"
-    assert is_machine_trouble(caught.value) and (bucket / "file").exists()
+    assert storage_error_reason(caught.value) == "KeyError: 'name'"
+    assert is_machine_error(caught.value) and (bucket / "file").exists()
 
 
 def test_the_server_of_these_tests_gives_each_request_one_answer(server, monkeypatch):

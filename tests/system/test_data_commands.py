@@ -16,9 +16,9 @@ import pytest
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import fresh_process
 from tests.unit import made_text
 

@@ -23,7 +23,7 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_pages
 from tests.documents import (
     LISTED,

@@ -9,13 +9,13 @@ import pytest
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.corpora import ParallelFiles
+from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import evaluate, load_subject
+from mnmt_jax.evaluation.evaluate import evaluate, load_evaluated_model
+from mnmt_jax.evaluation.markdown_tables import decoding_label, disambiguate_names
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.evaluation.table import decoding_label, told_apart
 from mnmt_jax.training.train import train
 from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary
@@ -198,8 +198,8 @@ def test_the_search_is_described_as_it_is_done(folder):
 
 
 def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
-    subject, _ = load_subject(folder / "tiny")
-    other, _ = load_subject(folder / "tiny", bindings=["Data.instruction='2'"])
+    subject, _ = load_evaluated_model(folder / "tiny")
+    other, _ = load_evaluated_model(folder / "tiny", bindings=["Data.instruction='2'"])
     extra = json.loads(next((folder / "tiny/checkpoints/2/extra").iterdir()).read_text())
     assert subject.identity == {
         "parameters": extra["fingerprints"]["params"],
@@ -215,13 +215,13 @@ def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
     benchmark = Benchmark("mine", corpus, limit=2)
     results = []
     for name, bindings in {"with": [], "without": ["Data.instruction='none'"]}.items():
-        subject, _ = load_subject(folder / "tiny", bindings=bindings)
+        subject, _ = load_evaluated_model(folder / "tiny", bindings=bindings)
         results.append(evaluate(subject, benchmark, tmp_path / name))
     with_tags, without = (read_result(tmp_path / name) for name in ("with", "without"))
     assert without.decoding == {**with_tags.decoding, "instruction": "none"}
     assert without.decoding_overrides == {"instruction": "none"}
     assert not with_tags.decoding_overrides
-    assert [each.name for each in told_apart(results)] == ["tiny", "tiny, instruction=none"]
+    assert [each.name for each in disambiguate_names(results)] == ["tiny", "tiny, instruction=none"]
     assert decoding_label(without) == f"{decoding_label(with_tags)}, instruction=none"
 
 

@@ -21,7 +21,7 @@ from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, zeros_of
 from tests.run_commands import command

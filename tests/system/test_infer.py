@@ -70,7 +70,7 @@ def infer(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["infer.py", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         monkeypatch.setattr(
-            "mnmt_jax.runtime.run_command.leave_now", sys.exit
+            "mnmt_jax.runtime.run_command.exit_immediately", sys.exit
         )  # this process has more to do
         with pytest.raises(SystemExit) as exit_info:
             run_command(module.main)

@@ -10,8 +10,8 @@ import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache_writer import write_cache
-from mnmt_jax.data.corpora import CldrText
-from mnmt_jax.data.mixtures import cache_sources, language_text
+from mnmt_jax.data.mixtures import language_text, task_sources
+from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.cut_residual import CutResidual
@@ -31,7 +31,9 @@ EXACT = 0.9
 
 @pytest.fixture(scope="module")
 def corpus():
-    return CldrText(("en", "de", "fr"), sizes={"train": PHRASES, "validation": 8}, name="phrases")
+    return CldrPhrases(
+        ("en", "de", "fr"), sizes={"train": PHRASES, "validation": 8}, name="phrases"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def cache(corpus, tmp_path_factory):
     options = SentencePieceOptions(vocab_size=100, byte_fallback=False)
     vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
     write_cache(
-        folder / "cache", cache_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary
+        folder / "cache", task_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary
     )
     return folder / "cache"
 

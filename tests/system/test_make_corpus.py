@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.corpora import ParallelFiles, TsvFile
+from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
 from tests.fresh_process import PATIENCE
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_corpus.py"

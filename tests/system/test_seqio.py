@@ -11,8 +11,8 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.corpora import CldrText, ParallelFiles, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, get_corpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.interop.seqio.tasks import (
@@ -24,9 +24,13 @@ from mnmt_jax.interop.seqio.tasks import (
     task_sources,
 )
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, english_centric, mitre_directions
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.languages import (
+    MITRE_LANGUAGES,
+    english_centric_directions,
+    mitre_directions,
+)
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from scripts import cache_tasks
 from tests.run_commands import command
 from tests.unicode_lines import odd_lines
@@ -63,7 +67,7 @@ def files(tmp_path_factory):
             (folder / f"{split}.{code}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     corpus = ParallelFiles("made", str(folder / "{split}.{language}"), made_text.LANGUAGES)
     vocabulary = PieceVocabulary(made_text.vocabulary)
-    directions = english_centric(made_text.LANGUAGES)
+    directions = english_centric_directions(made_text.LANGUAGES)
     names = add_corpus(corpus, directions=directions, vocabulary=vocabulary)
     zero_shot = add_corpus(corpus, directions=[("de", "fr"), ("fr", "de")], vocabulary=vocabulary)
     add_mixture("made_tiny", names, temperature=5.0, zero_shot=zero_shot)
@@ -247,11 +251,11 @@ def test_flags_that_a_seqio_mixture_would_ignore_are_refused(files, tmp_path, ca
 def test_the_kept_vocabulary_is_named_by_what_it_depends_on(cldr, tmp_path, monkeypatch):
     before = cldr.cached_directory(tmp_path)
     assert cldr.cached_directory(tmp_path) == before and before.parent == tmp_path
-    monkeypatch.setattr("mnmt_jax.data.cldr.texts.babel.__version__", "0.0")
+    monkeypatch.setattr("mnmt_jax.data.cldr.cldr_corpus.babel.__version__", "0.0")
     other_babel = cldr.cached_directory(tmp_path)
     monkeypatch.setattr(cldr, "VOCABULARY_OPTIONS", SentencePieceOptions(vocab_size=8000, seed=1))
     other_options = cldr.cached_directory(tmp_path)
-    monkeypatch.setattr(cldr, "get_corpus", lambda name: CldrText(("en", "de")))
+    monkeypatch.setattr(cldr, "get_corpus", lambda name: CldrPhrases(("en", "de")))
     assert len({before, other_babel, other_options, cldr.cached_directory(tmp_path)}) == 4
 
 
@@ -306,7 +310,7 @@ def test_unregistered_names_are_refused(files):
 
 def test_text_for_a_vocabulary_takes_each_pair_once(files):
     corpus = ParallelFiles("made", str(files / "{split}.{language}"), made_text.LANGUAGES)
-    text = language_text(corpus, english_centric(corpus.languages), limit=1000)
+    text = language_text(corpus, english_centric_directions(corpus.languages), limit=1000)
     assert list(text) == list(corpus.languages)
     assert {code: len(lines) for code, lines in text.items()} == {"en": 80, "de": 40, "fr": 40}
     assert set(text["fr"]) == set(made_text.sentences("fr", 40))

@@ -5,9 +5,9 @@ import seqio
 import tensorflow as tf
 
 from mnmt_jax.data.cache_writer import write_cache
-from mnmt_jax.data.corpora import get_corpus
-from mnmt_jax.data.mixtures import MIXTURES, cache_sources
-from mnmt_jax.data.monolingual import TextFiles
+from mnmt_jax.data.mixtures import MIXTURES, task_sources
+from mnmt_jax.data.monolingual import MonolingualFiles
+from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.seqio.tasks import add_corpus, add_task, task_sources
@@ -102,13 +102,15 @@ def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch
     tag = vocabulary.languages.index("de")
     assert example["source_lang"].tolist() == example["target_lang"].tolist() == [tag]
     [theirs] = task_sources("newscrawl_de", ("train",))
-    [ours] = cache_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
+    [ours] = task_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
     written = [
         write_cache(data / name, [source], vocabulary=vocabulary)
         for name, source in (("theirs", theirs), ("ours", ours))
     ]
     assert written[0].tasks == written[1].tasks and "newscrawl_de" in written[0].tasks
-    own = TextFiles("own_news", f"{folder}/news.2019.{{language}}.*", ("en", "de"), splits={})
+    own = MonolingualFiles(
+        "own_news", f"{folder}/news.2019.{{language}}.*", ("en", "de"), splits={}
+    )
     directions = own.directions("train")
     names = add_corpus(own, directions=directions, vocabulary=PieceVocabulary(made_text.vocabulary))
     assert names == ["own_news_en", "own_news_de"]

@@ -22,7 +22,7 @@ from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.sample_batches import pack
 from tests.unit.made_text import sentences

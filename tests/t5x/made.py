@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows, views_of
+from mnmt_jax.data.converter import Converter, Example, Lengths, required_views, segments_from_rows
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.interop.t5x.feature_names import LOSS_WEIGHTS, t5x_name
@@ -41,7 +41,7 @@ def make_converter(config: Config) -> Converter:
         layout.embedded_roles(),
         Lengths(data.source_length, data.target_length, data.max_segments),
         config.model.register_factor,
-        views_of(config),
+        required_views(config),
     )
 
 

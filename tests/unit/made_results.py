@@ -3,7 +3,7 @@
 import random
 
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, Sample
-from mnmt_jax.vocabulary.languages import english_centric, many_to_many
+from mnmt_jax.vocabulary.languages import english_centric_directions, many_to_many_directions
 
 TEXTS = {
     "en": "Thursday, March 5, 1987: Germany, Greece, or Egypt",
@@ -21,14 +21,14 @@ def made_result(
 ) -> RunResult:
     """Makes a result with random scores; directions between English and others are supervised."""
     draw = random.Random(seed)
-    trained = set(english_centric(languages))
+    trained = set(english_centric_directions(languages))
     directions = tuple(
         _direction(pair, draw, trained=pair in trained, level=zero_shot)
-        for pair in many_to_many(languages)
+        for pair in many_to_many_directions(languages)
     )
     samples = tuple(
         _sample(pair, index, draw, trained=pair in trained)
-        for pair in list(many_to_many(languages))[:: max(1, len(directions) // 24)]
+        for pair in list(many_to_many_directions(languages))[:: max(1, len(directions) // 24)]
         for index in range(3)
     )
     steps = range(50, 3001, 50)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import tempfile
 
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 LANGUAGES = ("en", "de", "fr")
 _WORDS = {

@@ -13,8 +13,8 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding.inference_model import spans_of
-from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding.inference_model import model_inputs
+from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
@@ -88,7 +88,7 @@ def forced_log_probs(
 
     def log_probs(tokens: Sequence[int]) -> np.ndarray:
         segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
-        batch = spans_of(converter.batch(segments, 1))
+        batch = model_inputs(converter.batch(segments, 1))
         logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
         return np.asarray(jax.nn.log_softmax(logits))
 

@@ -11,10 +11,10 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import export_huggingface
-from mnmt_jax.vocabulary.additions import extended_model
+from mnmt_jax.vocabulary.added_languages import append_pieces
 from mnmt_jax.vocabulary.lavs import count_pieces
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import m2m100_pieces, spm_model
 from tests.unit import made_text
 
@@ -110,16 +110,16 @@ def test_a_language_may_be_added_without_pieces():
     assert vocabulary.encode("één") == base.encode("één")
     grown = Vocabulary(base.model, (*base.languages, "nl"), normalization=base.normalization)
     assert vocabulary.fingerprint == grown.fingerprint
-    assert vocabulary.continues(base)
+    assert vocabulary.is_extension_of(base)
 
 
 def test_what_a_tokenizer_of_the_model_alone_is_given_agrees():
     """As seqio does in TensorFlow: ids of a SentencePiece model, by tables."""
     vocabulary = grown(BASES["copies"]())
     for code, line in (("nl", TEXT[3]), ("de", "eins Haus"), ("fr", "un")):
-        own = Vocabulary(vocabulary.model_of(code), ())
+        own = Vocabulary(vocabulary.sentencepiece_model_for(code), ())
         pieces = own._processor.encode(line)
-        table = vocabulary.spm_to_id_in(code)
+        table = vocabulary.spm_to_id_for(code)
         assert table[pieces].tolist() == vocabulary.encode(line, code)
         ids = vocabulary.encode(line, code)
         decoder = Vocabulary(vocabulary.decoding_model, ())._processor
@@ -129,17 +129,18 @@ def test_what_a_tokenizer_of_the_model_alone_is_given_agrees():
 
 def test_what_text_can_have():
     base = made_text.vocabulary()
-    assert base.in_text.tolist() == [False] + [True] * (base.size - 1)
+    assert base.appears_in_text.tolist() == [False] + [True] * (base.size - 1)
     of_list = listed()
-    names = of_list.tokens(np.flatnonzero(~of_list.in_text))
+    names = of_list.tokens(np.flatnonzero(~of_list.appears_in_text))
     assert names == ["<pad>", "<s>", "▁extra", "<mask>"]
     assert (
-        grown(of_list).in_text.sum() == of_list.in_text.sum() + len(grown(of_list).added_pieces) + 1
+        grown(of_list).appears_in_text.sum()
+        == of_list.appears_in_text.sum() + len(grown(of_list).added_pieces) + 1
     )
 
 
 def test_what_the_first_model_takes_for_a_control_symbol_is_unknown():
-    odd = extended_model(model(), ["<s>"])
+    odd = append_pieces(model(), ["<s>"])
     alone = Vocabulary(odd, ())
     assert alone.tokens(alone.encode("huis<s>")) == ["▁huis", "<s>"]
     vocabulary = listed().with_language("nl", odd)
@@ -176,12 +177,16 @@ def test_additions_are_saved(tmp_path):
 def test_which_vocabulary_continues_which():
     base, one = made_text.vocabulary(), grown()
     two = grown(one, "it")
-    assert one.continues(base) and two.continues(base) and two.continues(one)
-    assert base.continues(base) and not base.continues(one) and not one.continues(two)
-    assert not one.continues(listed()) and not grown(BASES["copies"]()).continues(one)
+    assert one.is_extension_of(base) and two.is_extension_of(base) and two.is_extension_of(one)
+    assert (
+        base.is_extension_of(base)
+        and not base.is_extension_of(one)
+        and not one.is_extension_of(two)
+    )
+    assert not one.is_extension_of(listed()) and not grown(BASES["copies"]()).is_extension_of(one)
     # The text of a language that was there is cut otherwise: its old ids mean something else.
     cut_anew = dataclasses.replace(base.with_language("nl"), additions=one.additions)
-    assert not cut_anew.continues(base.with_language("nl")) and cut_anew.continues(base)
+    assert not cut_anew.is_extension_of(base.with_language("nl")) and cut_anew.is_extension_of(base)
 
 
 def test_mistakes_are_refused(tmp_path):

@@ -12,24 +12,24 @@ import pytest
 from lxml import html
 
 from mnmt_jax.analysis import attention_maps, teacher_forcing
-from mnmt_jax.analysis.ablation import Ablated, ablate, supervised_targets
+from mnmt_jax.analysis.ablation import AblationPair, run_ablation, supervised_targets_by_source
 from mnmt_jax.analysis.analysis_files import (
     check_analysis_folder,
-    check_finished,
+    check_same_analysis,
     write_analysis,
 )
 from mnmt_jax.analysis.branch_scales import branch_scales
-from mnmt_jax.analysis.page_facts import page_title
-from mnmt_jax.analysis.pictures import draw
-from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.analysis.page_header import page_title
+from mnmt_jax.analysis.page_sections import render_sections
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.corpora import CldrText
+from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import Subject
+from mnmt_jax.evaluation.evaluate import EvaluatedModel
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.network import build_model
@@ -46,7 +46,7 @@ INTO = {"en": ("de",), "de": ("fr",), "fr": ("en",)}
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return Benchmark("phrases", CldrText(LANGUAGES, sizes={"test": 8}, name="phrases"))
+    return Benchmark("phrases", CldrPhrases(LANGUAGES, sizes={"test": 8}, name="phrases"))
 
 
 def subject(benchmark, name, choose):
@@ -56,11 +56,11 @@ def subject(benchmark, name, choose):
 
     def translate(lines, direction):
         answer = phrases[choose(direction)]
-        return [Output(answer[places[direction[0]][line]]) for line in lines]
+        return [TranslatedSentence(answer[places[direction[0]][line]]) for line in lines]
 
     config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
     decoding = {"checkpoint": "step 7"}
-    return Subject(
+    return EvaluatedModel(
         name, translate, config, decoding, {"parameters": name}, supervised=TRAINED, step=7
     )
 
@@ -69,11 +69,15 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
     """What falls back to what it was trained into is perfect in row (3), and there alone."""
     right = subject(benchmark, "on", lambda direction: direction[1])
     back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
-    targets = supervised_targets(benchmark.directions, TRAINED)
+    targets = supervised_targets_by_source(benchmark.directions, TRAINED)
     assert targets == INTO
     directions = benchmark.directions
-    facts = ablate(
-        Ablated(right, back, LANGUAGES), benchmark, tmp_path, directions=directions, targets=targets
+    facts = run_ablation(
+        AblationPair(right, back, LANGUAGES),
+        benchmark,
+        tmp_path,
+        directions=directions,
+        targets=targets,
     )
     rows = {(row["row"], row["branches"]): row for row in facts["rows"]}
     assert list(rows) == [(1, "on"), (2, "off"), (3, "off"), (None, "on")]
@@ -91,8 +95,8 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
     assert by_name["en", "fr"]["against"]["de"]["off"]["bleu"] == pytest.approx(100)
     assert read_result(tmp_path / "off").averages["bleu"].zero_shot.mean < 60
     # Of given targets, and of some directions.
-    facts = ablate(
-        Ablated(right, back, LANGUAGES),
+    facts = run_ablation(
+        AblationPair(right, back, LANGUAGES),
         benchmark,
         tmp_path,
         directions=[("en", "fr"), ("de", "en")],
@@ -116,16 +120,16 @@ def test_ablation_takes_references_by_the_source_text(benchmark, tmp_path):
                 texts, sources=texts.sources[kept], references=texts.references[kept]
             )
 
-    turned = Turned("phrases", CldrText(LANGUAGES, sizes={"test": 8}, name="phrases"))
+    turned = Turned("phrases", CldrPhrases(LANGUAGES, sizes={"test": 8}, name="phrases"))
     turned.whole = True
     back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
     given = {"directions": [("en", "fr")], "targets": INTO}
-    ablated = Ablated(back, back, LANGUAGES)
-    facts = ablate(ablated, turned, tmp_path, **given)
+    ablated = AblationPair(back, back, LANGUAGES)
+    facts = run_ablation(ablated, turned, tmp_path, **given)
     assert facts["rows"][2]["zero_shot"]["bleu"] == pytest.approx(100)
     turned.whole = False
     with pytest.raises(UserError, match="^en-fr: 1 of 8 source sentences have no reference in en"):
-        ablate(ablated, turned, tmp_path, **given)
+        run_ablation(ablated, turned, tmp_path, **given)
 
 
 def model(**changes) -> Model:
@@ -156,7 +160,7 @@ def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
     facts |= {"without": ["en"], "layers": scales, "mean": {"de": -0.2, "fr": np.float32(0.1)}}
     for _ in range(2):  # its own it replaces
         check_analysis_folder(tmp_path)
-        path = write_analysis(tmp_path, facts, page_title(facts), draw(facts))
+        path = write_analysis(tmp_path, facts, page_title(facts), render_sections(facts))
     document = json.loads((tmp_path / "analysis.json").read_text("utf-8"))
     assert document["mean"] == {"de": -0.2, "fr": 0.1} and document["format"] == 1
     text = path.read_text("utf-8")
@@ -293,16 +297,16 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
     facts = {"analysis": "probe", "run": "r", "layout": "prefix", "checkpoint": "step 20"}
     facts |= {"probe": {"hidden": True, "updates": 3}, "least": 5, "learned_from": "validation"}
     facts |= {"tested_on": "test", "subjects": [subject("r", 20, 0.5), subject("r", 9, 0.25)]}
-    drawn = "".join(draw(facts))
+    drawn = "".join(render_sections(facts))
     assert "Accuracy by step" in drawn and "layer 1: 0.500" in drawn  # the last step's value
     facts["subjects"][1]["run"] = "other"
-    assert "Accuracy by step" not in "".join(draw(facts))
+    assert "Accuracy by step" not in "".join(render_sections(facts))
 
 
 def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
     monkeypatch.setattr(
-        teacher_forcing, "force", lambda *_: Forced(("en", "de"), ("one",), ("x",), ("e",))
+        teacher_forcing, "force", lambda *_: ForcedSentences(("en", "de"), ("one",), ("x",), ("e",))
     )
     maps = {"by_head": False, "heads": 1, "directions": []}
     monkeypatch.setattr(attention_maps, "attention_maps", lambda *given, **flags: maps)
@@ -331,22 +335,22 @@ def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypat
 def test_an_analysis_is_known_by_its_facts(tmp_path):
     facts = {"analysis": "attention", "run": "r", "parameters_fingerprint": 2**32 - 1, "task": "t"}
     facts["others"] = [{"run": "s", "step": "newest"}]
-    check_finished(tmp_path, facts)
+    check_same_analysis(tmp_path, facts)
     write_analysis(tmp_path, {**facts, "layers": [1]}, "title", [])
-    check_finished(tmp_path, {**facts, "layers": [2]})
+    check_same_analysis(tmp_path, {**facts, "layers": [2]})
     for name in facts:
         with pytest.raises(UserError, match=rf"something else \({name}\)"):
-            check_finished(tmp_path, {**facts, name: "other"})
+            check_same_analysis(tmp_path, {**facts, name: "other"})
     for settings in ({"limit": 3}, {"limit": 1000, "layers": "1"}, {}):
         write_analysis(tmp_path, {**facts, "settings": {"limit": 1000}}, "title", [])
         told = "layers" if "layers" in settings else "limit"
         with pytest.raises(UserError, match=rf"something else \({told}\)"):
-            check_finished(tmp_path, {**facts, "settings": settings})
-    check_finished(tmp_path, {**facts, "settings": {"limit": 1000}})
-    check_finished(tmp_path, facts)  # known later
+            check_same_analysis(tmp_path, {**facts, "settings": settings})
+    check_same_analysis(tmp_path, {**facts, "settings": {"limit": 1000}})
+    check_same_analysis(tmp_path, facts)  # known later
     del facts["parameters_fingerprint"]
     write_analysis(tmp_path, facts, "title", [])
-    check_finished(tmp_path, {**facts, "parameters_fingerprint": 3})
+    check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 3})
 
 
 def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
@@ -355,9 +359,9 @@ def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
     write_analysis(tmp_path, {**earlier, "others": [{"run": "s", "parameters": 8}]}, "t", [])
     facts = {"analysis": "svcca", "run": "r", "parameters_fingerprint": 7}
     facts["others"] = [{"run": "s", "parameters_fingerprint": 8}]
-    check_finished(tmp_path, facts)
+    check_same_analysis(tmp_path, facts)
     with pytest.raises(UserError, match=r"\(parameters_fingerprint\)"):
-        check_finished(tmp_path, {**facts, "parameters_fingerprint": 9})
+        check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 9})
 
 
 def test_blank_lines_alone_are_refused(runs, tmp_path):

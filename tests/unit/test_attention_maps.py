@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.attention_maps import attention_weights, map_places
+from mnmt_jax.analysis.attention_maps import attention_specs, attention_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.attention import core
 from tests.drawn_masks import read_pictures
@@ -29,7 +29,7 @@ def case(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_are_what_the_model_attends_with_and_what_is_drawn(name, monkeypatch):
     model, params, batch, pictures, edges = case(name)
-    places = map_places(model.plan)
+    places = attention_specs(model.plan)
     found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, places=places))
     own = list(weights_of_forward(model, params, batch, monkeypatch))
     maps = dict(zip(places, found, strict=True))
@@ -90,7 +90,7 @@ def test_the_first_layer_is_a_softmax_by_hand():
     batch = row_of(layout, stages)
     changes = {"norm": "post", "positions": (), "embedding_scale": False}
     model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes), batch)
-    first = map_places(model.plan)[0]
+    first = attention_specs(model.plan)[0]
     assert (first.title, first.query, first.layer) == ("encoder self-attention", "source", 1)
     (found,) = attention_weights(params, batch, model=model, places=(first,))
     of, vectors = params["layer_0"]["attention"], np.asarray(params["embedding"], np.float64)
@@ -112,7 +112,7 @@ def test_every_map_says_which_attention_it_is():
     titles = {}
     for name in ("encoder_decoder", "register", "two_stage_trigger"):
         model, *_ = case(name)
-        places = map_places(model.plan)
+        places = attention_specs(model.plan)
         titles[name] = [(p.layer, p.title, p.query, p.keys) for p in places]
     source, target = ("source",), ("target",)
     assert titles["encoder_decoder"][1:4] == [

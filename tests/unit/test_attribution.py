@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from mnmt_jax.analysis.attribution import (
-    NODES,
-    OUTPUTS,
-    Block,
-    attribute,
+    COMPONENT_OUTPUTS,
+    DEFAULT_NODES,
+    BranchedBlock,
+    attribute_block,
     conductance,
+    gauss_legendre_nodes,
     integrated_gradients,
-    quadrature,
 )
 from mnmt_jax.analysis.branches import branch_layers
 from mnmt_jax.design.objective import Intermediate, States
@@ -44,15 +44,15 @@ def taken_apart(request):
     model = model.clone(config=config)
     (layer, *_) = branch_layers(model)
     states = np.random.default_rng(1).normal(size=(TOKENS, EMBED)).astype(np.float32)
-    block = Block(model, params, layer, jnp.asarray(1))
+    block = BranchedBlock(model, params, layer, jnp.asarray(1))
     return block, params[layer.path[0]][layer.path[1]], jnp.asarray(states), request.param
 
 
 def test_quadrature_is_exact_for_polynomials():
-    points, weights = quadrature(4)
+    points, weights = gauss_legendre_nodes(4)
     for power in range(8):
         assert float((weights * points**power).sum()) == pytest.approx(1 / (power + 1), abs=1e-6)
-    assert len(quadrature()[0]) == NODES == 50
+    assert len(gauss_legendre_nodes()[0]) == DEFAULT_NODES == 50
 
 
 def test_a_linear_function_is_attributed_exactly():
@@ -70,10 +70,10 @@ def test_a_linear_function_is_attributed_exactly():
 def test_it_is_what_a_brute_force_sum_gives(taken_apart):
     """A Riemann sum of 2,000 steps in float64 with derivatives by hand, for every unit."""
     block, params, states, name = taken_apart
-    nodes = MANY if name == "relu" else NODES
+    nodes = MANY if name == "relu" else DEFAULT_NODES
     expected, total = riemann(params, np.asarray(states, np.float64), name)
     inner, outer = block.inner(), block.outer()
-    for output in OUTPUTS:
+    for output in COMPONENT_OUTPUTS:
         found = conductance(inner[output], outer[output], states, nodes)
         assert found.shape == expected[output].shape
         np.testing.assert_allclose(found, expected[output], atol=2e-3, err_msg=output)
@@ -85,7 +85,7 @@ def test_it_is_what_a_brute_force_sum_gives(taken_apart):
 def riemann(params, states, name):
     """Conductance of each output's units and integrated gradients of f, by midpoints."""
     parts = {"ffn": of_linear(params, "wi", "wo"), "lsl": of_branch(params["branch"], 1)}
-    sums = {output: 0.0 for output in OUTPUTS}
+    sums = {output: 0.0 for output in COMPONENT_OUTPUTS}
     total = 0.0
     for step in range(STEPS):
         at = states * (step + 0.5) / STEPS
@@ -119,8 +119,8 @@ def derivative(units, name):
 def test_sums_are_complete(taken_apart):
     """Integrated gradients and both rows of the components add up to f(x) - f(0)."""
     block, _, states, name = taken_apart
-    few = jax.jit(lambda at: attribute(block, at))(states)
-    found = few if name == "gelu" else jax.jit(lambda at: attribute(block, at, MANY))(states)
+    few = jax.jit(lambda at: attribute_block(block, at))(states)
+    found = few if name == "gelu" else jax.jit(lambda at: attribute_block(block, at, MANY))(states)
     gained = np.asarray(block.value(states) - block.value(jnp.zeros_like(states)))
     np.testing.assert_allclose(found["output"], gained, atol=1e-5)
     allowed = 1e-3 * np.abs(gained).max()
@@ -130,7 +130,7 @@ def test_sums_are_complete(taken_apart):
     assert np.abs(found["error"]).max() < allowed
     # The error of few nodes where the gradient jumps is told.
     assert (np.abs(few["error"]).max() > allowed) == (name == "relu")
-    for output in OUTPUTS:
+    for output in COMPONENT_OUTPUTS:
         assert (found["absolute"][output] >= np.abs(found["signed"][output]) - 1e-5).all()
 
 
@@ -149,7 +149,7 @@ def test_f_is_the_block_of_the_model_and_x_what_enters_it():
         entered = passes.read(tap)
         changes = []
         for row, slot in enumerate(jnp.asarray(layer.kind.slots)[batch["target_lang"][:, 0]]):
-            block = Block(model, params, layer, slot)
+            block = BranchedBlock(model, params, layer, slot)
             inner = block.inner()
             shared, own = inner["ffn2"](entered[row]), block.scale * inner["lsl2"](entered[row])
             np.testing.assert_equal(shared.shape, own.shape)
@@ -172,8 +172,8 @@ def test_a_language_without_a_branch_has_rows_of_zero():
     (layer, *_) = branch_layers(model)
     assert layer.kind.slots[0] == -1
     states = jnp.ones((2, EMBED))
-    block = Block(model, params, layer, jnp.asarray(-1))
-    found = jax.jit(lambda at: attribute(block, at, 8))(states)
+    block = BranchedBlock(model, params, layer, jnp.asarray(-1))
+    found = jax.jit(lambda at: attribute_block(block, at, 8))(states)
     for row in ("lsl1", "lsl2"):
         assert not np.any(found["signed"][row]) and not np.any(found["absolute"][row])
     assert np.all(found["absolute"]["ffn1"] > 0)

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from mnmt_jax.commands import corpus_arguments, evaluate
-from mnmt_jax.data import bitext
-from mnmt_jax.data.bitext import read_units
-from mnmt_jax.data.bitext_corpus import BitextFiles
+from mnmt_jax.commands import corpus_flags, evaluate
+from mnmt_jax.data import translation_files
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.data.text_reader import Cleaning
+from mnmt_jax.data.translation_file_corpus import BitextFiles
+from mnmt_jax.data.translation_files import read_units
 from mnmt_jax.errors import UserError
 from tests.made_pages import tmx
 from tests.run_commands import command
@@ -377,7 +377,7 @@ def test_xml_is_read_unit_by_unit(tmp_path, around):
         file.write(f"<xliff><file>\n{unit * 70_000}</file></xliff>")
     count = 0
     names = ("trans-unit", "group") if around else ("trans-unit",)
-    for element in bitext._elements(str(tmp_path / "a.xlf.gz"), "xliff", names):
+    for element in translation_files._elements(str(tmp_path / "a.xlf.gz"), "xliff", names):
         count += 1
         if count % 5000 == 0:
             assert sum(1 for _ in element.getroottree().getroot().iter()) < 4000
@@ -432,7 +432,7 @@ def test_they_are_test_text_for_an_evaluation(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
-    found, languages = corpus_arguments.benchmark_corpus(flags)
+    found, languages = corpus_flags.benchmark_corpus(flags)
     assert (found.name, languages, found.splits()) == ("mine", ("en", "de", "fr"), ("test",))
     assert found.size("test", ("fr", "en")) == 1
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TokenCache, split_records
+from mnmt_jax.data.cache import TokenCache, decode_records
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
-from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
 
 
@@ -66,7 +66,7 @@ def test_records_come_in_the_order_asked_across_shards(cache):
     indices = np.array([24, 3, 11, 10, 9, 3, 0])
     records = cache.read("made_en_de", "train", indices)
     lengths = cache.lengths("made_en_de", "train")[indices]
-    source, target = split_records(records, lengths)
+    source, target = decode_records(records, lengths)
     expected = [cache.pair("made_en_de", "train", int(index)) for index in indices]
     assert source.tolist() == np.concatenate([pair[0] for pair in expected]).tolist()
     assert target.tolist() == np.concatenate([pair[1] for pair in expected]).tolist()
@@ -139,10 +139,10 @@ def test_exchanged_vocabularies_and_damage_are_noticed(cache):
     records = cache.read("made_en_de", "train", np.arange(2))
     lengths = np.array(cache.lengths("made_en_de", "train")[:2])
     with pytest.raises(ValueError, match="damaged"):
-        split_records(records, lengths + 1)
+        decode_records(records, lengths + 1)
     swapped = lengths + np.array([[1, -1], [0, 0]])
     with pytest.raises(ValueError, match="damaged"):
-        split_records(records, swapped)
+        decode_records(records, swapped)
 
 
 def test_errors_name_the_remedy(tmp_path, cache):

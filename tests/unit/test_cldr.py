@@ -23,7 +23,7 @@ from mnmt_jax.data.cldr import (
     sampler,
     split_of,
 )
-from mnmt_jax.data.cldr import texts as corpus_module
+from mnmt_jax.data.cldr import cldr_corpus as corpus_module
 from mnmt_jax.data.cldr.inventory import renderer
 from mnmt_jax.data.cldr.renderer import NAME_PATHS, RELATIVE_UNITS, spanish_conjunction
 from mnmt_jax.errors import UserError

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from mnmt_jax.commands import mnmt
-from mnmt_jax.commands.arguments import (
+from mnmt_jax.commands.common_flags import (
     CommandParser,
-    add_configuration,
+    add_gin_flags,
     import_modules,
     parse_command_line,
 )
@@ -20,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="x")
     parser.add_argument("--workdir")
     parser.add_argument("--beam_size", type=int)
-    add_configuration(parser)
+    add_gin_flags(parser)
     return parser
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mnmt_jax.cost.collectives import Collective, collectives
-from mnmt_jax.cost.estimates import estimates
+from mnmt_jax.cost.collectives import Collective, find_collectives
+from mnmt_jax.cost.cycle_estimates import estimate_cycles
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 PROGRAM = """\
@@ -25,7 +25,7 @@ ENTRY %main.9 (p: f32[4,8]) -> f32[] {
 
 
 def test_kinds_axes_rounds_and_bytes():
-    assert collectives(PROGRAM, MESH) == (
+    assert find_collectives(PROGRAM, MESH) == (
         Collective("all-reduce", ("data",), 3, 3 * 4 * 8 * 4),
         Collective("all-gather", ("fsdp",), 3, 3 * 4 * 8 * 2),
         Collective("collective-permute", ("tensor",), 1, 16 * 4),
@@ -52,7 +52,7 @@ def test_kinds_axes_rounds_and_bytes():
 )
 def test_axes_of_groups(groups, axes):
     line = f"  %r = pred[3,4]{{1,0}} reduce-scatter(%a), {groups}, dimensions={{0}}"
-    assert collectives(line, MESH) == (Collective("reduce-scatter", axes, 1, 12),)
+    assert find_collectives(line, MESH) == (Collective("reduce-scatter", axes, 1, 12),)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_axes_of_groups(groups, axes):
     ],
 )
 def test_bytes_of_started_exchanges_are_those_of_their_results(result, kind, size):
-    (found,) = collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
+    (found,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
     assert found.bytes == size
 
 
@@ -99,9 +99,9 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_rounds_are_read_from_the_conditions_of_nested_loops():
-    (found,) = collectives(NESTED, MESH)
+    (found,) = find_collectives(NESTED, MESH)
     assert (found.count, found.bytes) == (48, 48 * 32)
-    found = estimates(NESTED)
+    found = estimate_cycles(NESTED)
     assert (found.once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
     assert found.absent == {"all-reduce": 48, "scalar": 16 + 48}
 
@@ -128,7 +128,7 @@ ENTRY %main (p: f32[4,8]) -> f32[] {
 
 
 def test_an_exchange_that_is_spread_over_fusions_counts_once():
-    (found,) = collectives(SPREAD, MESH)
+    (found,) = find_collectives(SPREAD, MESH)
     assert (found.count, found.bytes) == (3 * 2, 3 * 2 * 64)
 
 
@@ -139,12 +139,12 @@ def test_a_loop_until_its_work_is_done_counts_one_round():
     ended = NESTED.replace(
         counter, counter.replace("get-tuple-element(%state), index=0", "sum(%r)")
     )
-    (found,) = collectives(ended, MESH)
+    (found,) = find_collectives(ended, MESH)
     assert found.count == 16
 
 
 def test_a_program_without_exchange_has_none():
     assert (
-        collectives("ENTRY %main (p: f32[]) -> f32[] {\n ROOT %a = f32[] add(%p, %p)\n}", MESH)
+        find_collectives("ENTRY %main (p: f32[]) -> f32[] {\n ROOT %a = f32[] add(%p, %p)\n}", MESH)
         == ()
     )

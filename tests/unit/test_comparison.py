@@ -11,10 +11,10 @@ from mnmt_jax.evaluation.comparison import (
     direction_groups,
     with_common_directions,
 )
+from mnmt_jax.evaluation.markdown_tables import comparison_table, decoding_label, disambiguate_names
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import METRICS
-from mnmt_jax.evaluation.style import COLOURS, DARK_COLOURS, colour_class
-from mnmt_jax.evaluation.table import comparison_table, decoding_label, told_apart
+from mnmt_jax.evaluation.style_sheet import COLOURS, DARK_COLOURS, colour_class
 from tests.unit.colours import contrast, difference
 from tests.unit.made_results import made_result
 
@@ -148,11 +148,14 @@ def test_names_say_what_flags_changed():
     greedy, beam = {"method": "greedy", "beam_size": 1}, {"method": "beam", "beam_size": 5}
     plain = dataclasses.replace(run, decoding=greedy, decoding_overrides={})
     asked = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
-    assert [result.name for result in told_apart([plain, asked])] == ["run", "run, beam_size=5"]
+    assert [result.name for result in disambiguate_names([plain, asked])] == [
+        "run",
+        "run, beam_size=5",
+    ]
     contrast = {"source_contrast": 0.7}  # of the run itself, switched off by a flag
     own = dataclasses.replace(plain, decoding=greedy | contrast)
     off = dataclasses.replace(plain, decoding_overrides={"source_contrast": 0.0})
-    names = [result.name for result in told_apart([own, off])]
+    names = [result.name for result in disambiguate_names([own, off])]
     assert names == ["run", "run, source_contrast=0.0"]
 
 

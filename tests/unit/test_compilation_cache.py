@@ -10,7 +10,7 @@ import pytest
 from mnmt_jax.runtime import compilation_cache
 from mnmt_jax.runtime.run_command import run_command
 
-# Compiles a program for longer than `keep_programs` asks for, and says how it came by it.
+# Compiles a program for longer than `enable_compilation_cache` asks for, and says how it came by it.
 SCRIPT = """
 import logging, sys
 from mnmt_jax.runtime.run_command import run_command
@@ -64,7 +64,7 @@ def test_the_folder_is_its_owners(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jax", None)  # whose settings are those of the tests
     monkeypatch.delitem(sys.modules, "jax")
-    compilation_cache.keep_programs()
+    compilation_cache.enable_compilation_cache()
     folder = compilation_cache.cache_folder()
     assert folder.is_relative_to(tmp_path) and stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)

@@ -75,7 +75,7 @@ def test_every_slice_does_the_same_update(name):
 
 def test_remedies_keep_the_tokens_of_an_update():
     config = load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2"])
-    tried = list(compile_ahead.remedies(config))
+    tried = list(compile_ahead.memory_remedies(config))
     assert tried[0][0] == "--gin.Model.remat=True" and tried[0][1].model.remat
     assert tried[1][1].mesh.fsdp == -1
     for text, changed in tried:
@@ -87,7 +87,7 @@ def test_remedies_keep_the_tokens_of_an_update():
 
 def test_rows_that_cannot_be_split_are_no_remedy():
     config = load_config(FILES, ["Data.rows=4"])
-    assert not compile_ahead.Ahead(config, 20, jax.devices()).fits()
+    assert not compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits()
 
 
 @pytest.mark.skipif(
@@ -122,7 +122,7 @@ def test_what_is_not_known_is_told_with_what_is(topology):
 @pytest.mark.parametrize(("rows", "message"), [(12, "Data.rows=12 must be a mu"), (16, None)])
 def test_rows_must_be_split_evenly(rows, message):
     config = load_config([FILES[1], "gin_configs/models/register_tiny.gin"], [f"Data.rows={rows}"])
-    ahead = compile_ahead.Ahead(config, 1504, jax.devices()[:8])
+    ahead = compile_ahead.AheadOfTimeCompilation(config, 1504, jax.devices()[:8])
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
         ahead._batch()
 
@@ -155,9 +155,13 @@ class _Compiled:
 
 def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
     device = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu")
-    ahead = compile_ahead.Ahead(load_config(FILES), 1504, [device])
-    monkeypatch.setattr(compile_ahead.Ahead, "mesh", make_mesh(Mesh(), jax.devices()[:1]))
-    monkeypatch.setattr(compile_ahead.Ahead, "_lower_prefill", lambda self: _Compiled())
+    ahead = compile_ahead.AheadOfTimeCompilation(load_config(FILES), 1504, [device])
+    monkeypatch.setattr(
+        compile_ahead.AheadOfTimeCompilation, "mesh", make_mesh(Mesh(), jax.devices()[:1])
+    )
+    monkeypatch.setattr(
+        compile_ahead.AheadOfTimeCompilation, "_lower_prefill", lambda self: _Compiled()
+    )
     found = ahead.describe(["prefill"])["programs"]["prefill"]
     assert not found["fits"] and found["bytes"]["over"] == 10 * 10**9  # 90 of 80
     assert found["flops"] is found["seconds"] is found["without_estimate"] is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import gin
 import pytest
 
-from mnmt_jax.commands.arguments import import_modules
+from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.design.fields import Named, Range, field_types

@@ -11,10 +11,10 @@ from mnmt_jax.cost.configurations import (
     GIN_CONFIGS,
     configuration_page,
     contrastive_files,
-    learnable,
     model_files,
     parameter_counts,
     run_files,
+    trainable_count,
 )
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -156,7 +156,7 @@ def test_graformers_count_as_the_authors(name):
 def test_what_trains_of_graformer(rule, trained):
     """A table that trains has two rows more there; frozen ones have them as well."""
     config = load_config([str(GIN_CONFIGS / "models" / "grafted_graformer.gin")], [rule])
-    assert learnable(config) == trained - PADDING * ("tune" in rule)
+    assert trainable_count(config) == trained - PADDING * ("tune" in rule)
 
 
 @pytest.mark.parametrize("name", sorted(BRANCHED))
@@ -344,7 +344,7 @@ LEARNABLE = [
 def test_learnable(model_name, run_name, bindings, count, relaxed_dtypes):
     files = [f"models/{model_name}.gin", f"runs/{run_name}.gin"]
     config = load_config([str(GIN_CONFIGS / path) for path in files], bindings)
-    assert learnable(config) == count
+    assert trainable_count(config) == count
 
 
 def test_the_runs_from_pre_trained_models_freeze_the_embedding():

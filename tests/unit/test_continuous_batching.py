@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mnmt_jax.decoding import continuous_batching as turns_module
-from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
-from mnmt_jax.decoding.encoded_lines import encode_lines, lay_out
+from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
 from mnmt_jax.decoding.generate import make_search
-from mnmt_jax.decoding.lines import hypotheses_of, translate_lines
+from mnmt_jax.decoding.translate_lines import decode_hypotheses, translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
 
@@ -33,7 +33,7 @@ KINDS = {
 def _turn(lines, chunk, system, decode, readings, size=2):
     """Lays some lines out as a turn, with room for all of their tokens."""
     chosen = [(lines[i].number, readings[i]) for i in chunk]
-    laid_out = lay_out(
+    laid_out = make_batch(
         system, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
     )
     return Admission(chunk, *laid_out)
@@ -52,7 +52,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
         chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
         turns = (_turn(lines, chunk, system, decode, readings) for chunk in chunks)
         ended = search_continuously(system, search, turns, 6)
-        return [(each.number, hypotheses_of(system, each.found, each.row)) for each in ended]
+        return [(each.number, decode_hypotheses(system, each.found, each.row)) for each in ended]
 
     straight = searched(list(range(14)))
     assert sorted(number for number, _ in straight) == list(range(14))
@@ -66,7 +66,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     together = _turn(lines, list(range(14)), system, decode, readings, size=14)
     whole = search_continuously(system, search, [together], 14)
     for each in whole:
-        alone = hypotheses_of(system, each.found, each.row)
+        alone = decode_hypotheses(system, each.found, each.row)
         assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]
         scores = ([h.score for h in found] for found in (alone, expected[each.number]))
         np.testing.assert_allclose(*scores, rtol=1e-4)

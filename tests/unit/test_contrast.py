@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding import translation_job as job_module
-from mnmt_jax.decoding.contrast import language_weights, other_texts
+from mnmt_jax.decoding.contrastive_decoding import draw_contrast_sources, language_contrast_weights
 from mnmt_jax.decoding.generate import describe_search
-from mnmt_jax.decoding.lines import translate_lines
+from mnmt_jax.decoding.translate_lines import translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.slow_search import contrasted, slow_beam_search
@@ -99,7 +99,7 @@ def test_others_are_of_the_window_the_language_and_another_text():
     texts = ["a", "b", "b", "c", "d", "", " ", "e"]
     languages = ["en"] * 4 + ["de", "de", "en", "en"]
     rows = list(zip(itertools.count(10), languages, texts, strict=False))
-    drawn = [other_texts(rows, 2, seed) for seed in range(30)]
+    drawn = [draw_contrast_sources(rows, 2, seed) for seed in range(30)]
     for others in drawn:
         for (_, language, text), some in zip(rows, others, strict=True):
             pool = {"a", "b", "c", "e"} if language == "en" and text.strip() else set()
@@ -107,10 +107,10 @@ def test_others_are_of_the_window_the_language_and_another_text():
             assert len(some) == (2 if pool else 0)
     assert {others[0] for others in drawn} == set(itertools.permutations("bce", 2))
     assert drawn[0][1] != drawn[0][2] or drawn[1][1] != drawn[1][2]  # by number, not by text
-    assert other_texts(rows, 2, 4) == drawn[4]
-    assert other_texts(rows, 9, 0)[0] and len(other_texts(rows, 9, 0)[0]) == 3
+    assert draw_contrast_sources(rows, 2, 4) == drawn[4]
+    assert draw_contrast_sources(rows, 9, 0)[0] and len(draw_contrast_sources(rows, 9, 0)[0]) == 3
     # Lines of another language change nothing.
-    assert other_texts(rows[:4] + rows[6:], 2, 4) == drawn[4][:4] + drawn[4][6:]
+    assert draw_contrast_sources(rows[:4] + rows[6:], 2, 4) == drawn[4][:4] + drawn[4][6:]
 
 
 def test_lines_are_drawn_window_by_window(monkeypatch):
@@ -128,7 +128,7 @@ def test_lines_are_drawn_window_by_window(monkeypatch):
 
 
 def test_languages_that_are_wanted_or_named_twice_do_not_count():
-    weights = language_weights(
+    weights = language_contrast_weights(
         ("en", "source", "de", "fr", "de"), 0.1, source_lang="en", target_lang="fr"
     )
     assert weights == [("en", 0.1), ("en", 0.0), ("de", 0.1), ("fr", 0.0), ("de", 0.0)]

@@ -10,20 +10,20 @@ import pytest
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.data.cache_writer import encode_pairs, write_cache
-from mnmt_jax.data.corpora import ParallelFiles
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.mixtures import cache_sources
-from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.lines import score_lines, translate_lines
+from mnmt_jax.decoding.translate_lines import score_lines, translate_lines
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.paper import PROCEDURES, PaperScorer
+from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.model.network import build_model
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
 
 LANGUAGES = made_text.LANGUAGES
@@ -61,7 +61,7 @@ def test_text_without_a_language_is_refused():
         with pytest.raises(UserError, match="say which language"):
             encode("eins")
     with pytest.raises(UserError, match="say which language"):
-        vocabulary.spm_to_id_in(None)
+        vocabulary.spm_to_id_for(None)
     with pytest.raises(UserError, match="'xx' has no tag"):
         vocabulary.encode("eins", "xx")
     with pytest.raises(UserError, match="say which language"):
@@ -141,7 +141,7 @@ def test_the_cache_holds_each_sides_copies(tmp_path):
         (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
     corpus = ParallelFiles("made", str(tmp_path / "{split}.{language}"), LANGUAGES)
     vocabulary = split()
-    sources = cache_sources(corpus, [("en", "de"), ("de", "en"), ("fr", "de")], vocabulary)
+    sources = task_sources(corpus, [("en", "de"), ("de", "en"), ("fr", "de")], vocabulary)
     cache = write_cache(tmp_path / "cache", sources, vocabulary=vocabulary)
     assert cache.vocabulary.copies == COPIES
     ids = {code: [range(60, 100)[i::2] for i in (0, 1)][code == "en"] for code in ("de", "en")}

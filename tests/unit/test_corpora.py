@@ -8,11 +8,11 @@ import tracemalloc
 import pytest
 
 from mnmt_jax.commands.text_files import read_lines as input_lines
-from mnmt_jax.data import corpora
+from mnmt_jax.data import parallel_corpora
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
-from mnmt_jax.data.mixtures import cache_sources
-from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
+from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
 
@@ -76,7 +76,7 @@ def test_the_disk_is_looked_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "isfile", lambda path: looked_for.append(path) or isfile(path))
     corpus = parallel(tmp_path, codes)
     assert corpus.splits() == ("train", "validation")
-    sources = list(cache_sources(corpus, corpus.directions("train"), made_text.vocabulary()))
+    sources = list(task_sources(corpus, corpus.directions("train"), made_text.vocabulary()))
     assert len(sources) == 30 and {len(source.splits) for source in sources} == {2}
     assert all(len(list(corpus.pairs("train", pair))) == 3 for pair in corpus.directions("train"))
     # Plain and gzip, of three splits.
@@ -277,7 +277,7 @@ def test_mistakes_in_patterns_and_requests_are_named(tmp_path):
 
 
 def test_cldr_text_serves_the_embedded_corpus():
-    corpus = CldrText(["en", "de", "cs"], 5, sizes={"train": 20, "test": 10})
+    corpus = CldrPhrases(["en", "de", "cs"], 5, sizes={"train": 20, "test": 10})
     assert corpus.splits() == ("train", "test")
     assert len(corpus.directions("train")) == 6
     pairs = list(corpus.pairs("train", ("de", "cs")))
@@ -288,11 +288,11 @@ def test_cldr_text_serves_the_embedded_corpus():
 
 
 def test_registry(monkeypatch):
-    monkeypatch.setattr(corpora, "CORPORA", dict(corpora.CORPORA))
-    assert len(corpora.get_corpus("cldr").languages) == 24
-    corpora.register_corpus("mine", lambda: CldrText(["en", "de"], name="mine"))
-    assert corpora.get_corpus("mine").languages == ("en", "de")
+    monkeypatch.setattr(parallel_corpora, "CORPORA", dict(parallel_corpora.CORPORA))
+    assert len(parallel_corpora.get_corpus("cldr").languages) == 24
+    parallel_corpora.register_corpus("mine", lambda: CldrPhrases(["en", "de"], name="mine"))
+    assert parallel_corpora.get_corpus("mine").languages == ("en", "de")
     with pytest.raises(UserError, match="'mine' is registered already"):
-        corpora.register_corpus("mine", CldrText)
+        parallel_corpora.register_corpus("mine", CldrPhrases)
     with pytest.raises(UserError, match="unknown corpus 'cldrr': did you mean cldr"):
-        corpora.get_corpus("cldrr")
+        parallel_corpora.get_corpus("cldrr")

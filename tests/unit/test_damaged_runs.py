@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.evaluate import load_subject
+from mnmt_jax.evaluation.evaluate import load_evaluated_model
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.interop.adapters import merge_adapter
 from mnmt_jax.interop.exporting import export_checkpoint
@@ -32,7 +32,7 @@ def run(made, tmp_path) -> Path:
 
 OPENERS: dict[str, Callable[[Path], object]] = {
     "infer": Translator.load,
-    "evaluate": load_subject,
+    "evaluate": load_evaluated_model,
     "export": lambda run: export_checkpoint("t5x", run, run.parent / "out"),
     "adapters": lambda run: merge_adapter(run, run.parent / "out"),
 }

@@ -13,7 +13,7 @@ from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.lines import score_lines, translate_lines
+from mnmt_jax.decoding.translate_lines import score_lines, translate_lines
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption

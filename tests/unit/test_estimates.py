@@ -2,7 +2,7 @@
 
 import pytest
 
-from mnmt_jax.cost.estimates import Estimates, estimates
+from mnmt_jax.cost.cycle_estimates import CycleEstimates, estimate_cycles
 from mnmt_jax.distributed.dropout_mask import MULTIPLIERS
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
@@ -74,8 +74,8 @@ ENTRY %main (p: f32[8], k: u32[2]) -> f32[] {{
 
 
 @pytest.fixture(scope="module")
-def found() -> Estimates:
-    return estimates(PROGRAM)
+def found() -> CycleEstimates:
+    return estimate_cycles(PROGRAM)
 
 
 def test_rounds_of_loops_count(found):

@@ -6,30 +6,34 @@ import pytest
 
 from mnmt_jax.commands.evaluate import _listed
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.data.corpora import CldrText, ParallelFiles
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.comparison import comparison_notes
-from mnmt_jax.evaluation.evaluate import Subject, evaluate
-from mnmt_jax.evaluation.finished import check_kept
+from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
 from mnmt_jax.evaluation.language_detectors import find_detector
+from mnmt_jax.evaluation.markdown_tables import comparison_table
+from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
-from mnmt_jax.evaluation.table import comparison_table
 from mnmt_jax.evaluation.training_log import read_training_log
-from mnmt_jax.evaluation.translations import Output, TranslationStore
+from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.reporter import MetricsFile
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, english_centric, many_to_many
+from mnmt_jax.vocabulary.languages import (
+    MITRE_LANGUAGES,
+    english_centric_directions,
+    many_to_many_directions,
+)
 
 LANGUAGES = ("en", "de", "fr", "cs")
 SENTENCES = 60
-SUPERVISED = frozenset(english_centric(LANGUAGES))
+SUPERVISED = frozenset(english_centric_directions(LANGUAGES))
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return CldrText(LANGUAGES, sizes={"test": SENTENCES}, name="phrases")
+    return CldrPhrases(LANGUAGES, sizes={"test": SENTENCES}, name="phrases")
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def _subject(translate, step=7, **changes):
     config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
     facts = {"name": "made", "supervised": SUPERVISED, "parameters": 12, "step": step}
     facts |= {"decoding": {"checkpoint": f"step {step}", "buckets": (8, 16)}}
-    return Subject(translate=translate, config=config, **{**facts, **changes})
+    return EvaluatedModel(translate=translate, config=config, **{**facts, **changes})
 
 
 class _MadeTranslator:
@@ -59,13 +63,15 @@ class _MadeTranslator:
     def __call__(self, lines, direction):
         self.calls.append(direction)
         answer = self._phrases[self._choose(direction)]
-        return [Output(answer[self._index[direction[0]][line]]) for line in lines]
+        return [TranslatedSentence(answer[self._index[direction[0]][line]]) for line in lines]
 
 
 def test_oracle_is_perfect(benchmark, tmp_path):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     result = evaluate(_subject(translate), benchmark, tmp_path)
-    assert [item.direction for item in result.directions] == list(many_to_many(LANGUAGES))
+    assert [item.direction for item in result.directions] == list(
+        many_to_many_directions(LANGUAGES)
+    )
     for item in result.directions:
         assert (item.bleu, item.chrf, item.exact_match) == pytest.approx((100, 100, 100))
         assert item.off_target_nearest == 0.0 and item.empty == 0
@@ -169,7 +175,7 @@ def test_another_language_detector_is_named_and_not_mixed(tmp_path):
     corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
 
     def translate(lines, direction):
-        return [Output(texts["en"]) for _ in lines]
+        return [TranslatedSentence(texts["en"]) for _ in lines]
 
     subject = _subject(translate, supervised=None)
     usual = evaluate(subject, Benchmark("mine", corpus), tmp_path / "lid")
@@ -296,7 +302,7 @@ def test_other_sentences_of_the_same_number_are_refused(tmp_path):
     """Also where the evaluation has not ended; results of earlier versions have no fingerprint."""
 
     def translate(lines, direction):
-        return [Output("x") for _ in lines]
+        return [TranslatedSentence("x") for _ in lines]
 
     def one_direction(text):
         for code in ("en", "de"):
@@ -338,9 +344,9 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):
         with pytest.raises(UserError, match=rf"\({told}\)"):
-            check_kept(tmp_path, made_by, benchmark, directions=directions, optional=settings)
+            check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=settings)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
-    check_kept(tmp_path, made_by, benchmark, directions=directions, optional=same)
+    check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
 
 
 def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):
@@ -378,7 +384,7 @@ def test_candidates_widen_the_exact_detector(corpus):
 
 
 def test_choosing_directions():
-    pairs = many_to_many(LANGUAGES)
+    pairs = many_to_many_directions(LANGUAGES)
     assert choose_directions(pairs, "all", None) == pairs
     assert set(choose_directions(pairs, "supervised", SUPERVISED)) == SUPERVISED
     assert len(choose_directions(pairs, "zero_shot", SUPERVISED)) == 6
@@ -412,7 +418,7 @@ def test_files_of_ones_own(tmp_path):
     assert benchmark.nearest is None
 
     def translate(lines, direction):
-        return [Output("" if line == "two" else line, line == "one") for line in lines]
+        return [TranslatedSentence("" if line == "two" else line, line == "one") for line in lines]
 
     result = evaluate(_subject(translate, supervised=None), benchmark, tmp_path / "out")
     first = result.directions[0]
@@ -436,14 +442,16 @@ def test_unknown_task_and_missing_languages(corpus):
 def test_a_translator_that_loses_lines_is_refused(benchmark, tmp_path):
     with pytest.raises(UserError, match="59 translations of 60 sentences"):
         evaluate(
-            _subject(lambda lines, _: [Output(line) for line in lines[1:]]), benchmark, tmp_path
+            _subject(lambda lines, _: [TranslatedSentence(line) for line in lines[1:]]),
+            benchmark,
+            tmp_path,
         )
     assert not list((tmp_path / "translations").glob("*.jsonl"))
 
 
 def test_samples_come_from_few_directions_of_all_kinds():
-    pairs = many_to_many(MITRE_LANGUAGES)
-    supervised = set(english_centric(MITRE_LANGUAGES))
+    pairs = many_to_many_directions(MITRE_LANGUAGES)
+    supervised = set(english_centric_directions(MITRE_LANGUAGES))
     chosen = sampled_directions(pairs, supervised)
     assert len(chosen) == SAMPLE_DIRECTIONS
     assert 0 < len(chosen & supervised) < len(chosen - supervised)

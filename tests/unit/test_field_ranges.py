@@ -22,11 +22,11 @@ from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import SECTIONS, Decode, Model
 from mnmt_jax.decoding.generate import length_limit, with_beam_size
 from mnmt_jax.decoding.search_limits import (
-    check_beam,
+    check_beam_size,
     check_memory,
     device_bytes,
-    guarded,
     memory_errors,
+    with_memory_errors,
 )
 from mnmt_jax.design.fields import Checked, Named, field_types
 from mnmt_jax.design.method import Method
@@ -159,10 +159,10 @@ def test_beam_sizes_as_arguments_are_refused(beam_size):
 
 
 def test_a_beam_is_at_most_the_vocabulary():
-    check_beam(Decode(beam_size=60), 60)
-    check_beam(Decode(beam_size=61, temperature=1.0), 60)  # samples may repeat
+    check_beam_size(Decode(beam_size=60), 60)
+    check_beam_size(Decode(beam_size=61, temperature=1.0), 60)  # samples may repeat
     with pytest.raises(UserError, match="^Decode.beam_size=61 must be at most the 60 ids"):
-        check_beam(Decode(beam_size=61), 60)
+        check_beam_size(Decode(beam_size=61), 60)
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
@@ -204,7 +204,7 @@ def test_refused_memory_is_one_line(error, capsys):
         raise error
 
     with pytest.raises(UserError, match="^Decode.batch=32 with Decode.beam_size=5: the device is"):
-        list(guarded(results(), Decode()))
+        list(with_memory_errors(results(), Decode()))
 
     def fail() -> None:
         raise error
@@ -219,7 +219,7 @@ def test_refused_memory_is_one_line(error, capsys):
 def test_other_errors_of_a_device_stay_what_they_are():
     with pytest.raises(RuntimeError, match="^INTERNAL"), memory_errors(Decode()):
         raise RuntimeError("INTERNAL: a bug")
-    assert list(guarded(iter([1, 2]), Decode())) == [1, 2]
+    assert list(with_memory_errors(iter([1, 2]), Decode())) == [1, 2]
 
 
 @pytest.mark.parametrize(

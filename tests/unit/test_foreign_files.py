@@ -9,12 +9,12 @@ import pytest
 from mnmt_jax.config.loading import is_saved_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import check_folder
+from mnmt_jax.evaluation.markdown_tables import result_page
 from mnmt_jax.evaluation.report import is_report, report_page, write_report
 from mnmt_jax.evaluation.result import is_result, write_result
-from mnmt_jax.evaluation.table import result_page
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_run import make_config
 from tests.run_commands import command
 from tests.unit.made_results import made_result
@@ -52,7 +52,9 @@ def test_training_refuses_a_folder_with_files_of_others(tmp_path, name):
 def test_training_goes_on_after_a_kill_at_any_point_of_preparing(tmp_path, monkeypatch):
     config, run = make_config("no/cache"), RunDirectory(tmp_path / "run")
     run.check_folder()  # not there yet
-    monkeypatch.setattr("mnmt_jax.vocabulary.pieces.Vocabulary.save", lambda self, folder: 1 / 0)
+    monkeypatch.setattr(
+        "mnmt_jax.vocabulary.vocabulary.Vocabulary.save", lambda self, folder: 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         run.prepare(config, vocabulary(), has_checkpoint=False)
     run.check_folder()

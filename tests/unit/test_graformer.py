@@ -27,9 +27,9 @@ from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable_params import Trainable, join
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.parameters import load_params
-from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.initialization import read_initial_params
 from mnmt_jax.training.param_mapping import mapped_param_sources
 from mnmt_jax.training.source_runs import SourceRunSpec
 from tests.made_foreign import SIZES
@@ -45,7 +45,7 @@ def start(folder, model: Model, train=()):
     config = config_with(model)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=train))
     like = parameter_shapes(model, made_vocabulary().size)
-    return read_start([SourceRunSpec(folder)], like, config, made_vocabulary())
+    return read_initial_params([SourceRunSpec(folder)], like, config, made_vocabulary())
 
 
 @pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
@@ -80,7 +80,7 @@ def grafted(root, config, given):
         write_random_run(root / name, Model(layout, layers, methods=methods, **ENDS, **SIZES))
     origins = [SourceRunSpec(root / name, name=name) for name in given]
     like = parameter_shapes(config.model, made_vocabulary().size)
-    return read_start(origins, like, config, made_vocabulary())
+    return read_initial_params(origins, like, config, made_vocabulary())
 
 
 GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **ENDS, **SIZES)
@@ -143,7 +143,7 @@ def test_the_source_may_be_any_translators(layout, tmp_path):
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),)))
     origins = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
     size = made_vocabulary().size
-    taken = read_start(origins, parameter_shapes(model, size), config, made_vocabulary())
+    taken = read_initial_params(origins, parameter_shapes(model, size), config, made_vocabulary())
     drawn = jax.device_put(read_all(random_params(model, size, seed=2)))
     grafted = taken.replace(drawn)
     given = load_params(tmp_path / "nmt")[0]
@@ -239,7 +239,7 @@ def freshly_drawn(files) -> set[str]:
 
     def names(model) -> set[str]:
         leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, 9))
-        return {path_name(path) for path, _ in leaves}
+        return {param_path(path) for path, _ in leaves}
 
     givers = {}
     for name, layout in (("mlm", "masked_lm"), ("lm", "causal_lm")):

@@ -24,7 +24,7 @@ from mnmt_jax.methods.graft import Graft
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory, changed_fields
-from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.initialization import read_initial_params
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
@@ -93,7 +93,7 @@ def start(folders, parts, model: Model = NEW, **changes):
     config = config_with(model)
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),) if parts else ()))
     like = parameter_shapes(model, made_vocabulary().size)
-    return read_start(origins(folders, **changes), like, config, made_vocabulary())
+    return read_initial_params(origins(folders, **changes), like, config, made_vocabulary())
 
 
 def test_every_array_is_the_named_one_or_as_drawn(given):
@@ -211,12 +211,12 @@ def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
     config = config_with(NEW)
     twice = [SourceRunSpec(folder, name="lm") for folder in given[0].values()]
     with pytest.raises(UserError, match="lm: not the only one of its name; give each name once"):
-        read_start(twice, {}, config, made_vocabulary())
+        read_initial_params(twice, {}, config, made_vocabulary())
     with pytest.raises(UserError, match="several runs need NAME=RUN each"):
-        read_start([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
+        read_initial_params([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
     empty = dataclasses.replace(config, train=Train(methods=(Graft(),)))
     with pytest.raises(UserError, match=r"Graft.parts=\(\) takes nothing"):
-        read_start([], {}, empty, made_vocabulary())
+        read_initial_params([], {}, empty, made_vocabulary())
 
 
 def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):

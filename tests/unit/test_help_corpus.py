@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.data import debian_packages
-from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.debian_packages import sha256_of
-from mnmt_jax.data.help_corpus import HELP_FOLDERS, HELP_LANGUAGES, HELP_PATH, help_package
-from mnmt_jax.data.help_pages import MAX_PAGE_BYTES, paragraphs, sentences, split_of
+from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, HELP_LANGUAGES, HELP_PATH, help_package
+from mnmt_jax.data.libreoffice_pages import MAX_PAGE_BYTES, paragraphs, sentences, split_of
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
+from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from tests.limited import run_limited

@@ -16,7 +16,7 @@ import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.files.typed_fields import TypedFields, shown
+from mnmt_jax.files.typed_fields import TypedFields, short_repr
 from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.golden import open_golden
@@ -24,7 +24,7 @@ from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
 from mnmt_jax.interop.torch_files import read_torch, write_torch
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import (
     FAIRSEQ_MODELS,
     fairseq_checkpoint,
@@ -271,4 +271,4 @@ def test_fields_are_read_by_type():
             fields.integer(name)
     with pytest.raises(UserError, match="from 0 to 1$"):
         fields.number("a", high=1)
-    assert shown(10**5000) == "<int>" and len(shown("x" * 9999)) < 99
+    assert short_repr(10**5000) == "<int>" and len(short_repr("x" * 9999)) < 99

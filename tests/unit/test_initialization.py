@@ -19,7 +19,7 @@ from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.initialization import read_start
+from mnmt_jax.training.initialization import read_initial_params
 from mnmt_jax.training.layer_order import source_names
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
@@ -50,7 +50,9 @@ def start(given, model: Model) -> tuple[dict, dict, str]:
 
 def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
     """Returns the parameters after the start, and the report."""
-    taken = read_start([SourceRunSpec(folder)], drawn, config_with(model), made_vocabulary())
+    taken = read_initial_params(
+        [SourceRunSpec(folder)], drawn, config_with(model), made_vocabulary()
+    )
     (report,) = taken.report
     return taken.replace(drawn), report
 
@@ -175,7 +177,7 @@ def test_what_does_not_fit_is_refused(given, model, message):
 def test_another_vocabulary_is_refused(given):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
-        read_start([SourceRunSpec(given[0])], {}, config_with(ENCODER_DECODER), other)
+        read_initial_params([SourceRunSpec(given[0])], {}, config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")

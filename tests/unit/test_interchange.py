@@ -40,7 +40,7 @@ from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.languages import LANGUAGES as KNOWN
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.made_params import assert_same, random_params, read_all
 from tests.unit import made_text

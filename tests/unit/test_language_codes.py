@@ -7,12 +7,12 @@ import json
 import pytest
 
 from mnmt_jax.commands import languages as languages_command
-from mnmt_jax.commands.corpus_arguments import listed_directions
+from mnmt_jax.commands.corpus_flags import parse_directions
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.corpora import ParallelFiles, TsvFile
-from mnmt_jax.data.mixtures import cache_sources
-from mnmt_jax.data.monolingual import TextFiles
-from mnmt_jax.decoding.input_checks import codes_of_lines
+from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.monolingual import MonolingualFiles
+from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
+from mnmt_jax.decoding.input_checks import match_line_codes
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores
@@ -20,13 +20,13 @@ from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
 from mnmt_jax.vocabulary.language_codes import (
     canonical_code,
     canonical_codes,
-    check_safe,
+    check_new_code,
+    check_safe_codes,
     find_code,
     match_code,
-    new_code,
 )
-from mnmt_jax.vocabulary.languages import LANGUAGES, english_centric, language
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.languages import LANGUAGES, english_centric_directions, get_language
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.run_commands import command
 from tests.unit import made_text
 from tests.unit.made_translator import made_translator
@@ -154,35 +154,37 @@ def test_a_language_that_is_not_there_is_named_with_related_ones_only():
 
 def test_codes_of_lines_become_the_models_own():
     own = ("eng_Latn", "zho_Hant")
-    assert next(codes_of_lines("EN", "source", own)) == "eng_Latn"
-    assert list(codes_of_lines(["en", "zh-TW"], "target", own)) == ["eng_Latn", "zho_Hant"]
+    assert next(match_line_codes("EN", "source", own)) == "eng_Latn"
+    assert list(match_line_codes(["en", "zh-TW"], "target", own)) == ["eng_Latn", "zho_Hant"]
 
 
 def test_a_new_language_is_compared_by_its_canonical_code():
-    assert new_code("hsb-DE", ("de", "pt"), "--language") == "hsb"
-    assert new_code("pb", ("de", "pt"), "--language") == "pt_BR"
+    assert check_new_code("hsb-DE", ("de", "pt"), "--language") == "hsb"
+    assert check_new_code("pb", ("de", "pt"), "--language") == "pt_BR"
     with pytest.raises(UserError, match="language 'deu_Latn' is in the vocabulary already"):
-        new_code("de-DE", ("deu_Latn", "pt"), "--language")
+        check_new_code("de-DE", ("deu_Latn", "pt"), "--language")
 
 
 def test_a_vocabulary_keeps_its_spelling_and_takes_any_form():
     base = made_text.vocabulary()
     vocabulary = Vocabulary(base.model, ("zho_Hant", "deu_Latn", "custom-tag"))
     assert vocabulary.language_index("de") == 1 and vocabulary.tag_id("zh-TW") == base.first_tag
-    assert vocabulary.code_of("DE") == "deu_Latn" and vocabulary.code_of("custom-tag")
+    assert vocabulary.vocabulary_code_of("DE") == "deu_Latn" and vocabulary.vocabulary_code_of(
+        "custom-tag"
+    )
     with pytest.raises(UserError, match="'hsb' has no tag"):
         vocabulary.language_index("hsb")
     with pytest.raises(UserError, match=r"'\.\./up'.* cannot be a language's code"):
         Vocabulary(base.model, ("de", "../up"))
     with pytest.raises(UserError, match="cannot be"):
-        check_safe(["a b"], "list")
+        check_safe_codes(["a b"], "list")
 
 
 def test_languages_outside_the_table_are_described():
-    sorbian = language("hsb")
+    sorbian = get_language("hsb")
     assert (sorbian.name, sorbian.script, sorbian.family) == ("Upper Sorbian", "Latin", "Other")
     assert (sorbian.detector, sorbian.sacrebleu_tokenizer, sorbian.flores) == (None, "13a", None)
-    brazil, taiwan, latin = language("pb"), language("zh-TW"), language("sr-Latn")
+    brazil, taiwan, latin = get_language("pb"), get_language("zh-TW"), get_language("sr-Latn")
     assert (brazil.family, brazil.detector, brazil.name) == (
         "Romance",
         "pt",
@@ -190,9 +192,9 @@ def test_languages_outside_the_table_are_described():
     )
     assert (taiwan.sacrebleu_tokenizer, taiwan.script, taiwan.detector) == ("zh", "Han", "zh")
     assert (latin.script, latin.detector, latin.family) == ("Latin", None, "Slavic")
-    assert language("yue").sacrebleu_tokenizer == "zh"
-    assert language("kv").script == "Cyrillic"
-    assert english_centric(["en-GB", "hsb"]) == (("en_GB", "hsb"), ("hsb", "en_GB"))
+    assert get_language("yue").sacrebleu_tokenizer == "zh"
+    assert get_language("kv").script == "Cyrillic"
+    assert english_centric_directions(["en-GB", "hsb"]) == (("en_GB", "hsb"), ("hsb", "en_GB"))
 
 
 @pytest.mark.parametrize("form", ["de", "de-DE", "deu", "deu_Latn", "ger"])
@@ -205,7 +207,7 @@ def test_files_may_have_any_form_of_a_code(tmp_path, form):
     assert list(corpus.pairs("train", ("de", "hsb"))) == [("ein", "jedyn")]
     corpus = ParallelFiles("x", pattern, (form, "HSB"))
     assert list(corpus.pairs("train", ("de", "hsb"))) == [("ein", "jedyn")]
-    texts = TextFiles("x", pattern, ("de-DE", "hsb"), splits={"train": "train"})
+    texts = MonolingualFiles("x", pattern, ("de-DE", "hsb"), splits={"train": "train"})
     assert list(texts.pairs("train", ("de", "de"))) == [("", "ein")]
 
 
@@ -236,7 +238,7 @@ def test_headers_of_tables_take_any_form(tmp_path):
 def test_directions_take_any_form():
     known = ("en", "de", "zh_Hant", "pt_BR", "br")
     text = "EN-de,de-DE-en-US,en-zh-TW,zho_Hant-en,pt-BR-de"
-    assert listed_directions(text, known) == (
+    assert parse_directions(text, known) == (
         ("en", "de"),
         ("de", "en"),
         ("en", "zh_Hant"),
@@ -244,9 +246,9 @@ def test_directions_take_any_form():
         ("pt_BR", "de"),
     )
     with pytest.raises(UserError, match="'en-hsb' has 'hsb', which is not among en de"):
-        listed_directions("en-hsb", known)
+        parse_directions("en-hsb", known)
     with pytest.raises(UserError, match="'br-de-DE-en'"):
-        listed_directions("br-de-DE-en", known)
+        parse_directions("br-de-DE-en", known)
 
 
 def test_tasks_of_a_language_outside_the_table(tmp_path):
@@ -254,7 +256,7 @@ def test_tasks_of_a_language_outside_the_table(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("de", "hsb"))
     vocabulary = Vocabulary(made_text.vocabulary().model, ("de", "hsb_Latn"))
-    names = [task.name for task in cache_sources(corpus, (("de", "hsb"),), vocabulary)]
+    names = [task.name for task in task_sources(corpus, (("de", "hsb"),), vocabulary)]
     assert names == ["mine_de_hsb"]
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from mnmt_jax.data import corpus as corpus_module
-from mnmt_jax.data.corpora import get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
+from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.vocabulary import sentencepiece_training
 from tests.run_commands import command

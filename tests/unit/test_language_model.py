@@ -10,9 +10,9 @@ import pytest
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
+from mnmt_jax.data.converter import BatchExtras, Example, make_converter, segments_from_rows
 from mnmt_jax.decoding.language_model import LanguageModel
-from mnmt_jax.decoding.score import Score, perplexity
+from mnmt_jax.decoding.scoring import Score, perplexity
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
@@ -88,7 +88,7 @@ def training_batch(model: LanguageModel, texts, rows: int):
         for text in texts
     ]
     data = Data(instruction="3", source_length=40, target_length=40, max_segments=2)
-    converter = make_converter(model.vocabulary, model.system.model.layout, data, Extras())
+    converter = make_converter(model.vocabulary, model.system.model.layout, data, BatchExtras())
     pairs = [examples[start : start + 2] for start in range(0, len(examples), 2)]
     return converter.batch(segments_from_rows(pairs), rows)
 

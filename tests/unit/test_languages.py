@@ -37,13 +37,13 @@ def test_mitre_directions_equal_the_published_list_in_order():
 
 
 def test_mitre_directions_leave_358_of_552_zero_shot():
-    everything = registry.many_to_many(registry.MITRE_LANGUAGES)
+    everything = registry.many_to_many_directions(registry.MITRE_LANGUAGES)
     assert len(everything) == 552
     assert len(set(everything) - set(registry.mitre_directions())) == 358
 
 
 def test_fine_tuning_directions_are_the_published_list_in_order():
-    everything = list(registry.many_to_many(registry.MITRE_LANGUAGES))
+    everything = list(registry.many_to_many_directions(registry.MITRE_LANGUAGES))
     directions = registry.fine_tuning_directions(100)
     assert ["-".join(direction) for direction in directions] == FINE_TUNING
     assert [everything.index(item) for item in directions[:5]] == [394, 430, 41, 265, 523]
@@ -62,8 +62,8 @@ def test_mitre_groups_cover_all_but_english_and_agree_with_the_family_field():
     members = [code for group in registry.MITRE_GROUPS.values() for code in group]
     assert sorted(members) == sorted(set(registry.MITRE_LANGUAGES) - {"en"})
     for name, group in registry.MITRE_GROUPS.items():
-        assert {registry.language(code).family for code in group} == {name}
-    assert registry.language("en").family == "English"
+        assert {registry.get_language(code).family for code in group} == {name}
+    assert registry.get_language("en").family == "English"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_opus100_lacks_the_languages_without_test_data():
         ("khk_Cyrl", "Cyrillic", "mn"),
         ("yor_Latn", "Latin", "yo"),
     ]
-    assert registry.language("khk_Cyrl") is registry.language("mn")
+    assert registry.get_language("khk_Cyrl") is registry.get_language("mn")
 
 
 # Table 11 of the language-specific layers paper, in its order.
@@ -130,7 +130,7 @@ def test_flores_codes_of_mitre_in_published_order():
         "ron_Latn rus_Cyrl ces_Latn pol_Latn bul_Cyrl ukr_Cyrl ind_Latn jav_Latn zsm_Latn fil_Latn "
         "jpn_Jpan cmn_Hans kor_Hang vie_Latn"
     )
-    codes = [registry.language(code).flores for code in registry.MITRE_LANGUAGES]
+    codes = [registry.get_language(code).flores for code in registry.MITRE_LANGUAGES]
     assert codes == expected.split()
 
 
@@ -147,8 +147,8 @@ def test_special_tokenizers():
 def test_detector_labels():
     unknown = {code for code, item in registry.LANGUAGES.items() if item.detector is None}
     assert unknown == {"dz", "ha", "ig", "iu", "kab", "rw", "se", "ti", "xh", "zu"}
-    assert registry.language("nb").detector == registry.language("no").detector == "no"
-    assert all(registry.language(code).detector == code for code in registry.MITRE_LANGUAGES)
+    assert registry.get_language("nb").detector == registry.get_language("no").detector == "no"
+    assert all(registry.get_language(code).detector == code for code in registry.MITRE_LANGUAGES)
 
 
 @pytest.mark.parametrize(
@@ -156,24 +156,28 @@ def test_detector_labels():
 )
 def test_unknown_language_is_refused_with_a_hint(wrong, hint):
     with pytest.raises(UserError, match=hint) as error:
-        registry.language(wrong)
+        registry.get_language(wrong)
     assert repr(wrong) in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_other_forms_of_a_code_are_the_same_language():
-    assert registry.language("DE") is registry.language("deu_Latn") is registry.language("de")
+    assert (
+        registry.get_language("DE")
+        is registry.get_language("deu_Latn")
+        is registry.get_language("de")
+    )
 
 
 def test_english_centric_and_many_to_many():
-    assert registry.english_centric(["de", "en", "fr"]) == (
+    assert registry.english_centric_directions(["de", "en", "fr"]) == (
         ("en", "de"),
         ("en", "fr"),
         ("de", "en"),
         ("fr", "en"),
     )
-    assert registry.many_to_many(["de", "fr"]) == (("de", "fr"), ("fr", "de"))
+    assert registry.many_to_many_directions(["de", "fr"]) == (("de", "fr"), ("fr", "de"))
     with pytest.raises(UserError, match="'en'"):
-        registry.english_centric(["de", "fr"])
+        registry.english_centric_directions(["de", "fr"])
     with pytest.raises(UserError, match="twice"):
-        registry.many_to_many(["de", "fr", "de"])
+        registry.many_to_many_directions(["de", "fr", "de"])

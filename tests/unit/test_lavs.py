@@ -9,15 +9,15 @@ import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.lavs import (
-    copies_of,
     count_pieces,
     count_tokens,
+    count_used_pieces,
     flag_by_sharing,
     flag_by_threshold,
-    in_text,
-    may_be_split,
-    splittable,
-    write_tokens,
+    is_splittable,
+    language_copies,
+    mark_copies,
+    splittable_pieces,
 )
 from tests.unit import made_text
 
@@ -66,7 +66,7 @@ def test_the_published_rule_takes_the_most_shared(seed, number):
     assert {code: set(pieces) for code, pieces in flagged.items()} == expected
     for pieces in flagged.values():
         assert list(pieces) == sorted(pieces, key=PIECES.index)
-    assert len(copies_of(flagged)) <= 2 * number
+    assert len(language_copies(flagged)) <= 2 * number
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,10 @@ def test_the_published_rule_takes_the_most_shared(seed, number):
     ],
 )
 def test_which_pieces_the_code_splits(piece, expected):
-    assert may_be_split(piece) == expected
-    assert splittable({"en": ["aa", piece]}) == {"en": ("aa", piece) if expected else ("aa",)}
+    assert is_splittable(piece) == expected
+    assert splittable_pieces({"en": ["aa", piece]}) == {
+        "en": ("aa", piece) if expected else ("aa",)
+    }
 
 
 def test_pieces_are_counted_as_in_segmented_text():
@@ -103,16 +105,16 @@ def test_pieces_are_counted_as_in_segmented_text():
     with pytest.raises(UserError, match="'it' has no tag"):
         count_pieces(vocabulary, {"en": ["one"], "it": ["uno"]})
     flagged = flag_by_threshold(counts, vocabulary.named_pieces, 20)
-    copied = vocabulary.with_copies(copies_of(flagged))
+    copied = vocabulary.with_copies(language_copies(flagged))
     assert len(copied.copies) > 4
     with pytest.raises(UserError, match="has copies of pieces"):
         count_pieces(copied, {"en": ["one"]})
     ids = {i for code, lines in text.items() for x in copied.encode_lines(lines, code) for i in x}
-    assert len(ids - {copied.unk_id}) == in_text(counts, flagged)
-    assert in_text(counts, flagged) > in_text(counts, dict.fromkeys(counts, ()))
+    assert len(ids - {copied.unk_id}) == count_used_pieces(counts, flagged)
+    assert count_used_pieces(counts, flagged) > count_used_pieces(counts, dict.fromkeys(counts, ()))
 
 
 def test_the_authors_form_keeps_spaces_and_other_tokens():
-    lines = write_tokens(["▁in  in ▁in", " in_de\tin", ""], "de", {"in", "▁x"})
+    lines = mark_copies(["▁in  in ▁in", " in_de\tin", ""], "de", {"in", "▁x"})
     assert lines == ["▁in  in_de ▁in", " in_de\tin_de", ""]
     assert list(count_tokens(lines).items()) == [("▁in", 2), ("in_de", 3)]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.distributed.sharding import parameter_axes
+from mnmt_jax.distributed.sharding import param_axes_of
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.model.modules import Projection
 from mnmt_jax.model.network import build_model
-from mnmt_jax.runs.fingerprint import path_name
+from mnmt_jax.runs.fingerprint import param_path
 from tests.made_params import assert_same, read_all
 from tests.random_params import random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -41,7 +41,7 @@ def batch_of(name: str) -> dict[str, np.ndarray]:
 
 
 def names_of(params) -> set[str]:
-    return {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    return {param_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def shapes_of(config, batch):
@@ -160,9 +160,9 @@ def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
     name = "two_stage_trigger"
     params = shapes_of(config_of(name, **EVERYWHERE), batch_of(name))
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        axes = parameter_axes(path_name(path))
+        axes = param_axes_of(param_path(path))
         assert len(axes) == leaf.ndim
-        assert ("rank" in axes) == is_lora(path_name(path))
+        assert ("rank" in axes) == is_lora(param_path(path))
 
 
 @pytest.mark.parametrize("name", NAMES)

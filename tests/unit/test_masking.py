@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.converter import Example, Extras, make_converter, segments_from_rows
-from mnmt_jax.data.token_masks import mask, mask_counts
+from mnmt_jax.data.converter import BatchExtras, Example, make_converter, segments_from_rows
+from mnmt_jax.data.token_masking import mask, mask_counts
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.masking import Masking
-from mnmt_jax.vocabulary.order import mix64
+from mnmt_jax.vocabulary.seeded_permutation import hash64
 from tests.parity.reference import FOLDER
 from tests.unit import made_text
 
@@ -39,7 +39,7 @@ def masked(counts, keys, shares=MaskShares()):  # noqa: B008
 
 def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
     counts = [20] * 20_000
-    tokens, hidden, chosen = masked(counts, mix64(7, np.arange(len(counts))))
+    tokens, hidden, chosen = masked(counts, hash64(7, np.arange(len(counts))))
     by_place = chosen.reshape(-1, 20)
     assert set(by_place.sum(axis=1).tolist()) == {3}  # floor(0.15 x 20 + u)
     np.testing.assert_allclose(by_place.mean(axis=0), 0.15, atol=0.01)
@@ -53,7 +53,7 @@ def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
 
 
 def test_masks_follow_from_the_key_of_the_sentence_alone():
-    keys = mix64(1, np.arange(5))
+    keys = hash64(1, np.arange(5))
     counts = [9, 1, 30, 14, 9]
     _, hidden, chosen = masked(counts, keys)
     ends = np.cumsum(counts)[:-1]
@@ -68,7 +68,7 @@ def test_masks_follow_from_the_key_of_the_sentence_alone():
         )
         np.testing.assert_array_equal(alone[0], np.split(hidden, ends)[number])
         np.testing.assert_array_equal(alone[1], np.split(chosen, ends)[number])
-    _, other, _ = masked(counts, mix64(2, np.arange(5)))
+    _, other, _ = masked(counts, hash64(2, np.arange(5)))
     assert (other != hidden).any()
 
 
@@ -78,7 +78,7 @@ def batch_of(layout, key=3, instruction="3"):
         made_text.vocabulary(),
         get_layout(layout, (1,)),
         data,
-        Extras(mask_shares=MaskShares(share=0.5)),
+        BatchExtras(mask_shares=MaskShares(share=0.5)),
     )
     rng = np.random.default_rng(0)
     sentences = [rng.integers(3, 40, size) for size in (4, 6, 9)]

@@ -15,11 +15,11 @@ import jax
 import pytest
 
 import mnmt_jax.methods
-from mnmt_jax.commands.arguments import import_modules
+from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import SECTIONS, Model
-from mnmt_jax.cost.compile_ahead import Ahead
+from mnmt_jax.cost.compile_ahead import AheadOfTimeCompilation
 from mnmt_jax.design import method_registry
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method, as_facts
@@ -123,7 +123,7 @@ def test_a_documented_method_is_chosen_and_traced_in_an_update(name):
     """The binding as the page writes it; nothing is compiled."""
     config = load_config([], [*SMALL, *NEEDED.get(name, ENCODER_DECODER), DOCUMENTED[name]])
     assert [method.name for method in config.methods] == [name]
-    ahead = Ahead(config, 40, jax.devices()[:1])
+    ahead = AheadOfTimeCompilation(config, 40, jax.devices()[:1])
     step = functools.partial(train_step, ahead.learner)
     state, metrics = jax.eval_shape(step, ahead._state, ahead._batch())
     assert state.step.shape == () and metrics["loss"].shape == ()

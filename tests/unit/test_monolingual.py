@@ -4,12 +4,12 @@ import gzip
 
 import pytest
 
-from mnmt_jax.data.monolingual import TextFiles
+from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.errors import UserError
 
 
 def corpus(folder, pattern="{split}.{language}"):
-    return TextFiles("text", str(folder / pattern), ("de",), splits={"train": "train"})
+    return MonolingualFiles("text", str(folder / pattern), ("de",), splits={"train": "train"})
 
 
 def sentences(folder, **options):

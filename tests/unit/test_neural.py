@@ -6,7 +6,7 @@ import types
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.neural import BERT_SCORE_LAYERS, BertScore, Comet
+from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, BertScore, Comet
 
 SOURCES = ["ein Haus", "zwei", "drei"]
 HYPOTHESES = ["a house", "two", ""]

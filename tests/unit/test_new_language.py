@@ -13,9 +13,9 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import reused_tasks
-from mnmt_jax.decoding import lines as lines_module
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.lines import score_lines
+from mnmt_jax.decoding.translate_lines import score_lines
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError
@@ -29,7 +29,7 @@ from mnmt_jax.runs.new_language import NewRows, add_language, grown_table
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.applied import apply
 from tests.made_params import assert_same
@@ -147,8 +147,8 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
     rng = np.random.default_rng(0)
     table = rng.normal(0, 1, (before.size, 256)).astype(np.float32)
     table[0] = 0
-    table[~before.in_text] += 100  # <s> and fillers, which no text reaches
-    real = [i for i, real in enumerate(before.in_text) if real]
+    table[~before.appears_in_text] += 100  # <s> and fillers, which no text reaches
+    real = [i for i, real in enumerate(before.appears_in_text) if real]
     mean = np.mean([table[i] for i in real], axis=0)
 
     def new(**settings):

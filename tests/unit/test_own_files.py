@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from mnmt_jax.data.split_aliases import likely_word
+from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary import sentencepiece_training as vocabulary_module
 from tests.run_commands import command
@@ -94,7 +94,7 @@ def test_test_files_by_another_word_are_hinted_at(data, tmp_path):
 def test_a_likely_word(tmp_path, pattern, file, split, word):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
-    assert likely_word(str(tmp_path / pattern), ("en", "de"), split) == word
+    assert guess_split_name(str(tmp_path / pattern), ("en", "de"), split) == word
 
 
 def test_a_corpus_of_one_split_needs_no_word_for_it(tmp_path, capsys):

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from mnmt_jax.analysis.page_facts import facts_line, left_out, page_title, warnings_of
-from mnmt_jax.analysis.pictures import draw
+from mnmt_jax.analysis.page_header import comparison_gaps, page_title, result_warnings, summary_line
+from mnmt_jax.analysis.page_sections import render_sections
 from tests.unit import made_analyses
 from tests.unit.made_analyses import NAMES, facts_of, languages, model, similarity, svcca
 
 
 def page(facts):
-    return "".join(draw(facts)).replace("<wbr/>", "")
+    return "".join(render_sections(facts)).replace("<wbr/>", "")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def page(facts):
     ],
 )
 def test_one_line_says_what_was_read(facts, line):
-    assert facts_line(facts) == line
+    assert summary_line(facts) == line
     if facts["analysis"] in ("similarity", "svcca"):
         assert f'<p class="muted">{line}</p>' in page(facts)
 
@@ -56,22 +56,22 @@ def test_titles_name_all_runs_or_count_them():
 
 
 def test_svcca_of_few_sentences_is_warned_of():
-    (warning,) = warnings_of(svcca(3, 2))
+    (warning,) = result_warnings(svcca(3, 2))
     assert warning.startswith("SVCCA of 3 sentences with 2 dimensions kept: below 10 sentences")
     assert f'<p class="warning">{warning}.</p>' in page(svcca(3, 2))
-    assert warnings_of(svcca(199, 20)) and not warnings_of(svcca(200, 20))
+    assert result_warnings(svcca(199, 20)) and not result_warnings(svcca(200, 20))
     assert 'class="warning"' not in page(svcca(200, 20))
     between = svcca(200, 20)
     between["between"][0]["kept"] = 21
-    assert warnings_of(between)
+    assert result_warnings(between)
 
 
 def test_what_is_left_out_is_explained():
-    assert left_out(similarity()) == []
-    (none,) = left_out(similarity(compared=[], read_directions=["de-fr", "fr-de"]))
+    assert comparison_gaps(similarity()) == []
+    (none,) = comparison_gaps(similarity(compared=[], read_directions=["de-fr", "fr-de"]))
     assert none.startswith("Languages are not compared: no two of the directions have a target")
     assert none in page(similarity(compared=[]))
-    (some,) = left_out(similarity(compared=languages(codes=("de", "en"))))
+    (some,) = comparison_gaps(similarity(compared=languages(codes=("de", "en"))))
     assert some.startswith("Not compared: French, which")
 
 

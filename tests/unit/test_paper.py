@@ -8,22 +8,22 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.data.corpora import ParallelFiles
+from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import spbleu as spbleu_module
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import Subject, evaluate
+from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
-from mnmt_jax.evaluation.paper import (
+from mnmt_jax.evaluation.published_procedures import (
     PROCEDURES,
     PaperScorer,
     PaperTexts,
     choose_procedure,
-    two_decimals,
+    round_as_published,
 )
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, spbleu
-from mnmt_jax.evaluation.translations import Output
+from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
@@ -44,7 +44,7 @@ HYPOTHESES = ["drei Haus grün Fluss klein läuft", "eins zwei drei Haus und", "
 def flores(tmp_path, monkeypatch):
     """A SentencePiece model in the place of Flores-200's."""
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
-    path = spbleu_module.cached_model()
+    path = spbleu_module.cached_model_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(made_text.vocabulary().model)
     return FloresTokenizer(path)
@@ -80,14 +80,14 @@ def test_roles_are_swapped(flores):
     correct, _ = spbleu(HYPOTHESES, REFERENCES, flores)
     swapped, _ = spbleu(REFERENCES, HYPOTHESES, flores)
     assert found == {
-        "spbleu": two_decimals(swapped),
-        "chrf": two_decimals(CHRF(word_order=2).corpus_score(REFERENCES, [HYPOTHESES]).score),
+        "spbleu": round_as_published(swapped),
+        "chrf": round_as_published(CHRF(word_order=2).corpus_score(REFERENCES, [HYPOTHESES]).score),
     }
     assert abs(correct - swapped) > 1
     words = scorer("opus100").scores(DIRECTION, texts)
     bleu = BLEU(tokenize="13a").corpus_score(REFERENCES, [HYPOTHESES]).score
-    assert words["bleu"] == two_decimals(bleu)
-    assert two_decimals(BLEU().corpus_score(HYPOTHESES, [REFERENCES]).score) != words["bleu"]
+    assert words["bleu"] == round_as_published(bleu)
+    assert round_as_published(BLEU().corpus_score(HYPOTHESES, [REFERENCES]).score) != words["bleu"]
 
 
 def test_references_pass_through_sentencepiece(flores):
@@ -151,7 +151,7 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
     texts = PaperTexts(["x"] * 2, detokenized, tokens)
     found = made.scores(("en", "it"), texts)
     expected = BLEU(tokenize="13a").corpus_score(detokenized, [tokens]).score
-    assert found == {"bleu": two_decimals(expected)} and expected < 60
+    assert found == {"bleu": round_as_published(expected)} and expected < 60
     prepared = made.texts(DIRECTION, ["three house ."], ["drei Haus ."], ["drei Haus ."])
     assert prepared.hypotheses == ["drei Haus."]
     assert prepared.references == ["drei Haus <<unk>>"]  # the vocabulary has no full stop
@@ -209,7 +209,7 @@ def test_numbers_of_languages_the_scripts_measure():
 @pytest.mark.parametrize(("value", "expected"), [(12.34499, 12.35), (12.344, 12.34), (0.0, 0.0)])
 def test_rounding_as_printed(value, expected):
     """sacreBLEU prints four decimals, the table script rounds them to two."""
-    assert two_decimals(value) == expected
+    assert round_as_published(value) == expected
 
 
 @pytest.fixture
@@ -227,12 +227,15 @@ def subject():
     def translate(lines, direction):
         """Drops the last word, but into French answers nothing right."""
         target = made_text.sentences(direction[1], len(lines))
-        return [Output("non" if direction[1] == "fr" else t.rpartition(" ")[0]) for t in target]
+        return [
+            TranslatedSentence("non" if direction[1] == "fr" else t.rpartition(" ")[0])
+            for t in target
+        ]
 
     vocabulary = made_text.vocabulary()
     supervised = frozenset([("en", "de"), ("de", "en")])
     facts = {"name": "made", "decoding": {}, "supervised": supervised, "vocabulary": vocabulary}
-    return Subject(translate=translate, config=config, **facts)
+    return EvaluatedModel(translate=translate, config=config, **facts)
 
 
 def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores, monkeypatch):
@@ -247,11 +250,11 @@ def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores
     references = made_text.sentences("de", 12)
     hypotheses = [text.rpartition(" ")[0] for text in references]
     assert item.spbleu == spbleu(hypotheses, references, flores)[0]
-    assert item.paper["spbleu"] == two_decimals(spbleu(references, hypotheses, flores)[0])
+    assert item.paper["spbleu"] == round_as_published(spbleu(references, hypotheses, flores)[0])
     # Nothing in the output is wrong, it is short: a penalty for brevity here, wrong pieces there.
     assert item.paper["spbleu"] < item.spbleu - 1
     assert item.bert_score == 50.0 and item.paper["bert_score"] == 50.0
-    assert by_direction["en", "fr"].paper["off_target"] == two_decimals(
+    assert by_direction["en", "fr"].paper["off_target"] == round_as_published(
         by_direction["en", "fr"].off_target_lid
     )
     means = result.paper["averages"]["spbleu"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mnmt_jax.commands import evaluate
-from mnmt_jax.commands.corpus_arguments import benchmark_corpus
+from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.corpora import CldrText, ParallelFiles
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.path_names import check_inside, check_name
+from mnmt_jax.files.path_checks import check_inside, check_name
 from mnmt_jax.vocabulary import sentencepiece_training as vocabulary_module
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.run_commands import command
 from tests.unit import made_text
 
@@ -70,7 +70,7 @@ def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, said):
 @each_bad_name
 def test_the_name_of_a_corpus_in_python(name, said):
     for make in (
-        lambda: CldrText(("en", "de"), name=name),
+        lambda: CldrPhrases(("en", "de"), name=name),
         lambda: ParallelFiles(name, "{split}.{language}", ()),
     ):
         with pytest.raises(UserError, match=f"corpus name=.*{said}"):

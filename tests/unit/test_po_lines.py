@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from mnmt_jax.data.bitext import read_units
-from mnmt_jax.data.po_lines import MAX_TEXT_LINES, line_flaw
-from mnmt_jax.data.text_lines import MAX_LINE_BYTES
+from mnmt_jax.data.po_validation import MAX_TEXT_LINES, po_line_error
+from mnmt_jax.data.text_reader import MAX_LINE_BYTES
+from mnmt_jax.data.translation_files import read_units
 from mnmt_jax.errors import UserError
 from tests.unit.test_bitext import PO, write
 
@@ -52,7 +52,7 @@ def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
     ],
 )
 def test_the_form_of_a_line_of_a_po_file(line, flaw):
-    assert re.match(flaw, line_flaw(line))
+    assert re.match(flaw, po_line_error(line))
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex"])

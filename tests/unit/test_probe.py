@@ -11,26 +11,26 @@ from lxml import html
 
 from mnmt_jax.analysis import probe as probing
 from mnmt_jax.analysis.analysis_files import write_analysis
-from mnmt_jax.analysis.layer_states import state_places
-from mnmt_jax.analysis.pictures import draw
+from mnmt_jax.analysis.layer_states import state_locations
+from mnmt_jax.analysis.page_sections import render_sections
 from mnmt_jax.analysis.probe import (
-    ByType,
-    Probe,
-    by_type,
-    class_accuracy,
-    gains,
-    held_out,
-    predict,
-    probed,
+    ProbeSettings,
+    TypeAccuracy,
+    accuracy_by_class,
+    accuracy_by_type,
+    class_gains,
+    evaluate_probe,
+    held_out_mask,
+    predict_positions,
     train_probe,
 )
-from mnmt_jax.analysis.probe_facts import Subject, probe_facts
-from mnmt_jax.analysis.probe_features import Features
-from mnmt_jax.analysis.teacher_forcing import Forced
-from mnmt_jax.analysis.token_classes import classes_of, classes_of_id
+from mnmt_jax.analysis.probe_features import ProbeFeatures
+from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
+from mnmt_jax.analysis.token_classes import piece_classes, token_id_classes
 from mnmt_jax.commands import analyse_states
 from mnmt_jax.commands.analyse import make_parser
-from mnmt_jax.commands.analysis_inputs import check_same_sentences, sentences_read, source_texts
+from mnmt_jax.commands.analysis_inputs import check_same_sentences, sentence_facts, source_texts
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.objective import States
@@ -44,7 +44,7 @@ from tests.unit.made_text import vocabulary
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # of optax
 
 EMBED, LONGEST = 16, 12
-QUICK = Probe(updates=300, batch=128, learning_rate=1e-2)
+QUICK = ProbeSettings(updates=300, batch=128, learning_rate=1e-2)
 
 
 def tokens(count: int, seed: int):
@@ -59,21 +59,21 @@ def tokens(count: int, seed: int):
 def test_positions_are_read_off_sinusoids_and_chance_off_shuffled_labels(hidden):
     learned, states = tokens(2000, 0)
     told, others = tokens(400, 1)
-    probe = Probe(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
+    probe = ProbeSettings(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
     params = train_probe(states, learned, LONGEST, probe)
     assert [layer["weight"].shape for layer in params] == (
         [(EMBED, EMBED)] * hidden + [(EMBED, LONGEST)]
     )
-    assert (predict(params, others) == told).mean() > 0.95
+    assert (predict_positions(params, others) == told).mean() > 0.95
     shuffled = np.random.default_rng(2).permutation(learned)
     params = train_probe(states, shuffled, LONGEST, probe)
-    assert (predict(params, others) == told).mean() < 2 / LONGEST
+    assert (predict_positions(params, others) == told).mean() < 2 / LONGEST
 
 
 def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
     """On separable states both have the same signs: an independent fit tells the same."""
     positions, states = tokens(600, 3)
-    params = train_probe(states, positions, LONGEST, Probe(False, 400, 600, 1e-2))
+    params = train_probe(states, positions, LONGEST, ProbeSettings(False, 400, 600, 1e-2))
     targets = np.eye(LONGEST)[positions]
     weight, bias = np.zeros((EMBED, LONGEST)), np.zeros(LONGEST)
     for _ in range(2000):
@@ -84,16 +84,16 @@ def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
         weight -= 2.0 * states.T @ step
         bias -= 2.0 * step.sum(axis=0)
     expected = (states @ weight + bias).argmax(axis=1)
-    assert (predict(params, states) == expected).mean() > 0.99
+    assert (predict_positions(params, states) == expected).mean() > 0.99
 
 
 def test_a_tenth_of_the_texts_is_held_out_whole():
     texts = np.repeat(np.arange(20), np.arange(1, 21))
-    out = held_out(texts, 0)
+    out = held_out_mask(texts, 0)
     assert len(set(texts[out])) == 2 and set(texts[out]).isdisjoint(texts[~out])
-    assert (held_out(texts, 0) == out).all() and (held_out(texts, 1) != out).any()
-    assert not held_out(np.zeros(4, int), 0).any()  # one text is learned from
-    assert held_out(np.array([3, 3, 8]), 0).sum() in (1, 2)
+    assert (held_out_mask(texts, 0) == out).all() and (held_out_mask(texts, 1) != out).any()
+    assert not held_out_mask(np.zeros(4, int), 0).any()  # one text is learned from
+    assert held_out_mask(np.array([3, 3, 8]), 0).sum() in (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_a_tenth_of_the_texts_is_held_out_whole():
     ],
 )
 def test_classes_of_pieces_by_hand(piece, classes):
-    assert classes_of(piece) == classes
+    assert piece_classes(piece) == classes
 
 
 def test_classes_of_ids():
     known = vocabulary()
-    found = [set(classes_of_id(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
+    found = [set(token_id_classes(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
     assert found == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
     piece = known.encode("Haus")[0]
-    assert classes_of_id(known, piece) == classes_of(known.tokens([piece])[0]) != frozenset()
+    assert token_id_classes(known, piece) == piece_classes(known.tokens([piece])[0]) != frozenset()
 
 
 CLASSES = {3: frozenset("a"), 5: frozenset("ab"), 7: frozenset()}
@@ -146,39 +146,41 @@ CLASSES = {3: frozenset("a"), 5: frozenset("ab"), 7: frozenset()}
 def test_accuracy_by_type_and_class_by_hand():
     ids = np.array([5, 3, 3, 7, 5, 3, 3])
     right = np.array([1, 1, 0, 1, 1, 1, 1], bool)
-    types = by_type(ids, right)
+    types = accuracy_by_type(ids, right)
     assert types.ids.tolist() == [3, 5, 7] and types.counts.tolist() == [4, 2, 1]
     assert types.accuracy.tolist() == [0.75, 1, 1]
-    found = class_accuracy(types, CLASSES, 2)
+    found = accuracy_by_class(types, CLASSES, 2)
     assert list(found) == ["all", "a", "b"]
     assert found["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
     assert found["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
     assert found["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
-    assert class_accuracy(types, CLASSES, 3)["b"]["macro"] is None
+    assert accuracy_by_class(types, CLASSES, 3)["b"]["macro"] is None
 
 
 def test_gains_are_of_the_second_over_the_first():
     ids, counts = np.array([3, 5, 7]), np.array([4, 2, 1])
-    first = ByType(ids, counts, np.array([0.5, 0.5, 0.0]))
-    second = ByType(ids, counts, np.array([0.75, 0.5, 1.0]))
-    found = gains(first, second, CLASSES, 1)
+    first = TypeAccuracy(ids, counts, np.array([0.5, 0.5, 0.0]))
+    second = TypeAccuracy(ids, counts, np.array([0.75, 0.5, 1.0]))
+    found = class_gains(first, second, CLASSES, 1)
     assert (found["types"], found["gained"]) == (3, 2)
     assert found["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
     assert found["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
-    found = gains(first, second, CLASSES, 2)  # the rare type counts nowhere
+    found = class_gains(first, second, CLASSES, 2)  # the rare type counts nowhere
     assert (found["types"], found["gained"]) == (2, 1)
     assert found["classes"]["a"] == {"all": 100, "gained": 100}
-    assert gains(second, first, CLASSES, 1)["gained"] == 0
+    assert class_gains(second, first, CLASSES, 1)["gained"] == 0
 
 
 def test_gains_are_of_the_types_of_both():
     """Another instruction has other tags, and so other ids, at other places among them."""
-    first = ByType(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
-    second = ByType(np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1]))
-    found = gains(first, second, CLASSES, 1)
+    first = TypeAccuracy(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
+    second = TypeAccuracy(
+        np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1])
+    )
+    found = class_gains(first, second, CLASSES, 1)
     assert (found["types"], found["gained"]) == (2, 1)
     assert found["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
-    found = gains(first, second, CLASSES, 2)  # the second has one token of 3
+    found = class_gains(first, second, CLASSES, 2)  # the second has one token of 3
     assert (found["types"], found["gained"]) == (1, 1)
 
 
@@ -193,26 +195,26 @@ def features(folder, count, seed, shuffled=False):
     np.save(folder / "states_1.npy", noise)
     places = (States(1), States(2))
     ids = (3 + positions % 5).astype(np.int32)
-    return Features(folder, ids, positions, np.arange(count) // 10, places)
+    return ProbeFeatures(folder, ids, positions, np.arange(count) // 10, places)
 
 
 def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
     learned, tested = features(tmp_path / "l", 600, 0), features(tmp_path / "t", 100, 1)
     kept = tmp_path / "probes"
-    found = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    found = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
     assert [len(each) for each in found] == [60, 100] and found[1].mean() > 0.9
-    alone = probed(learned, None, 0, probe=QUICK, folder=kept)
+    alone = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
     np.testing.assert_array_equal(alone[0], found[0])
     assert len(alone[1]) == 0 and len(list(kept.iterdir())) == 2
     trained = []
     plain = train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *given: trained.append(1) or plain(*given))
-    again = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
     np.testing.assert_array_equal(again[1], found[1])
     assert not trained
     for path in kept.iterdir():
         path.write_bytes(path.read_bytes()[:50])
-    again = probed(learned, tested, 0, probe=QUICK, folder=kept)
+    again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
     np.testing.assert_array_equal(again[1], found[1])
     assert len(trained) == 1
 
@@ -220,18 +222,18 @@ def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
 def test_two_models_are_told_apart(tmp_path):
     """One keeps positions in a layer where the other has none of them."""
     test = features(tmp_path / "t", 200, 1)
-    good = Subject({"run": "good"}, features(tmp_path / "l", 600, 0), test)
-    bad = Subject({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
-    facts = probe_facts([bad, good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")
+    good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
+    bad = ProbedModel({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
+    facts = run_probes([bad, good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")
     accuracy = [[place["accuracy"] for place in each["places"]] for each in facts["subjects"]]
     assert accuracy[1][0] > 0.9 and max(accuracy[0] + accuracy[1][1:]) < 0.3
     layers = [(each["layer"], each["gained"], each["types"]) for each in facts["gains"]]
     assert layers[0] == (1, 5, 5)
-    assert "gains" not in probe_facts(
+    assert "gains" not in run_probes(
         [good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p"
     )
-    out = Subject({"run": "good"}, good.learned, None)
-    (subject,) = probe_facts([out], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")[
+    out = ProbedModel({"run": "good"}, good.learned, None)
+    (subject,) = run_probes([out], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")[
         "subjects"
     ]
     assert subject["places"][0]["accuracy"] == subject["places"][0]["held_out"] > 0.9
@@ -242,7 +244,7 @@ def test_places_are_those_that_a_role_passes():
     def places(name, roles, layers=(), **changes):
         config = small_config(name, norm="pre", **changes)
         plan = make_plan(config, get_layout(name, config.stage_layers))
-        return [(p.layer, p.role, p.ended) for p in state_places(plan, roles, layers)]
+        return [(p.layer, p.role, p.ended) for p in state_locations(plan, roles, layers)]
 
     source = [(n, "source", False) for n in range(3)]
     assert places("encoder_decoder", ("source", "register")) == [*source, (2, "source", True)]
@@ -283,7 +285,7 @@ def test_the_table_of_probes_has_each_place_by_its_name():
         {"run": run, "checkpoint": "step 1", "places": places}
         for run, places in (("a", first), ("b", second))
     ]
-    (table,) = html.fromstring("".join(draw(page_of(subjects)))).xpath(
+    (table,) = html.fromstring("".join(render_sections(page_of(subjects)))).xpath(
         "(//h2[.='Positions told rightly']/following::table)[1]"
     )
     rows = [[cell.text_content() for cell in row] for row in table.xpath(".//tbody/tr")]
@@ -301,14 +303,14 @@ def test_a_page_leaves_out_what_no_token_tells():
         {"run": "a", "checkpoint": f"step {step}", "places": [place_of(1, accuracy)]}
         for step, accuracy in ((10, None), (20, 0.25), (30, 0.5))
     ]
-    assert "layer 1: 0.500" in "".join(draw(page_of(subjects)))
+    assert "layer 1: 0.500" in "".join(render_sections(page_of(subjects)))
     told = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
-    assert "2 of the 7 texts told are also learned from." in "".join(draw(told))
-    assert "also learned from" not in "".join(draw(told | {"learned_texts": 0}))
+    assert "2 of the 7 texts told are also learned from." in "".join(render_sections(told))
+    assert "also learned from" not in "".join(render_sections(told | {"learned_texts": 0}))
 
 
 def spoken(source, target, *texts):
-    return Forced((source, target), texts, texts, texts)
+    return ForcedSentences((source, target), texts, texts, texts)
 
 
 def test_two_models_read_the_same_sentences():
@@ -323,24 +325,24 @@ def test_two_models_read_the_same_sentences():
 def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
     flags = argparse.Namespace(output=str(tmp_path), overwrite=False, limit=2)
     splits = {"validation": [spoken("de", "en", "x")], "test": [spoken("de", "en", "y", "z")]}
-    facts = sentences_read(flags, splits)
+    facts = sentence_facts(flags, splits)
     assert facts.pop("sentences_fingerprint").keys() == splits.keys()
     assert facts == {
         "read_directions": ["de-en"],
         "read_sentences": {"validation": 1, "test": 2},
         "limit": 2,
     }
-    facts = sentences_read(flags, splits)
+    facts = sentence_facts(flags, splits)
     write_analysis(tmp_path, {"analysis": "probe", "run": "r", **facts}, "title", [])
-    sentences_read(flags, {"test": splits["test"]})
+    sentence_facts(flags, {"test": splits["test"]})
     for changed in ([spoken("de", "en", "y")], [spoken("de", "en", "y", "other")]):
         with pytest.raises(UserError, match=r"something else \(sentences\).* --overwrite$"):
-            sentences_read(flags, {"test": changed})
+            sentence_facts(flags, {"test": changed})
     other = {"test": [*splits["test"], spoken("fr", "en", "q")]}
     with pytest.raises(UserError, match=r"something else \(read_directions\).* --overwrite$"):
-        sentences_read(flags, other)
+        sentence_facts(flags, other)
     flags.overwrite = True
-    assert sentences_read(flags, other)["read_directions"] == ["de-en", "fr-en"]
+    assert sentence_facts(flags, other)["read_directions"] == ["de-en", "fr-en"]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mnmt_jax.commands.arguments import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.data.pipeline import RowShare
+from mnmt_jax.data.input_pipeline import ProcessRows
 from mnmt_jax.distributed.processes import add_process_flags, is_distributed
-from mnmt_jax.distributed.sharding import make_mesh, own_shards
+from mnmt_jax.distributed.sharding import local_batch_shards, make_mesh
 from mnmt_jax.errors import UserError
 from tests.fresh_process import PATIENCE
 
@@ -50,15 +50,15 @@ def test_a_number_beyond_the_processes_is_refused():
 
 
 def test_rows_of_runs_that_are_not_neighbours():
-    places = RowShare((1, 3), 4).local_rows(8)
+    places = ProcessRows((1, 3), 4).local_rows(8)
     np.testing.assert_array_equal(places, [-1, -1, 0, 1, -1, -1, 2, 3])
-    np.testing.assert_array_equal(RowShare().local_rows(3), [0, 1, 2])
+    np.testing.assert_array_equal(ProcessRows().local_rows(3), [0, 1, 2])
     with pytest.raises(UserError, match="Data.rows=6 must be a multiple of the 4 parts"):
-        RowShare((0,), 4).local_rows(6)
+        ProcessRows((0,), 4).local_rows(6)
 
 
 def test_one_process_owns_all_shards():
-    assert own_shards(make_mesh(Mesh(fsdp=2, tensor=2))) == (0, 1, 2, 3)
+    assert local_batch_shards(make_mesh(Mesh(fsdp=2, tensor=2))) == (0, 1, 2, 3)
 
 
 WORK = """

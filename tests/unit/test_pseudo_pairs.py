@@ -7,10 +7,10 @@ import collections
 import numpy as np
 import pytest
 
+from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
-from mnmt_jax.data.pipeline import Pipeline
-from mnmt_jax.data.pseudo_pairs import Draws, PseudoPairs
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from tests.made_run import make_cache, make_config
@@ -25,7 +25,7 @@ def cache(tmp_path_factory):
 
 
 def test_draws_are_uniform_and_never_the_sentences_own_language():
-    draws = Draws.of(("en", "de", "fr", "nl"), ())
+    draws = BackTranslationDraws.of(("en", "de", "fr", "nl"), ())
     assert draws.pool == ("de", "fr", "nl")
     for target, others in (("de", ("fr", "nl")), ("en", draws.pool)):
         counts = collections.Counter(draws.drawn("some_task", target, 3000))
@@ -36,12 +36,12 @@ def test_draws_are_uniform_and_never_the_sentences_own_language():
 
 def test_a_draw_depends_on_seed_round_task_and_pair_alone():
     languages, pool = ("de", "fr"), ("de", "fr", "nl", "ru", "zh")
-    first = Draws.of(languages, pool).drawn("task", "de", 200)
-    assert Draws.of(languages, pool).drawn("task", "de", 70) == first[:70]
+    first = BackTranslationDraws.of(languages, pool).drawn("task", "de", 200)
+    assert BackTranslationDraws.of(languages, pool).drawn("task", "de", 70) == first[:70]
     others = (
-        Draws.of(languages, pool, seed=2).drawn("task", "de", 200),
-        Draws.of(languages, pool, round=2).drawn("task", "de", 200),
-        Draws.of(languages, pool).drawn("other", "de", 200),
+        BackTranslationDraws.of(languages, pool, seed=2).drawn("task", "de", 200),
+        BackTranslationDraws.of(languages, pool, round=2).drawn("task", "de", 200),
+        BackTranslationDraws.of(languages, pool).drawn("other", "de", 200),
     )
     for other in others:
         assert 20 < sum(a == b for a, b in zip(first, other, strict=True)) < 90
@@ -55,7 +55,7 @@ def read(cache: TokenCache, task: str) -> list[tuple[tuple[int, ...], tuple[int,
 
 
 def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tmp_path):
-    pairs = PseudoPairs(cache, Draws.of(("en", "de"), ("de", "fr", "en")))
+    pairs = BackTranslatedPairs(cache, BackTranslationDraws.of(("en", "de"), ("de", "fr", "en")))
     assert pairs.tasks == ("made_en_de", "made_de_en", "made_fr_en") and len(pairs) == 120
     sentences = list(pairs.sentences())
     translations = [f"{text} {wanted} {own}" for text, own, wanted in sentences]
@@ -113,9 +113,9 @@ def test_an_epoch_has_as_many_examples_as_there_are(cache):
     ],
 )
 def test_mistakes_are_one_line(languages, pool, message, cache):
-    draws = Draws.of(languages.split(","), pool.split(",") if pool else ())
+    draws = BackTranslationDraws.of(languages.split(","), pool.split(",") if pool else ())
     with pytest.raises(UserError, match=message) as caught:
-        PseudoPairs(cache, draws)
+        BackTranslatedPairs(cache, draws)
     assert "\n" not in str(caught.value)
 
 
@@ -126,11 +126,11 @@ def test_only_targets_of_real_pairs_are_translated(cache, tmp_path):
     tasks = [TaskSource("back_translated_de_en", "de", "en", {"train": some})]
     made = write_cache(tmp_path / "made", tasks, vocabulary=VOCABULARY)
     with pytest.raises(UserError, match="'back_translated_de_en' was back-translated already"):
-        PseudoPairs(made, Draws.of(("en",), ("de",)))
+        BackTranslatedPairs(made, BackTranslationDraws.of(("en",), ("de",)))
     one = [TaskSource("real", "de", "en", {"train": some})]
     one_way = write_cache(tmp_path / "one", one, vocabulary=VOCABULARY)
     with pytest.raises(UserError, match="no training task of .* has the target 'de'; there are en"):
-        PseudoPairs(one_way, Draws.of(("de",), ("fr",)))
-    pairs = PseudoPairs(one_way, Draws.of(("en",), ("fr",)))
+        BackTranslatedPairs(one_way, BackTranslationDraws.of(("de",), ("fr",)))
+    pairs = BackTranslatedPairs(one_way, BackTranslationDraws.of(("en",), ("fr",)))
     with pytest.raises(UserError, match="every translation is blank"):
         list(pairs.sources(iter([""])))

@@ -8,11 +8,11 @@ import pytest
 from pyarrow import parquet
 
 from mnmt_jax.data import published_corpora as published
-from mnmt_jax.data.corpora import CORPORA, PatternFiles, get_corpus
 from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
+from mnmt_jax.data.parallel_corpora import CORPORA, PatternFiles, get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
-from mnmt_jax.data.text_lines import Cleaning
+from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import (
     EC40_TIERS,

@@ -8,21 +8,21 @@ from html.parser import HTMLParser
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.chart import Line, line_chart, ticks
-from mnmt_jax.evaluation.heat_map import scale
-from mnmt_jax.evaluation.markup import Html, tag, text_in
-from mnmt_jax.evaluation.report import report_page, write_report
-from mnmt_jax.evaluation.result import STANDARD
-from mnmt_jax.evaluation.table import (
+from mnmt_jax.evaluation.heatmap import color_range
+from mnmt_jax.evaluation.html_elements import Html, tag, text_in
+from mnmt_jax.evaluation.markdown_tables import (
     comparison_table,
+    disambiguate_names,
     format_score,
     group_mean,
     markdown_table,
     result_page,
     sample_lines,
-    told_apart,
-    verdict,
+    sample_status,
 )
+from mnmt_jax.evaluation.report import report_page, write_report
+from mnmt_jax.evaluation.result import STANDARD_METRICS
+from mnmt_jax.evaluation.svg_charts import Line, line_chart, ticks
 from mnmt_jax.evaluation.training_log import read_training_log
 from tests.unit.made_results import made_result
 
@@ -100,7 +100,7 @@ def test_every_score_appears_in_its_cell(runs, page):
     names = {"en": "English", "de": "German", "fr": "French", "cs": "Czech"}
     checked = 0
     for run in runs:
-        for metric in STANDARD:
+        for metric in STANDARD_METRICS:
             for (source, target), value in run.values(metric.key).items():
                 kind = kinds[(source, target) in run.supervised]
                 title = f"{names[source]} to {names[target]} ({kind}): {value:.2f}"
@@ -140,8 +140,8 @@ def test_samples_stand_beside_their_references(runs, page):
             assert (sample.source, "ltr", sample.source_text) in languages
             assert (sample.target, "ltr", sample.reference) in languages
     marks = page.all("span", "mark")
-    exact = sum(verdict(sample) == "exact" for run in runs for sample in run.samples)
-    off = sum(verdict(sample) == "off-target: en" for run in runs for sample in run.samples)
+    exact = sum(sample_status(sample) == "exact" for run in runs for sample in run.samples)
+    off = sum(sample_status(sample) == "off-target: en" for run in runs for sample in run.samples)
     assert marks.count("✓ exact") == exact > 0
     assert marks.count("✗ off-target: English") == off > 0
     cards = [item for name, item in page.elements if item.get("class") == "sample"]
@@ -234,14 +234,14 @@ def test_results_of_one_name_are_told_apart_by_what_decoding_differs(runs):
     )
     results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in asked]
     name = plain.name
-    assert [result.name for result in told_apart([*results, runs[1]])] == [
+    assert [result.name for result in disambiguate_names([*results, runs[1]])] == [
         name,
         f"{name}, source_contrast=0.7",
         f"{name}, beam_size=1, pivot=en",
         f"{name}, language_contrast=0.1, contrast_languages=de fr",
         runs[1].name,
     ]
-    assert [result.name for result in told_apart([plain, plain, runs[1]])] == [
+    assert [result.name for result in disambiguate_names([plain, plain, runs[1]])] == [
         name,
         name,
         runs[1].name,
@@ -292,7 +292,7 @@ def test_markdown_cells_are_escaped():
     ],
 )
 def test_colour_scale(values, ends):
-    assert scale(values) == ends
+    assert color_range(values) == ends
 
 
 @pytest.mark.parametrize(

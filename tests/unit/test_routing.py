@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, parameter_axes, tree_sharding
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, param_axes_of, tree_sharding
 from mnmt_jax.methods.language_layers import LanguageMLP
 from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing, route
 
@@ -110,7 +110,7 @@ def test_a_mesh_changes_nothing(count):
     named = {f"branch/{name.replace('_', '/')}": leaf for name, leaf in branches._asdict().items()}
     axes = LanguageMLP.axes
     shardings = [tree_sharding(mesh, {name: leaf}, axes)[name] for name, leaf in named.items()]
-    assert {parameter_axes(name, axes)[0] for name in named} == {"slot"}
+    assert {param_axes_of(name, axes)[0] for name in named} == {"slot"}
     is_split = [sharding.spec[0] for sharding in shardings]
     assert is_split == ["fsdp" if count == 4 else None] * 4
     placed = Branches(*map(jax.device_put, branches, shardings))

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.export import export_cldr
+from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import new_folder
 from mnmt_jax.interop.adapters import save_adapter
@@ -116,7 +116,7 @@ def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
         os.mkdir(path)
         (tmp_path / "new" / "train.en").write_text("first")
 
-    monkeypatch.setattr("mnmt_jax.data.export.os.makedirs", write_first)
+    monkeypatch.setattr("mnmt_jax.data.cldr_export.os.makedirs", write_first)
     with pytest.raises(UserError, match=r"train.en: exists, choose another --output"):
         export_cldr(corpus, str(tmp_path / "new"), file_format="parallel", sizes=sizes)
     assert (tmp_path / "new" / "train.en").read_text() == "first"

@@ -19,14 +19,14 @@ import sentencepiece
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.evaluate import load_subject
+from mnmt_jax.evaluation.evaluate import load_evaluated_model
+from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import Sample, read_result, write_result
-from mnmt_jax.evaluation.table import comparison_table
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_params import write_zero_run
 from tests.made_run import make_cache
 from tests.unit.made_results import made_result
@@ -88,7 +88,7 @@ def _state(folder: Path) -> dict[str, tuple[int, int]]:
 def test_reading_a_run_changes_nothing_in_it(run):
     before = _state(run)
     Translator.load(run)
-    load_subject(run)
+    load_evaluated_model(run)
     export_checkpoint("t5x", run, run.parent / "out")
     assert RunDirectory(run).trained_tasks() is None
     assert before and _state(run) == before

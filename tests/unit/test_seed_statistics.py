@@ -9,33 +9,38 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.seeds import difference, group_by_seed, seed_table, spread
-from mnmt_jax.evaluation.table import group_mean
+from mnmt_jax.evaluation.markdown_tables import group_mean
+from mnmt_jax.evaluation.seed_statistics import (
+    compare_means,
+    group_by_seed,
+    seed_table,
+    summarize_scores,
+)
 from tests.unit.made_results import made_result
 
 FIRST, SECOND = [59.1, 55.0, 61.8, 60.2, 58.4], [64.0, 60.0, 70.5, 66.1, 62.0]
 
 
 def test_the_spread_has_the_sample_variance():
-    found = spread(FIRST)
+    found = summarize_scores(FIRST)
     assert (found.count, found.low, found.high) == (5, 55.0, 61.8)
     assert found.mean == pytest.approx(np.mean(FIRST))
     assert found.variance == pytest.approx(np.var(FIRST, ddof=1))
-    assert spread([1.0]).variance is None
+    assert summarize_scores([1.0]).variance is None
     with pytest.raises(UserError, match="no score"):
-        spread([])
+        summarize_scores([])
 
 
 def test_the_interval_is_welchs():
     """Of equal variances and sizes: 8 degrees of freedom, whose quantile is 2.306."""
     shifted = [score + 4.0 for score in FIRST]
-    found = difference(FIRST, shifted)
+    found = compare_means(FIRST, shifted)
     half = 2.306 * np.sqrt(2 * np.var(FIRST, ddof=1) / 5)
     assert found.mean == pytest.approx(-4.0)
     assert (found.low, found.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
-    unequal = difference(FIRST, SECOND)
+    unequal = compare_means(FIRST, SECOND)
     assert unequal.high - unequal.mean > half and unequal.low < -10 < unequal.high < 0
-    assert difference([1.0, 1.0], [3.0, 3.0]).low == -2.0
+    assert compare_means([1.0, 1.0], [3.0, 3.0]).low == -2.0
 
 
 def test_p_counts_all_divisions_of_the_scores():
@@ -43,14 +48,14 @@ def test_p_counts_all_divisions_of_the_scores():
     sums = [sum(chosen) for chosen in itertools.combinations(pooled, size)]
     middle = sum(pooled) / 2
     extreme = [abs(total - middle) >= abs(sum(FIRST) - middle) - 1e-9 for total in sums]
-    assert difference(FIRST, SECOND).p == pytest.approx(np.mean(extreme))
-    assert difference([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).p == pytest.approx(0.1)
-    assert difference([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    assert difference(list(range(30)), list(range(30))).p is None
+    assert compare_means(FIRST, SECOND).p == pytest.approx(np.mean(extreme))
+    assert compare_means([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).p == pytest.approx(0.1)
+    assert compare_means([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    assert compare_means(list(range(30)), list(range(30))).p is None
 
 
 def test_one_seed_has_no_interval():
-    found = difference([3.0], [1.0])
+    found = compare_means([3.0], [1.0])
     assert (found.mean, found.low, found.high, found.p) == (2.0, None, None, None)
 
 
@@ -83,7 +88,7 @@ def test_the_table_compares_each_system_with_the_first():
     means = [[group_mean(r, "bleu", "zero_shot").mean for r in group] for group in (base, better)]
     assert first[:5] == ["base", "zero-shot", "BLEU", "3", f"{np.mean(means[0]):.2f}"]
     assert first[7:] == ["–", "–"]
-    gap = difference(means[1], means[0])
+    gap = compare_means(means[1], means[0])
     assert second[6] == f"{np.var(means[1], ddof=1):.3f}"
     assert second[7] == f"{gap.mean:+.2f} ({gap.low:+.1f} to {gap.high:+.1f})"
     assert second[8] == f"{gap.p:.3f}"

@@ -16,10 +16,10 @@ from mnmt_jax.distributed.sharding import (
     PARAMETER_AXES,
     RULES,
     batch_sharding,
-    collected,
     compile_on,
+    gather_params,
     make_mesh,
-    parameter_axes,
+    param_axes_of,
     partition_spec,
     place_batch,
     tree_sharding,
@@ -77,17 +77,17 @@ def test_unknown_axis_and_parameter_raise():
     with pytest.raises(ValueError, match="unknown logical axis 'width'"):
         partition_spec(("width",))
     with pytest.raises(ValueError, match="parameter 'layer_0/gate/kernel' has unknown axes"):
-        parameter_axes("layer_0/gate/kernel")
+        param_axes_of("layer_0/gate/kernel")
 
 
 def test_parameters_are_collected_in_their_width_alone():
     mesh = make_mesh(Mesh(fsdp=4, tensor=2))
     kernel, other = jnp.ones((8, 2, 4)), jnp.ones(())
     params = {"query": {"kernel": kernel}, "other": (other,)}
-    found = compile_on(mesh, collected)(params)
+    found = compile_on(mesh, gather_params)(params)
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     assert found["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
-    assert collected(params) is params
+    assert gather_params(params) is params
 
 
 def test_length_cannot_be_split():

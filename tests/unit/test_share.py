@@ -6,9 +6,9 @@ import math
 import pytest
 
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.corpora import CldrText, ParallelFiles, TsvFile
 from mnmt_jax.data.corpus import Corpus, Share
-from mnmt_jax.data.mixtures import cache_sources
+from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
 from mnmt_jax.data.subsample import SubsampledCorpus
 from mnmt_jax.errors import UserError
 from tests.run_commands import command
@@ -103,7 +103,7 @@ def test_every_kind_of_corpus(tmp_path):
     ]
     assert found[0] == found[1] and 15 < len(found[0]) < 70
     assert set(found[0]) < set(files.pairs("train", ("en", "de")))
-    phrases = SubsampledCorpus(CldrText(("en", "de"), sizes={"train": 1000}), Share(0.1))
+    phrases = SubsampledCorpus(CldrPhrases(("en", "de"), sizes={"train": 1000}), Share(0.1))
     assert 50 < phrases.size("train", ("en", "de")) < 160
 
 
@@ -111,10 +111,10 @@ def test_tasks_say_what_share_they_are():
     share = Share(0.1, 7)
     supervised = [("en", "de"), ("de", "en")]
     corpus = SubsampledCorpus(numbered(), share)
-    tasks = list(cache_sources(corpus, supervised, made_text.vocabulary()))
+    tasks = list(task_sources(corpus, supervised, made_text.vocabulary()))
     assert [task.share for task in tasks] == [share, share]
     other = SubsampledCorpus(numbered(), share)
-    tasks = list(cache_sources(other, [*supervised, ("en", "fr")], made_text.vocabulary()))
+    tasks = list(task_sources(other, [*supervised, ("en", "fr")], made_text.vocabulary()))
     assert [task.share for task in tasks] == [share] * 3 + [None] * 3  # zero-shot: whole
 
 

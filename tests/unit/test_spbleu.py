@@ -6,7 +6,7 @@ from sacrebleu.tokenizers import tokenizer_spm
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import spbleu as module
-from mnmt_jax.evaluation.spbleu import find_tokenizer, missing_note, spbleu
+from mnmt_jax.evaluation.spbleu import find_tokenizer, missing_model_note, spbleu
 from tests.unit import made_text
 
 
@@ -30,8 +30,8 @@ def put(path):
 
 
 def test_the_score_is_sacrebleus_own(cache):
-    put(module.cached_model())
-    assert module.cached_model().parent == cache / "models"
+    put(module.cached_model_path())
+    assert module.cached_model_path().parent == cache / "models"
     references = made_text.sentences("de", 30)
     hypotheses = [text.replace("Haus", "Baum") for text in references]
     score, signature = spbleu(hypotheses, references, find_tokenizer())
@@ -44,9 +44,9 @@ def test_the_score_is_sacrebleus_own(cache):
 
 def test_without_the_file_there_is_a_line_that_says_how_to_get_it(cache):
     assert find_tokenizer() is None
-    note = missing_note()
+    note = missing_model_note()
     assert "spBLEU left out" in note and "\n" not in note
-    assert str(module.cached_model()) in note and "--flores200_model" in note
+    assert str(module.cached_model_path()) in note and "--flores200_model" in note
 
 
 def test_a_named_file_is_taken_or_refused(tmp_path):

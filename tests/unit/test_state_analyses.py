@@ -9,23 +9,32 @@ import sys
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.alignment import choices, group_of, masses
-from mnmt_jax.analysis.parallel_sentences import aligned, by_languages, check_aligned
-from mnmt_jax.analysis.pictures import draw
-from mnmt_jax.analysis.projection_2d import check_installed, drawn, on_plane, used_perplexity
-from mnmt_jax.analysis.retrieval import chance, retrieval, retrieved
-from mnmt_jax.analysis.scatter import Group, scatter_chart
+from mnmt_jax.analysis.alignment import mass_by_group, token_group, top_key_statistics
+from mnmt_jax.analysis.page_sections import render_sections
+from mnmt_jax.analysis.parallel_sentences import (
+    align_by_reference,
+    check_has_parallel,
+    group_by_languages,
+)
+from mnmt_jax.analysis.projection_2d import (
+    check_scikit_learn,
+    clipped_perplexity,
+    run_tsne,
+    sample_indices,
+)
+from mnmt_jax.analysis.retrieval import chance_accuracy, language_retrieval, retrieval_accuracy
+from mnmt_jax.analysis.scatter import PointGroup, scatter_chart
 from mnmt_jax.analysis.similarity import language_similarity, mean_cosines, role_similarity
 from mnmt_jax.analysis.svcca import (
     checkpoint_svcca,
     language_svcca,
     pearson,
-    preference,
-    preferences,
-    subspace,
+    preference_by_location,
+    principal_basis,
     svcca,
+    target_preference,
 )
-from mnmt_jax.analysis.teacher_forcing import Forced
+from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from tests.unit.made_text import vocabulary
@@ -38,7 +47,9 @@ def cosine(one, other):
 
 
 def forced(source, target, sources, targets):
-    return Forced((source, target), tuple(sources), tuple(targets), tuple("e" for _ in sources))
+    return ForcedSentences(
+        (source, target), tuple(sources), tuple(targets), tuple("e" for _ in sources)
+    )
 
 
 # de and fr into en in other orders; it has one sentence of them; en into de alone.
@@ -49,14 +60,14 @@ BACK = forced("en", "de", ["A"], ["a"])
 
 
 def test_sentences_are_aligned_by_their_references():
-    found = aligned([FR, BACK, DE, IT])
+    found = align_by_reference([FR, BACK, DE, IT])
     (pair,) = found
     assert pair.languages == ("de", "fr") and pair.first is DE
     # D has the source of C, and the second A is a repetition.
     assert dict(zip(pair.rows.tolist(), pair.others.tolist(), strict=True)) == {0: 1, 1: 3, 2: 0}
-    assert [(names, len(each)) for names, each in by_languages(found)] == [(("de", "fr"), 1)]
+    assert [(names, len(each)) for names, each in group_by_languages(found)] == [(("de", "fr"), 1)]
     with pytest.raises(UserError, match="^task 't': no two of the .* raise --limit"):
-        check_aligned(aligned([DE, BACK]), "t")
+        check_has_parallel(align_by_reference([DE, BACK]), "t")
 
 
 def states_of(places=2):
@@ -74,7 +85,7 @@ def test_mean_cosines_are_those_of_all_pairs():
 
 
 def test_languages_and_roles_are_compared_at_each_place():
-    pooled, pairs = states_of(3), aligned([DE, FR])
+    pooled, pairs = states_of(3), align_by_reference([DE, FR])
     places = (States(1), States(1, "register"), States(2, ended=True))
     found = language_similarity(pooled, pairs, places)
     assert [(f["layer"], f["role"], f["ended"]) for f in found] == [
@@ -102,15 +113,15 @@ def test_retrieval_is_a_search_of_every_pair():
             hits += values.index(max(values)) == number
         return hits / len(asked)
 
-    there, back = retrieved(one, other)
+    there, back = retrieval_accuracy(one, other)
     assert there == found_by_hand(one, other) and back == found_by_hand(other, one)
     assert 0.2 < there < 1 and there != back
-    assert retrieved(one, one * 7) == (1, 1)
-    pooled, pairs = states_of(1), aligned([DE, FR])
+    assert retrieval_accuracy(one, one * 7) == (1, 1)
+    pooled, pairs = states_of(1), align_by_reference([DE, FR])
     for d, f in ((0, 1), (1, 3), (2, 0)):
         pooled[FR][f] = 2 * pooled[DE][d]
-    (place,) = retrieval(pooled, pairs, (States(1),))
-    assert place["accuracy"] == 1 and chance(pairs) == pytest.approx(1 / 3)
+    (place,) = language_retrieval(pooled, pairs, (States(1),))
+    assert place["accuracy"] == 1 and chance_accuracy(pairs) == pytest.approx(1 / 3)
     assert [(p["from"], p["to"]) for p in place["pairs"]] == [("de", "fr"), ("fr", "de")]
 
 
@@ -141,13 +152,13 @@ def test_subspaces_hold_the_variance_asked_for():
     states = RNG.normal(size=(200, 4)) * np.array([10, 10, 1, 0.1])
     centred = states - states.mean(axis=0)
     for kept, count in ((0.99, 2), (0.9999, 3), (1.0, 4)):
-        basis = subspace(states, kept)
+        basis = principal_basis(states, kept)
         assert basis.shape == (200, count)
         np.testing.assert_allclose(basis.T @ basis, np.eye(count), atol=1e-9)
         held = ((basis.T @ centred) ** 2).sum() / (centred**2).sum()
         assert held >= kept - 1e-9
     doubled = np.concatenate([states, states], axis=1)  # no rank of its own
-    assert subspace(doubled, 1.0).shape == (200, 4)
+    assert principal_basis(doubled, 1.0).shape == (200, 4)
 
 
 def test_languages_and_checkpoints_by_svcca():
@@ -156,7 +167,7 @@ def test_languages_and_checkpoints_by_svcca():
     one, other = (forced(c, "en", [f"{c}{t}" for t in texts], texts) for c in ("de", "fr"))
     base = rng.normal(size=(60, 1, 4))
     pooled = {one: base, other: base @ rotation(4, 5)}
-    (place,) = language_svcca(pooled, aligned([one, other]), (States(1),))
+    (place,) = language_svcca(pooled, align_by_reference([one, other]), (States(1),))
     assert place["parallel"] == pytest.approx(1) and place["others"] < 0.5
     assert (place["kept"], place["sentences"]) == (4, 60)
     turned = {
@@ -179,13 +190,15 @@ def test_the_preference_is_of_correlations_over_features():
     np.testing.assert_allclose(found, by_hand)
     of_target = np.abs([np.corrcoef(a, b)[0, 1] for a, b in zip(pair, target, strict=True)])
     expected = of_target / (np.abs(by_hand) + of_target)
-    np.testing.assert_allclose(preference(pair, source, target), expected)
-    assert (preference(-target, source, target) > 0.5).all()
-    assert (preference(source, source, target) < 0.5).all()
-    assert preference(np.ones((1, 8)), source[:1], target[:1]).tolist() == [0.5]
+    np.testing.assert_allclose(target_preference(pair, source, target), expected)
+    assert (target_preference(-target, source, target) > 0.5).all()
+    assert (target_preference(source, source, target) < 0.5).all()
+    assert target_preference(np.ones((1, 8)), source[:1], target[:1]).tolist() == [0.5]
     arrays = [each[:, None] for each in (pair, source, target)]
     swapped = [arrays[0], arrays[2], arrays[1]]
-    (place,) = preferences([(("de", "fr"), arrays), (("fr", "de"), swapped)], (States(2),))
+    (place,) = preference_by_location(
+        [(("de", "fr"), arrays), (("fr", "de"), swapped)], (States(2),)
+    )
     first, second = (each["preference"] for each in place["directions"])
     assert first == pytest.approx(expected.mean()) and first + second == pytest.approx(1)
     assert (place["least"], place["most"]) == tuple(sorted((first, second)))
@@ -194,24 +207,24 @@ def test_the_preference_is_of_correlations_over_features():
 
 def test_choices_by_hand():
     weights = np.array([[0.1, 0.5, 0.2], [0.3, 0.3, 0.0], [0.0, 0.1, 0.6], [0.0, 0.4, 0.2]])
-    found = choices(weights)
+    found = top_key_statistics(weights)
     assert found.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
     assert found.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
     assert found.distance == 1  # 1-2, 0-1, 2-1, 1-2
     assert found.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
     assert found.diagonal == 1 / 4  # the third alone
-    one = choices(np.ones((3, 1)))
+    one = top_key_statistics(np.ones((3, 1)))
     assert one.entropy == 0 and math.isnan(one.second) and math.isnan(one.distance)
-    even = choices(np.eye(8))
+    even = top_key_statistics(np.eye(8))
     assert (even.entropy, even.diagonal) == (3, 1)
 
 
 def test_masses_are_of_groups_of_source_tokens():
     known = vocabulary()
     tokens = [known.tag_id("de"), known.encode("Haus")[0], known.eos_id, known.unk_id]
-    groups = [group_of(known, token) for token in tokens]
+    groups = [token_group(known, token) for token in tokens]
     assert groups == ["tag", "content", "eos", "content"]
-    found = masses(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
+    found = mass_by_group(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
     expected = {"tag": 0.2, "content": 0.4, "eos": 0.2}
     assert {name: pytest.approx(value) for name, value in expected.items()} == found
 
@@ -219,28 +232,28 @@ def test_masses_are_of_groups_of_source_tokens():
 def test_t_sne_keeps_clusters_and_repeats_itself():
     centres = 20 * np.eye(3, 6)
     states = np.concatenate([c + RNG.normal(size=(8, 6)) for c in centres])
-    found = on_plane(states, perplexity=5)
-    np.testing.assert_array_equal(on_plane(states, perplexity=5), found)
+    found = run_tsne(states, perplexity=5)
+    np.testing.assert_array_equal(run_tsne(states, perplexity=5), found)
     own = np.arange(24) // 8
     for number, point in enumerate(found):
         distance = np.linalg.norm(found - point, axis=1)
         nearest = np.argsort(distance)[1:8]
         assert (own[nearest] == own[number]).all()
-    assert not on_plane(np.ones((5, 3))).any()
+    assert not run_tsne(np.ones((5, 3))).any()
 
 
 def test_the_perplexity_told_is_the_one_used():
-    assert [used_perplexity(n) for n in (4, 31, 91, 400)] == [1, 10, 30, 30]
-    assert used_perplexity(31, 8.0) == 8
+    assert [clipped_perplexity(n) for n in (4, 31, 91, 400)] == [1, 10, 30, 30]
+    assert clipped_perplexity(31, 8.0) == 8
     states = RNG.normal(size=(13, 6))
-    np.testing.assert_array_equal(on_plane(states, 30), on_plane(states, used_perplexity(13)))
+    np.testing.assert_array_equal(run_tsne(states, 30), run_tsne(states, clipped_perplexity(13)))
     facts = {"analysis": "states", "run": "r", "layout": "prefix", "checkpoint": "step 1"}
     point = {"role": "source", "source": "de", "target": "en", "points": [[0, 0], [1, 1]]}
     plane = {"ended": False, "classes": [point]}
     planes = [{**plane, "layer": 1, "perplexity": 4.0}, {**plane, "layer": 2, "perplexity": 29 / 3}]
     facts |= {"tokens": False, "perplexity": 30.0, "seed": 0}
-    assert "perplexity 4 to 9.67," in "".join(draw(facts | {"planes": planes}))
-    assert "perplexity 9.67," in "".join(draw(facts | {"planes": planes[1:]}))
+    assert "perplexity 4 to 9.67," in "".join(render_sections(facts | {"planes": planes}))
+    assert "perplexity 9.67," in "".join(render_sections(facts | {"planes": planes[1:]}))
 
 
 def test_a_sum_of_nothing_is_a_dash():
@@ -251,7 +264,7 @@ def test_a_sum_of_nothing_is_a_dash():
     ]
     one = {"source": "de", "target": "en", "sentences": 3, "layers": layers}
     facts = {"analysis": "alignment", "run": "r", "layout": "prefix", "checkpoint": "step 1"}
-    text = re.sub("<[^>]+>", " ", "".join(draw({**facts, "directions": [one]})))
+    text = re.sub("<[^>]+>", " ", "".join(render_sections({**facts, "directions": [one]})))
     assert "sum  1  –  3  0  0.5" in text
 
 
@@ -259,33 +272,33 @@ def test_sentences_are_the_least_of_a_pair():
     """Of target languages that hold more and fewer of them, for cosines and SVCCA alike."""
     few = [forced(c, "it", ["a", "b"], ["A", "B"]) for c in ("de", "fr")]
     pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
-    pairs = aligned([DE, FR, *few])
+    pairs = align_by_reference([DE, FR, *few])
     for compare in (language_similarity, language_svcca):
         (place,) = compare(pooled, pairs, (States(1),))
         assert [pair["sentences"] for pair in place["pairs"]] == [2]
 
 
 def test_tokens_are_drawn_without_repetition():
-    found = drawn(50, 20, np.random.default_rng(0))
+    found = sample_indices(50, 20, np.random.default_rng(0))
     assert len(set(found.tolist())) == 20 and (np.diff(found) > 0).all() and found.max() < 50
-    assert drawn(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+    assert sample_indices(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
-    check_installed()
+    check_scikit_learn()
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[analysis\]'$"):
-        check_installed()
+        check_scikit_learn()
 
 
 def test_a_scatter_chart_has_every_point_within_its_frame():
-    groups = [Group("a <b>", [(0, 0), (10, 5)], 0, 0), Group("c", [(4, -10)], 1, 2)]
+    groups = [PointGroup("a <b>", [(0, 0), (10, 5)], 0, 0), PointGroup("c", [(4, -10)], 1, 2)]
     text = scatter_chart("title", groups)
     circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text)
     assert [(float(x), float(y)) for x, y in circles] == [(12, 144.0), (276.0, 12.0)]
     assert text.count("<polygon") == 1 and "a &lt;b&gt;" in text
     assert re.findall(r'class="(run-\d+)"', text) == ["run-0", "run-1"] and "hsl" not in text
-    many = scatter_chart("many", [Group(str(n), [(n, n)], n, 0) for n in range(15)])
+    many = scatter_chart("many", [PointGroup(str(n), [(n, n)], n, 0) for n in range(15)])
     assert len(set(re.findall(r"hsl\((\d+)", many))) == 15
-    same = scatter_chart("one", [Group("a", [(1, 1)], 0, 1)])
+    same = scatter_chart("one", [PointGroup("a", [(1, 1)], 0, 1)])
     assert "nan" not in same and same.count("<polygon") == 1

@@ -14,7 +14,12 @@ import gcsfs.retry
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.storage import is_machine_trouble, one_line, refusal, storage_trouble
+from mnmt_jax.files.storage_errors import (
+    is_machine_error,
+    one_line,
+    storage_error_reason,
+    write_refusal,
+)
 from mnmt_jax.training.checkpoints import Checkpoints
 from tests.unit.test_checkpoint import make_state, shapes_of
 
@@ -41,12 +46,12 @@ def no_file_beyond(size: int):
     ],
 )
 def test_the_network_damages_no_file_and_may_refuse_one(error):
-    assert is_machine_trouble(error) and storage_trouble(error) == one_line(error)
+    assert is_machine_error(error) and storage_error_reason(error) == one_line(error)
 
 
 def test_what_a_bucket_does_not_have_is_the_files_fault():
     missing = FileNotFoundError("gs://bucket/run/checkpoints/8")
-    assert not is_machine_trouble(missing) and not storage_trouble(missing)
+    assert not is_machine_error(missing) and not storage_error_reason(missing)
 
 
 def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
@@ -131,7 +136,7 @@ def test_full_storage_is_not_even_tried(tmp_path, monkeypatch):
     assert list((tmp_path / "checkpoints").iterdir()) == []
     checkpoints.save(make_state(2), {"data": {}})
     checkpoints.close()
-    assert len(said) == 1 and refusal(tmp_path / "absent", 1) == "No such file or directory"
+    assert len(said) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
 
 
 @pytest.mark.parametrize(
@@ -148,4 +153,7 @@ def test_whose_fault_it_is(error, storage, machine):
     try:
         raise RuntimeError("outside") from error
     except RuntimeError as outside:
-        assert (bool(storage_trouble(outside)), is_machine_trouble(outside)) == (storage, machine)
+        assert (bool(storage_error_reason(outside)), is_machine_error(outside)) == (
+            storage,
+            machine,
+        )

@@ -12,11 +12,11 @@ from pyarrow import parquet
 
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpus as corpus_module
-from mnmt_jax.data.corpora import ParallelFiles, TsvFile
-from mnmt_jax.data.encodings import likely_narrow_encoding, likely_wide_encoding
+from mnmt_jax.data.encodings import guess_narrow_encoding, guess_wide_encoding
 from mnmt_jax.data.file_columns import Place
-from mnmt_jax.data.monolingual import TextFiles
-from mnmt_jax.data.text_lines import MAX_LINE_BYTES, Cleaning, Flaw, read_lines
+from mnmt_jax.data.monolingual import MonolingualFiles
+from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
+from mnmt_jax.data.text_reader import MAX_LINE_BYTES, Cleaning, Flaw, read_lines
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.errors import UserError
 from tests.limited import error_of, run_limited
@@ -72,7 +72,7 @@ def test_commands_and_corpora_read_other_encodings(tmp_path):
     (tmp_path / "train.de").write_bytes("Eins.\nZwei.\n".encode("utf-16"))
     pairs = ParallelFiles("x", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
     assert list(pairs.pairs("train", ("en", "de"))) == [("One.", "Eins."), ("Two.", "Zwei.")]
-    alone = TextFiles("x", f"{tmp_path}/train.{{language}}", ("de",), splits={})
+    alone = MonolingualFiles("x", f"{tmp_path}/train.{{language}}", ("de",), splits={})
     assert [text for _, text in alone.pairs("train", ("de", "de"))] == ["Eins.", "Zwei."]
     assert list(input_lines(str(tmp_path / "train.en"))) == ["One.", "Two."]
     (tmp_path / "train.tsv").write_bytes("en\tde\nOne.\tEins.\n".encode("utf-16"))
@@ -150,10 +150,10 @@ def test_a_wrong_encoding_is_known_long_before_the_end(tmp_path):
 
 
 def test_marks_of_likely_encodings():
-    assert likely_wide_encoding(b"plain text") == ""
-    assert likely_wide_encoding(b"") == "" and likely_wide_encoding(b"a") == ""
-    assert likely_wide_encoding("日本 a b\n".encode("utf-16-le") * 3) == "UTF-16LE"
-    assert likely_narrow_encoding("é".encode("cp1252")) == "Windows-1252"
+    assert guess_wide_encoding(b"plain text") == ""
+    assert guess_wide_encoding(b"") == "" and guess_wide_encoding(b"a") == ""
+    assert guess_wide_encoding("日本 a b\n".encode("utf-16-le") * 3) == "UTF-16LE"
+    assert guess_narrow_encoding("é".encode("cp1252")) == "Windows-1252"
 
 
 def test_a_nul_in_a_corpus_is_a_flaw(tmp_path):
@@ -212,8 +212,8 @@ def test_a_hundred_megabytes_of_line_ends(tmp_path):
                 file.write(b"\n" * (1 << 20))
     code = """
 import itertools, sys
-from mnmt_jax.data.corpora import ParallelFiles
-from mnmt_jax.data.text_lines import Cleaning, read_lines
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.text_reader import Cleaning, read_lines
 print(sum(1 for _ in itertools.islice(read_lines(f"{sys.argv[1]}/train.en.gz"), 10 << 20)))
 pattern = f"{sys.argv[1]}/{{split}}.{{language}}"
 ParallelFiles("x", pattern, ("en", "de"), cleaning=Cleaning("drop")).size("train", ("en", "de"))

@@ -8,12 +8,12 @@ import unicodedata
 
 import pytest
 
-from mnmt_jax.data.text_lines import BLANK, Cleaning, check_sentence
+from mnmt_jax.data.text_reader import BLANK, Cleaning, check_sentence
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.normalization import is_blank, normalize
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
 
 TEXT = {
@@ -117,7 +117,7 @@ def test_a_vocabulary_without_it_behaves_and_is_written_as_before(tmp_path):
     plain.save(tmp_path)
     assert "normalization" not in (tmp_path / "vocabulary.json").read_text()
     assert plain.unk_id in plain.encode("one\ttwo")
-    assert not Vocabulary(plain.model, plain.languages, normalization="nfc").continues(plain)
+    assert not Vocabulary(plain.model, plain.languages, normalization="nfc").is_extension_of(plain)
 
 
 def test_an_added_language_is_normalised_and_spelt_in_bytes_as_the_others():

@@ -14,8 +14,8 @@ import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.converter import Extras
-from mnmt_jax.data.pipeline import Pipeline
+from mnmt_jax.data.converter import BatchExtras
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
@@ -258,7 +258,7 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
             session._pipeline.cache,
             learner.model.layout,
             config.data,
-            extras=Extras(views=(View("identity"),)),
+            extras=BatchExtras(views=(View("identity"),)),
         )
         batches = pipeline.train()
         loss = jax.jit(lambda params, batch: batch_loss(learner, params, batch)[1])
@@ -346,7 +346,7 @@ def test_another_vocabulary_is_refused(cache, straight, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(straight, run)
     languages = (run / "vocabulary" / "languages.txt").read_text().split()
-    from mnmt_jax.vocabulary.pieces import Vocabulary
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     other = Vocabulary.from_sentencepiece(run / "vocabulary" / "spm.model", languages[::-1])
     shutil.rmtree(run / "vocabulary")

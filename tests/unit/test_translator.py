@@ -9,9 +9,9 @@ import pytest
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.decoding import lines as lines_module
-from mnmt_jax.decoding.generate import first_steps, length_limit
-from mnmt_jax.decoding.lines import Translation
+from mnmt_jax.decoding import translate_lines as lines_module
+from mnmt_jax.decoding.generate import initial_step_limit, length_limit
+from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
@@ -307,7 +307,7 @@ def test_scoring_refuses_what_does_not_fit():
 
 
 def test_scoring_refuses_before_it_computes(monkeypatch):
-    monkeypatch.setattr("mnmt_jax.decoding.lines.score_batch", None)
+    monkeypatch.setattr("mnmt_jax.decoding.translate_lines.score_batch", None)
     with pytest.raises(UserError, match="line 2 needs"):
         made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
@@ -316,5 +316,5 @@ def test_limits_and_room():
     assert length_limit(Decode(max_length=200), 5) == 200
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
-    assert [first_steps(bucket, 201) for bucket in (16, 32, 64, 128)] == [32, 56, 104, 201]
-    assert first_steps(16, 48) == 48 and first_steps(16, 49) == 32
+    assert [initial_step_limit(bucket, 201) for bucket in (16, 32, 64, 128)] == [32, 56, 104, 201]
+    assert initial_step_limit(16, 48) == 48 and initial_step_limit(16, 49) == 32

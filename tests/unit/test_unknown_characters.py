@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.teacher_forcing import force
+from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
 from mnmt_jax.commands.text_files import make_record
 from mnmt_jax.commands.translate import _Marked
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.decoding.copy_unknown import put_back, take_out
+from mnmt_jax.decoding.copy_unknown import extract_unknown, reinsert_unknown
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.lines import Translation
 from mnmt_jax.decoding.search import beam_search, greedy, sample, sentence_rngs
+from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 from mnmt_jax.vocabulary.unknown_characters import UnknownRun, describe_unknown
 from tests.slow_search import slow_beam_search
@@ -82,14 +82,14 @@ COPIES = [
 @pytest.mark.parametrize(("source", "unknown", "left", "translation", "expected"), COPIES)
 def test_unknown_characters_return_at_their_place(source, unknown, left, translation, expected):
     runs = [UnknownRun(c, i) for i, c in enumerate(source) if c in unknown]
-    remaining, copies = take_out(source, runs)
+    remaining, copies = extract_unknown(source, runs)
     assert remaining == left
     expected = "un deux 🙂 trois quatre" if expected is None else expected
-    assert put_back(translation, copies) == expected
+    assert reinsert_unknown(translation, copies) == expected
 
 
 def test_what_the_vocabulary_rewrites_itself_is_not_copied():
-    assert take_out("one two", [UnknownRun("x", -1)]) == ("one two", ())
+    assert extract_unknown("one two", [UnknownRun("x", -1)]) == ("one two", ())
 
 
 @pytest.fixture(scope="module")
@@ -156,5 +156,7 @@ def test_words_on_one_side_alone(source, target, expected):
 
 
 def test_analyses_leave_out_lines_of_invisible_characters():
-    forced = force(made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None)
+    forced = make_forced_sentences(
+        made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None
+    )
     assert forced.sources == (LINES[0],)

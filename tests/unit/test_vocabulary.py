@@ -9,12 +9,12 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.pieces import Vocabulary
 from mnmt_jax.vocabulary.sentencepiece_training import (
     SentencePieceOptions,
     sample_sentences,
     train_sentencepiece,
 )
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.limited import error_of, run_limited
 from tests.unit import made_text
 
@@ -153,7 +153,7 @@ def test_a_list_of_equal_languages_is_read_in_linear_time(tmp_path):
     (tmp_path / "languages.txt").write_text("en\n" * 1_000_000)
     code = """
 import sys
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 Vocabulary.load(sys.argv[1])
 """
     done = run_limited(code, tmp_path)
@@ -162,8 +162,8 @@ Vocabulary.load(sys.argv[1])
 
 def test_many_copies_for_many_languages_are_checked_in_linear_time():
     code = """
-from mnmt_jax.vocabulary.additions import check_additions
-from mnmt_jax.vocabulary.copies import check_copies
+from mnmt_jax.vocabulary.added_languages import check_additions
+from mnmt_jax.vocabulary.language_specific_pieces import check_copies
 codes = [f"x{number}" for number in range(100_000)]
 print(len(check_copies([("a", code) for code in codes], codes)))
 print(len(check_additions([(code, b"") for code in codes], codes)))

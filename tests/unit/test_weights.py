@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.teacher_forcing import in_float32
+from mnmt_jax.analysis.teacher_forcing import to_float32
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.decoding.weights import model_for
+from mnmt_jax.decoding.weight_precision import compute_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.quantized_weights import (
@@ -155,9 +155,9 @@ def test_a_model_of_fewer_bits_is_near(layout, weights):
 def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
     model = made_translator().config.model
     for name, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
-        monkeypatch.setattr("mnmt_jax.decoding.weights.platform", lambda name=name: name)
-        assert model_for(model, "bfloat16") == dataclasses.replace(model, dtype=dtype)
-        assert model_for(model, "int8") == model_for(model, "stored") == model
+        monkeypatch.setattr("mnmt_jax.decoding.weight_precision.platform", lambda name=name: name)
+        assert compute_config(model, "bfloat16") == dataclasses.replace(model, dtype=dtype)
+        assert compute_config(model, "int8") == compute_config(model, "stored") == model
     off = _off(
         *(
             forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
@@ -222,7 +222,7 @@ def test_weights_are_chosen_when_a_model_is_loaded(run):
     with pytest.raises(UserError, match="Decode.weights"):
         Translator.load(run, bindings=["Decode.weights='int4'"])
     with pytest.raises(UserError, match="analysed with its weights as they are stored"):
-        in_float32(translator.system)
-    in_float32(Translator.load(run).system)
+        to_float32(translator.system)
+    to_float32(Translator.load(run).system)
     with pytest.raises(UserError):
         LanguageModel.load(run, bindings=["Decode.weights='int8'"])

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from mnmt_jax.data.bitext import read_units
+from mnmt_jax.data.translation_files import read_units
 from mnmt_jax.errors import UserError
 from tests.limited import error_of, run_limited
 from tests.unit.test_bitext import ONE

@@ -1,9 +1,9 @@
 """CLDR phrases: meanings that every language renders in its own words."""
 
+from mnmt_jax.data.cldr.cldr_corpus import CldrCorpus
 from mnmt_jax.data.cldr.inventory import INVENTORY_NAMES, Inventory, load_inventory
 from mnmt_jax.data.cldr.renderer import Meaning, Renderer
 from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, split_of
-from mnmt_jax.data.cldr.texts import CldrCorpus
 
 __all__ = [
     "INVENTORY_NAMES",

@@ -100,7 +100,7 @@ def _absent(inventory: Inventory) -> set[str]:
     return absent
 
 
-def lacking(inventory: Inventory) -> list[str]:
+def missing_phrase_groups(inventory: Inventory) -> list[str]:
     """Names the groups of phrases an inventory has nothing at all for; empty if it can be used."""
     absent = _absent(inventory)
     groups = {
@@ -119,7 +119,7 @@ class Sampler:
     Only `random.Random.random` is used, whose numbers Python promises never to change.
 
     Args:
-        inventory: the atoms; phrase types it lacks are not drawn, but `lacking` must be empty.
+        inventory: the atoms; phrase types it lacks are not drawn, but `missing_phrase_groups` must be empty.
         seed: any string; the same string gives the same meanings.
     """
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from mnmt_jax.data.cache_writer import TaskSource
 from mnmt_jax.data.cldr import SPLITS
-from mnmt_jax.data.corpora import Corpus
 from mnmt_jax.data.mixtures import task_name
+from mnmt_jax.data.parallel_corpora import Corpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores

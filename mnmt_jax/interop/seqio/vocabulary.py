@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from mnmt_jax.vocabulary.normalization import INVISIBLE, NONE, SPACES
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 class PieceVocabulary(seqio.Vocabulary):
@@ -64,8 +64,8 @@ class PieceVocabulary(seqio.Vocabulary):
     # The vocabulary is plain Python, which AutoGraph would rewrite.
     @tf.autograph.experimental.do_not_convert
     def _encode_tf(self, s: Any) -> Any:
-        ids = self.vocabulary.spm_to_id_in(self._language)
-        tokenizer = _tokenizer(self.vocabulary.model_of(self._language))
+        ids = self.vocabulary.spm_to_id_for(self._language)
+        tokenizer = _tokenizer(self.vocabulary.sentencepiece_model_for(self._language))
         return tf.gather(ids, tokenizer.tokenize(_normalized(s, self.vocabulary.normalization)))
 
     @tf.autograph.experimental.do_not_convert

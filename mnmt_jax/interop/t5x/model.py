@@ -22,12 +22,12 @@ from t5x import metrics as t5x_metrics
 from t5x import models, optimizers, trainer
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.data.converter import Extras, make_converter
+from mnmt_jax.data.converter import BatchExtras, make_converter
 from mnmt_jax.decoding.generate import length_limit
-from mnmt_jax.decoding.score import score_labels
+from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.design.layouts import LANGUAGES, check_translates
 from mnmt_jax.design.objective import Batch
-from mnmt_jax.distributed.sharding import make_mesh, parameter_axes
+from mnmt_jax.distributed.sharding import make_mesh, param_axes_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.seqio.tasks import registered_vocabulary
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
@@ -37,7 +37,7 @@ from mnmt_jax.interop.t5x.features import RoleFeatureConverter
 from mnmt_jax.interop.t5x.parsed import parsed_config
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.learner import Learner, batch_loss
-from mnmt_jax.training.losses import reported
+from mnmt_jax.training.losses import reported_sums
 from mnmt_jax.vocabulary.language_codes import find_code
 
 
@@ -133,7 +133,9 @@ class TranslationModel(models.BaseTransformerModel):
                 f"'{learner.generated_batches[0].name}' makes batches with the model inside the update, "
                 "which t5x's trainer cannot; train with 'mnmt train'"
             )
-        converter = make_converter(pieces, learner.model.layout, config.data, Extras.of(config))
+        converter = make_converter(
+            pieces, learner.model.layout, config.data, BatchExtras.of(config)
+        )
         self.FEATURE_CONVERTER_CLS = functools.partial(RoleFeatureConverter, converter)
         self._config, self._learner = config, learner
         self._prefix = converter.instruction.target_extra
@@ -168,7 +170,7 @@ class TranslationModel(models.BaseTransformerModel):
         """Returns t5x's tree of axis names, from the one table."""
 
         def axes(path: tuple[str, ...], leaf: Any) -> flax_partitioning.AxisMetadata:
-            names = parameter_axes("/".join(path), self.module.plan.param_axes())
+            names = param_axes_of("/".join(path), self.module.plan.param_axes())
             # Published vocabularies have odd sizes; such an axis stays whole, as do slots, whose
             # axis of t5x's mesh the width has too.
             parts = self._config.mesh.tensor
@@ -206,7 +208,7 @@ class TranslationModel(models.BaseTransformerModel):
     ) -> tuple[Array, dict[str, Any]]:
         ours = our_batch(batch)
         total, sums = batch_loss(learner, params, ours, rng)
-        totals, count = reported(sums), sums["tokens"]
+        totals, count = reported_sums(sums), sums["tokens"]
         filled = {
             f"non_padding_fraction/{name.removesuffix('_segment_ids')}": clu_metrics.Average(
                 total=(ids != 0).sum(dtype=jnp.float32), count=jnp.float32(ids.size)

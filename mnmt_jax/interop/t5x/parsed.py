@@ -9,7 +9,7 @@ from typing import Any
 
 import gin
 
-from mnmt_jax.config.loading import GIN_ROOT, assembled
+from mnmt_jax.config.loading import GIN_ROOT, build_config
 from mnmt_jax.config.sections import SECTIONS, Config
 from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
@@ -48,7 +48,7 @@ def parsed_config() -> Config:
     Raises:
         UserError: if a value is out of range, or something of ours is bound that nothing reads.
     """
-    config = assembled(_Gin())
+    config = build_config(_Gin())
     _check_all_consumed()
     return config
 

@@ -16,7 +16,7 @@ import gin
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import all_param_mappings
 from mnmt_jax.distributed.sharding import RULES
-from mnmt_jax.errors import UserError, listed
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
 from mnmt_jax.training.optimizer import make_schedule
 
@@ -59,7 +59,7 @@ def checkpoint(path: str) -> str:
     if "://" in path or (folder / "state").is_dir() or (folder / "checkpoint").is_file():
         return path if "://" in path else str(folder.absolute())
     there = [found for near in (folder, folder.parent) for found in near.glob("checkpoint_*")]
-    remedy = f"give {listed(sorted(map(str, there)))}" if there else "train one first"
+    remedy = f"give {join_names(sorted(map(str, there)))}" if there else "train one first"
     raise UserError(f"{path}: no checkpoint of t5x there; {remedy}")
 
 

@@ -29,14 +29,18 @@ import os
 import shutil
 from pathlib import Path
 
-from mnmt_jax.data.corpora import CldrText, Corpus, get_corpus
 from mnmt_jax.data.mixtures import MIXTURES, language_text, task_name, zero_shot_directions
+from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus
 from mnmt_jax.files.atomic_write import partial_path
 from mnmt_jax.interop.seqio.tasks import add_corpus, add_mixture
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, english_centric, many_to_many
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.languages import (
+    MITRE_LANGUAGES,
+    english_centric_directions,
+    many_to_many_directions,
+)
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CORPUS = "cldr"
 VOCABULARY_VARIABLE = "MNMT_JAX_CLDR_VOCABULARY"
@@ -63,7 +67,7 @@ def load_vocabulary() -> Vocabulary:
 def cached_directory(parent: Path) -> Path:
     """Returns the folder of the vocabulary of this text, these options and this trainer."""
     corpus = get_corpus(CORPUS)
-    assert isinstance(corpus, CldrText)
+    assert isinstance(corpus, CldrPhrases)
     facts = {
         "corpus": corpus.cldr.describe(),
         "size": corpus.size("train", ("en", "de")),
@@ -85,7 +89,7 @@ def _move(made: Path, directory: Path) -> None:
 
 
 def _train(directory: Path) -> Path:
-    directions = english_centric(MITRE_LANGUAGES)
+    directions = english_centric_directions(MITRE_LANGUAGES)
     text = language_text(get_corpus(CORPUS), directions, _SENTENCES_PER_LANGUAGE)
     train_sentencepiece(text, directory, options=VOCABULARY_OPTIONS)
     return directory
@@ -93,7 +97,7 @@ def _train(directory: Path) -> Path:
 
 def _register(corpus: Corpus) -> None:
     vocabulary = PieceVocabulary(functools.cache(load_vocabulary))
-    add_corpus(corpus, directions=many_to_many(corpus.languages), vocabulary=vocabulary)
+    add_corpus(corpus, directions=many_to_many_directions(corpus.languages), vocabulary=vocabulary)
     for kind in ("english_centric", "bridge", "many_to_many"):
         mixture = MIXTURES[f"{CORPUS}_{kind}"]
         trained, others = (

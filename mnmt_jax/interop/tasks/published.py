@@ -41,21 +41,26 @@ from pathlib import Path
 import seqio
 
 from mnmt_jax.data.mixtures import MIXTURES, task_name
-from mnmt_jax.data.published_corpora import PUBLISHED, Published, data_folder, published_corpus
+from mnmt_jax.data.published_corpora import (
+    PUBLISHED,
+    PublishedCorpus,
+    data_folder,
+    published_corpus,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.seqio.tasks import add_mixture, add_named_corpus
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
-from mnmt_jax.vocabulary.pieces import Vocabulary
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
-def vocabulary_folder(row: Published) -> Path:
+def vocabulary_folder(row: PublishedCorpus) -> Path:
     """Returns the directory of a corpus's vocabulary."""
     name = row.vocabulary or row.name
     chosen = os.environ.get(f"MNMT_JAX_{name.upper()}_VOCABULARY")
     return Path(chosen) if chosen else data_folder() / "vocabularies" / name
 
 
-def load_vocabulary(row: Published) -> Vocabulary:
+def load_vocabulary(row: PublishedCorpus) -> Vocabulary:
     """Reads a corpus's vocabulary.
 
     Raises:
@@ -71,7 +76,7 @@ def load_vocabulary(row: Published) -> Vocabulary:
     return Vocabulary.load(folder)
 
 
-def _register(row: Published) -> None:
+def _register(row: PublishedCorpus) -> None:
     vocabulary = PieceVocabulary(functools.cache(functools.partial(load_vocabulary, row)))
     load = functools.cache(functools.partial(published_corpus, row.name))
     directions = (*row.supervised, *row.zero_shot)

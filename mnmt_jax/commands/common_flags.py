@@ -1,0 +1,268 @@
+"""Command-line arguments shared by commands: gin files and bindings, modules, checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from mnmt_jax.errors import UserError, docs_page, suggest
+from mnmt_jax.files.bucket import is_bucket
+
+_PREFIX = "--gin."
+
+
+class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help formatter that appends non-empty default values."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parse arguments like its base, but reports a mistake as one line without the usage text.
+
+    Attributes:
+        synonyms: other words for choices, in lower case, e.g. {"tsne": "states"}; an error about
+            such a word names the choice.
+    """
+
+    synonyms: Mapping[str, str] = {}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a choice like the base, and name the choice that was likely meant."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = [str(choice) for choice in action.choices or ()]
+            meant = self.synonyms.get(str(value).lower())
+            hint = f"did you mean '{meant}'?" if meant in choices else suggest(str(value), choices)
+            message = f"{error.message}; {hint.strip()}" if hint else error.message
+            raise argparse.ArgumentError(action, message) from error
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the mistake for `mnmt_jax.runtime.run_command` to print.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments like its base.
+
+        Raises:
+            UserError: for a mistake, and for an output in a bucket, which no command writes.
+        """
+        parsed = super().parse_args(args, namespace)
+        output = getattr(parsed, "output", None)
+        if output and is_bucket(output):
+            raise UserError(
+                f"--output={output}: must be on this machine; copy it to the bucket afterwards"
+            )
+        return parsed
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse like its base, for commands of commands too.
+
+        Raises:
+            UserError: for a flag that is none.
+        """
+        self._check_flags(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_flags(self, arguments: Sequence[str]) -> None:
+        """Name a flag that is none before one is missed that it may be meant for."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        if self._subparsers:  # a command's own parser knows its flags
+            return
+        for argument in itertools.takewhile(lambda text: text != "--", arguments):
+            flag = argument.partition("=")[0]
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known):
+                raise UserError(
+                    f"{flag}: no such flag; {suggest(flag, known)}see {self.prog} --help"
+                )
+
+
+def add_gin_flags(parser: argparse.ArgumentParser) -> None:
+    """Add `--gin_file`, `--gin.NAME=VALUE` and `--module_import`."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="gin configuration file; repeatable, later files override earlier ones",
+    )
+    group.add_argument(
+        "--gin.NAME",
+        dest="_gin_binding",
+        metavar="VALUE",
+        help="override one configuration value, e.g. --gin.Decode.max_length=100; repeatable; "
+        "quote a string twice: --gin.Model.layout=\"'prefix'\"",
+    )
+    add_module_import(group, "Python module to import before the gin files are read")
+
+
+def parse_command_line(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """Parse a command's flags, those that `add_gin_flags` added among them.
+
+    Args:
+        parser: holds the flags.
+        argv: arguments without the program's name; None takes the process's.
+
+    Returns:
+        The parsed flags, `module_import` for `import_modules` among them, the gin files in order,
+        and the bindings as `NAME=VALUE` in order.
+
+    Raises:
+        UserError: if `--gin.NAME` has no name or no value.
+    """
+    rest, bindings = _take_bindings(list(sys.argv[1:] if argv is None else argv))
+    namespace = parser.parse_args(rest)
+    files = namespace.gin_file
+    del namespace.gin_file, namespace._gin_binding
+    return namespace, list(files), bindings
+
+
+def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
+    """Add `--module_import`, the one way to have a command import a module of the user's.
+
+    Args:
+        parser: or a group of it.
+        help: what the module is for; where it is searched is added.
+    """
+    parser.add_argument(
+        "--module_import",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help=f"{help}; the current folder is searched first; repeatable",
+    )
+
+
+def positive_int(text: str) -> int:
+    """Return the number that a flag's value is.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is not at least 1.
+    """
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
+
+
+def checkpoint_step(text: str) -> int | str:
+    """Return the step that a flag's value is: a number, or a word such as `best`."""
+    return int(text) if text.isdigit() else text
+
+
+def seed_value(text: str) -> int:
+    """Return the seed that a flag's value is: what NumPy and scikit-learn both take.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is not from 0 to 2**32 - 1.
+    """
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 0 to {2**32 - 1}")
+    return int(text)
+
+
+def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add `--step`, the checkpoint of a run.
+
+    Args:
+        parser: of the command.
+        more: what its help says besides.
+    """
+    parser.add_argument(
+        "--step",
+        type=checkpoint_step,
+        metavar="STEP",
+        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + more,
+    )
+
+
+def add_beam_size(parser: argparse.ArgumentParser) -> None:
+    """Add `--beam_size`, of a search that is not the run's own."""
+    parser.add_argument(
+        "--beam_size",
+        type=positive_int,
+        metavar="N",
+        help="hypotheses per sentence (1: greedy search); default: the run's Decode settings",
+    )
+
+
+def add_pivot(parser: argparse.ArgumentParser) -> None:
+    """Add `--pivot`, the language to translate through."""
+    parser.add_argument(
+        "--pivot",
+        metavar="CODE",
+        help="pivot language: translate into CODE, then from CODE into the target; directions "
+        "from or into CODE are translated directly; default: no pivot",
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules that the user named, from the current folder before any other.
+
+    Raises:
+        UserError: if one of them is no name of a module, or cannot be imported.
+    """
+    if not names:
+        return
+    for name in names:
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(
+                f"--module_import={name}: must be the name of a module, such as my_tasks, without "
+                "folder and .py"
+            )
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except (ImportError, SyntaxError) as error:
+        raise UserError(f"--module_import={name}: {error}; {_remedy(error, names)}") from error
+    finally:
+        # What these modules import later is found, but no file here hides a module of others.
+        sys.path.remove(here)
+        sys.path.append(here)
+
+
+def _remedy(error: Exception, names: Sequence[str]) -> str:
+    """Return what to do about a module that cannot be imported."""
+    missing = getattr(error, "name", None) or ""
+    if not isinstance(error, ModuleNotFoundError):
+        return "correct it"
+    if missing in names:
+        return "this folder and PYTHONPATH were searched"
+    if missing.startswith("mnmt_jax."):
+        return "no module of this version; mnmt_jax/__init__.py lists the rooms"
+    return f"install it (seqio: mnmt-jax[seqio]; t5x: {docs_page('t5x.md')})"
+
+
+def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Split `--gin.NAME=VALUE` and `--gin.NAME VALUE` from the other arguments."""
+    rest: list[str] = []
+    bindings: list[str] = []
+    remaining = iter(argv)
+    for argument in remaining:
+        if argument == "--":
+            return [*rest, argument, *remaining], bindings
+        if not argument.startswith(_PREFIX):
+            rest.append(argument)
+            continue
+        name, equals, value = argument[len(_PREFIX) :].partition("=")
+        if not equals:
+            value = next(remaining, "")
+        if not name or not value:
+            raise UserError(f"'{argument}' must be {_PREFIX}NAME=VALUE")
+        bindings.append(f"{name}={value}")
+    return rest, bindings

@@ -1,0 +1,471 @@
+"""Corpus flags: a built-in mixture or user files, their languages, splits and directions."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnmt_jax.commands.common_flags import import_modules
+from mnmt_jax.data.split_aliases import guess_split_name
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.files.path_checks import check_name
+from mnmt_jax.vocabulary.language_codes import (
+    canonical_codes,
+    find_code,
+    is_code,
+    is_same_language,
+)
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.parallel_corpora import Corpus
+    from mnmt_jax.vocabulary.languages import Direction
+
+
+FILE_FLAGS = ("languages", "splits", "on_bad_line")
+"""Flags for reading user files."""
+
+_STANDARD_SPLITS = "train=train,validation=validation,test=test"
+
+
+def add_corpus_flags(
+    parser: argparse.ArgumentParser,
+) -> argparse._MutuallyExclusiveGroup:
+    """Add the flags that name a corpus and directions to train on.
+
+    Returns:
+        The group of which one flag is required.
+    """
+    group = parser.add_argument_group("corpus")
+    which = group.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--mixture", metavar="NAME", help="built-in or seqio mixture, e.g. cldr_quickstart"
+    )
+    add_corpus_file_flags(group, which)
+    which.add_argument(
+        "--text",
+        metavar="PATTERN",
+        help="monolingual files for language models, e.g. 'data/{split}.{language}', or a "
+        "directory of files SPLIT.LANGUAGE; a pattern without '{split}', such as "
+        "'news/news.*.{language}.shuffled.deduped.gz', names training text",
+    )
+    group.add_argument(
+        "--monolingual",
+        action="store_true",
+        help="use a parallel corpus as monolingual text, each sentence once: for language models, "
+        "or for a vocabulary that counts each sentence once",
+    )
+    group.add_argument(
+        "--name", metavar="NAME", help="corpus name, used in task names; default: corpus"
+    )
+    group.add_argument(
+        "--directions",
+        metavar="LIST",
+        help="training directions: english_centric, many_to_many, or a list such as en-de,de-en; "
+        "default: those of the mixture, or all in your files",
+    )
+    return which
+
+
+def add_corpus_file_flags(
+    group: argparse._ArgumentGroup, which: argparse._MutuallyExclusiveGroup
+) -> None:
+    """Add the flags that name files of one's own; `file_corpus` reads them.
+
+    Args:
+        group: of the flags.
+        which: the part of it of which one flag may be given.
+    """
+    which.add_argument(
+        "--parallel",
+        metavar="PATTERN",
+        help="line-aligned text files, e.g. 'data/{split}.{language}', or a directory of files "
+        "SPLIT.LANGUAGE; '{pair}' stands for a language pair; omit '{split}' if there is only one "
+        "split; .gz files are found too",
+    )
+    which.add_argument(
+        "--tsv",
+        metavar="PATTERN",
+        help="TSV files whose header row has language codes, e.g. 'data/{split}.tsv'",
+    )
+    which.add_argument(
+        "--bitext",
+        nargs="+",
+        metavar="FILE",
+        help="TMX, XLIFF (.xlf, .xliff) or PO files, e.g. memory.tmx, or 'data/{split}.tmx'",
+    )
+    group.add_argument(
+        "--languages",
+        metavar="LIST",
+        help="language codes, e.g. en,de,fr; 'mnmt languages' lists the known ones",
+    )
+    group.add_argument(
+        "--splits",
+        metavar="LIST",
+        help="split names in your file names, e.g. train=train,validation=val,test=test2016; "
+        "default: train, validation, test",
+    )
+    group.add_argument(
+        "--on_bad_line",
+        choices=("error", "drop"),
+        help="on a blank, overlong or undecodable line: stop, or drop and count it; default: error",
+    )
+
+
+def add_user_file_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of files of the user's own as a group of theirs."""
+    files = parser.add_argument_group("files of your own")
+    add_corpus_file_flags(files, files.add_mutually_exclusive_group())
+
+
+def check_limit(limit: int) -> None:
+    """Check a number of sentences per direction.
+
+    Raises:
+        UserError: if it is below 0.
+    """
+    if limit < 0:
+        raise UserError(f"--limit={limit} must be positive, or 0 for all sentences")
+
+
+def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
+    """Refuse flags that would be ignored; their default must be None.
+
+    Args:
+        arguments: as parsed.
+        flags: names without dashes.
+        place: what they do not apply to.
+
+    Raises:
+        UserError: if one was given.
+    """
+    for flag in flags:
+        if getattr(arguments, flag) is not None:
+            raise UserError(f"--{flag} does not apply to {place}; leave it out")
+
+
+def corpus_and_directions(
+    arguments: argparse.Namespace,
+) -> tuple[Corpus, tuple[Direction, ...]]:
+    """Make the corpus and the supervised directions that the flags name.
+
+    Raises:
+        UserError: if a flag is malformed or does not apply, or files or directions are missing.
+    """
+    from mnmt_jax.data.mixtures import get_mixture, mixture_corpus
+
+    if arguments.mixture:
+        mixture = get_mixture(arguments.mixture)
+        refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
+        corpus = mixture_corpus(mixture)
+        directions = _directions(arguments.directions, corpus) or mixture.directions
+        return _by_language(arguments, corpus, directions)
+    if arguments.text:
+        refuse_flags(arguments, ["directions"], "text of single languages (--text)")
+    name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
+    corpus = file_corpus(arguments, name)
+    directions = _directions(arguments.directions, corpus) or corpus.directions("train")
+    if not directions:
+        raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
+    return _by_language(arguments, corpus, directions)
+
+
+def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
+    """Return the zero-shot directions that the flags' mixture names.
+
+    Returns:
+        Directions; None for all others between the languages that are trained on.
+
+    Raises:
+        UserError: if a language has no training text, and there is no vocabulary that knows it.
+    """
+    from mnmt_jax.data.mixtures import get_mixture
+
+    if not arguments.mixture or arguments.directions or arguments.monolingual:
+        return None
+    mixture = get_mixture(arguments.mixture)
+    trained = set(itertools.chain.from_iterable(mixture.directions))
+    untrained = set(itertools.chain.from_iterable(mixture.zero_shot or ())) - trained
+    if untrained and not arguments.vocabulary:
+        raise UserError(
+            f"--mixture={mixture.name}: has no training text in {join_names(sorted(untrained))}; name "
+            "with --vocabulary one that knows it, such as that of the language models"
+        )
+    return mixture.zero_shot
+
+
+def _by_language(
+    arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
+) -> tuple[Corpus, tuple[Direction, ...]]:
+    """Return the corpus and directions, language by language with `--monolingual`."""
+    from mnmt_jax.data.mixtures import check_training_text
+    from mnmt_jax.data.monolingual import MonolingualCorpus
+
+    if not arguments.monolingual:
+        return corpus, directions
+    if arguments.text:
+        raise UserError(
+            "--monolingual: --text names text of single languages already; leave it out"
+        )
+    if same := [source for source, target in directions if source == target]:
+        raise UserError(
+            f"--directions: '{same[0]}-{same[0]}' is none of pairs; name with --monolingual those "
+            "whose text is taken, such as en-de, or with --languages the languages of your files"
+        )
+    check_training_text(corpus, directions)
+    corpus = MonolingualCorpus(corpus, directions)
+    return corpus, corpus.directions("train")
+
+
+def file_corpus(
+    arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
+) -> Corpus:
+    """Make the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
+
+    Args:
+        arguments: as parsed.
+        name: of the corpus.
+        only: splits to look for, if not all.
+
+    Raises:
+        UserError: if a flag is malformed or files are missing.
+    """
+    from mnmt_jax.data.monolingual import MonolingualFiles
+    from mnmt_jax.data.parallel_corpora import NoFilesError, ParallelFiles, TsvFile
+    from mnmt_jax.data.text_reader import Cleaning
+    from mnmt_jax.data.translation_file_corpus import BitextFiles
+
+    languages = split_list(arguments.languages)
+    if not arguments.bitext:  # whose tags may differ in region alone
+        canonical_codes(languages, "--languages")
+    for flag in ("parallel", "text"):
+        if getattr(arguments, flag, None) and not languages:
+            raise UserError(f"--{flag} needs --languages, e.g. --languages en,de,fr")
+    cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
+    pattern, splits = _pattern(arguments), _wanted_splits(arguments, only)
+    options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
+    try:
+        if arguments.bitext:
+            corpus: Corpus = BitextFiles(name, arguments.bitext, languages, **options)
+        elif getattr(arguments, "text", None):
+            corpus = MonolingualFiles(name, pattern, languages, **options)
+        elif arguments.tsv:
+            corpus = TsvFile(name, pattern, languages or None, **options)
+        else:
+            corpus = ParallelFiles(name, pattern, languages, **options)
+        return _with_all_languages(corpus, join_names(arguments.bitext or [pattern]))
+    except NoFilesError as error:
+        words = {s: guess_split_name(pattern, languages, s) for s in splits if "{split}" in pattern}
+        other = any(word not in ("", splits[split]) for split, word in words.items())
+        found = ",".join(f"{split}={word}" for split, word in words.items() if word and other)
+        raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
+
+
+def benchmark_corpus(
+    flags: argparse.Namespace, splits: Collection[str] = ("test",)
+) -> tuple[Corpus, tuple[str, ...]]:
+    """Make the corpus of a test set, and lists the languages to keep to.
+
+    Args:
+        flags: `task`, `module_import` and those of `add_corpus_file_flags`, as parsed.
+        splits: that files of one's own must have.
+
+    Raises:
+        UserError: if a flag is malformed or does not apply, or there is no such corpus.
+    """
+    if flags.parallel or flags.tsv or flags.bitext:
+        corpus = file_corpus(flags, check_name(flags.task, "--task"), only=splits)
+        return corpus, corpus.languages
+    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
+
+    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    if flags.module_import and not is_built_in(flags.task):
+        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
+        import_modules(["mnmt_jax.interop.seqio.tasks"])
+        from mnmt_jax.interop.seqio.tasks import RegisteredText
+
+        corpus = RegisteredText(flags.task)
+        wanted = corpus.languages
+    else:
+        corpus, wanted = find_corpus(flags.task)
+        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
+    named = split_list(flags.languages)
+    languages = [find_code(code, wanted) for code in named]
+    if None in languages:
+        unknown = named[languages.index(None)]
+        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(wanted)}")
+    canonical_codes(named, "--languages")
+    return corpus, tuple(code for code in wanted if not languages or code in languages)
+
+
+def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
+    """Return how files of one's own would be validated on that have another word for it.
+
+    Returns:
+        A line; empty if there is validation text, or no file of such a name.
+    """
+    if arguments.mixture or corpus.directions("validation"):
+        return ""
+    pattern = _pattern(arguments)
+    word = guess_split_name(pattern, corpus.languages, "validation") if "{split}" in pattern else ""
+    splits = _wanted_splits(arguments, None) | {"validation": word}
+    flag = ",".join(f"{split}={name}" for split, name in splits.items())
+    return f"no validation text is read; for your files '{word}': --splits {flag}" if word else ""
+
+
+def _pattern(arguments: argparse.Namespace) -> str:
+    """Return the pattern that a flag of files gives, the first one of `--bitext`."""
+    if arguments.bitext:
+        with_split = ["{split}" in pattern for pattern in arguments.bitext]
+        if any(with_split) and not all(with_split):
+            raise UserError("--bitext: {split} must be in all names or in none")
+    text: str | None = getattr(arguments, "text", None)
+    pattern: str = text or arguments.tsv or arguments.parallel or arguments.bitext[0]
+    if not (text or arguments.parallel) or "{" in pattern:
+        return pattern
+    if not Path(pattern).is_dir():
+        flag = "text" if text else "parallel"
+        raise UserError(
+            f"--{flag}={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
+            "pattern such as 'data/{split}.{language}'"
+        )
+    return str(Path(pattern) / "{split}.{language}")
+
+
+def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) -> dict[str, str]:
+    """Return the files' word for each split to look for; a pattern without words has one split."""
+    splits = _splits(arguments.splits or _STANDARD_SPLITS)
+    if missing := sorted(set(only or ()) - splits.keys()):
+        raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
+    if "{split}" not in _pattern(arguments):
+        refuse_flags(arguments, ["splits"], "files without {split} in their names")
+        return dict.fromkeys(only or ("train",), "")
+    return splits if only is None else {split: splits[split] for split in only}
+
+
+def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
+    """Return the corpus unless a language that was asked for has no text in it.
+
+    Of text of single languages that is training text, where there is any.
+
+    Args:
+        corpus: of files.
+        place: what the user calls them.
+
+    Raises:
+        UserError: otherwise; of languages that meet none of the others, names one without text.
+    """
+    splits = corpus.splits() if corpus.min_languages > 1 else corpus.splits()[:1]
+    directions = (pair for split in splits for pair in corpus.directions(split))
+    paired = set(itertools.chain.from_iterable(directions))
+    if alone := [code for code in corpus.languages if code not in paired]:
+        present = corpus.present()
+        missing = next((code for code in alone if code not in present), alone[0])
+        others = sorted(corpus.languages, key=lambda code: code not in paired)
+        other = next((code for code in others if code != missing), missing)
+        files = [file for s in splits for file in corpus.missing_files(s, (other, missing))]
+        raise UserError(
+            f"--languages: {place} has no text in '{missing}'"
+            f"{f', no file {join_names(files)}' if files else ''}; add its files, or leave it out"
+        )
+    return corpus
+
+
+def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
+    from mnmt_jax.vocabulary.languages import english_centric_directions, many_to_many_directions
+
+    if not text:
+        return ()
+    if text in ("english_centric", "many_to_many"):
+        make = english_centric_directions if text == "english_centric" else many_to_many_directions
+        return make(corpus.languages)
+    return parse_directions(text, corpus.languages, "; or write english_centric, many_to_many")
+
+
+def parse_directions(
+    text: str, languages: Collection[str], others: str = ""
+) -> tuple[Direction, ...]:
+    """Return the directions of a list such as `en-de,de-en`.
+
+    Args:
+        text: of `--directions`.
+        languages: codes that may stand in it, in any form.
+        others: what else may be written, for the error.
+
+    Returns:
+        Directions between members of `languages`.
+
+    Raises:
+        UserError: if an item is none, or has another language.
+    """
+    directions: list[Direction] = []
+    for item in split_list(text):
+        pairs = _readings(item, languages, others)
+        if len(pairs) > 1:
+            raise UserError(
+                f"--directions: '{item}' is ambiguous; write codes with '_', such as "
+                f"{' or '.join('-'.join(pair) for pair in pairs)}"
+            )
+        if not pairs:
+            parted = _parted(item, others)
+            pair = next((pair for pair in parted if all(map(is_code, pair))), parted[0])
+            missing = min(code for code in pair if find_code(code, languages) is None)
+            raise UserError(
+                f"--directions: '{item}' has '{missing}', which is not among "
+                f"{' '.join(languages)}{others}"
+            )
+        directions += pairs
+    return tuple(dict.fromkeys(directions))
+
+
+def _readings(item: str, languages: Collection[str], others: str) -> list[Direction]:
+    """Return the directions that an item can mean; those without a fallback if there are any."""
+    exact: dict[Direction, None] = {}
+    fallbacks: dict[Direction, None] = {}
+    for pair in _parted(item, others):
+        source, target = (find_code(code, languages) for code in pair)
+        if source is None or target is None:
+            continue
+        fallbacks[source, target] = None
+        if all(map(is_same_language, pair, (source, target))):
+            exact[source, target] = None
+    return list(exact or fallbacks)
+
+
+def check_direction_items(text: str, others: str = "") -> None:
+    """Check that a list writes directions, whatever languages there are.
+
+    Args:
+        text: of `--directions`.
+        others: what else may be written, for the error.
+
+    Raises:
+        UserError: if an item is none.
+    """
+    for item in split_list(text):
+        _parted(item, others)
+
+
+def _parted(item: str, others: str) -> list[tuple[str, str]]:
+    """Return the pairs that a direction can be parted into: codes may have hyphens too."""
+    parts = item.split("-")
+    if len(parts) < 2 or not all(parts):
+        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
+    return [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
+
+
+def _splits(text: str) -> dict[str, str]:
+    splits = {}
+    for item in split_list(text):
+        split, equals, word = item.partition("=")
+        if not (split and equals and word):
+            raise UserError(f"--splits: '{item}' must be SPLIT=WORD, e.g. validation=val")
+        splits[split] = word
+    return splits
+
+
+def split_list(text: str | None) -> list[str]:
+    """Return the items of a list with commas; blanks and empty items vanish."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]

@@ -1,0 +1,208 @@
+"""Reads text files line by line, plain or gzip, and says what is wrong with a line."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, cast
+
+from mnmt_jax.data.encodings import WIDE, conversion, guess_narrow_encoding, read_utf8_blocks
+from mnmt_jax.errors import UserError
+
+MAX_LINE_BYTES = 1 << 20
+"""Longest line that a command reads, in bytes of UTF-8; longer ones are refused or dropped."""
+
+BadLine = Literal["error", "drop"]
+
+_GZIP_MAGIC = b"\x1f\x8b"
+# A line with at least so many NULs, and this share of them, is UTF-16 or UTF-32.
+_LEAST_NULS, _NULS = 4, 0.2
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Says which lines are bad and what becomes of them.
+
+    Attributes:
+        on_bad_line: "error" stops at the first bad line, naming it; "drop" leaves out its whole
+            sentence pair and counts it.
+        max_characters: longest sentence allowed, in Unicode characters.
+    """
+
+    on_bad_line: BadLine = "error"
+    max_characters: int = 5000
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            UserError: if a value is not allowed.
+        """
+        if self.on_bad_line not in ("error", "drop"):
+            raise UserError(f"on_bad_line {self.on_bad_line!r}: must be 'error' or 'drop'")
+        if self.max_characters < 1:
+            raise UserError(f"max_characters {self.max_characters}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """Says what is wrong with a line.
+
+    Attributes:
+        reason: short name that drops are counted under, e.g. "blank".
+        detail: the same in words, for an error.
+        expected: whether such lines belong to the file or the choice, and are left out in any case.
+        encoding: that the line is likely in, if it is not UTF-8; "" if that cannot be said.
+    """
+
+    reason: str
+    detail: str
+    expected: bool = False
+    encoding: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the line, besides leaving it out."""
+        return conversion(self.encoding) if self.reason == "bad_utf8" else "mend it"
+
+
+BLANK = Flaw("blank", "blank line")
+NUL = Flaw("nul", "a NUL character")
+REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split", expected=True)
+
+
+def resolve(path: str) -> str | None:
+    """Returns `path`, or `path` with ".gz", whichever exists; None if neither does.
+
+    Raises:
+        UserError: if both exist, for nobody could tell which is meant.
+    """
+    found = [name for name in (path, path + ".gz") if os.path.isfile(name)]
+    if len(found) > 1:
+        raise UserError(f"{path}: exists plain and as .gz, remove one of them")
+    return found[0] if found else None
+
+
+def check_sentence(text: str, cleaning: Cleaning) -> Flaw | None:
+    """Returns the flaw of a sentence: blank, over-long, or with a NUL character."""
+    from mnmt_jax.vocabulary.normalization import is_blank  # late: --help needs no SentencePiece
+
+    if is_blank(text):
+        return BLANK
+    if "\0" in text:
+        return NUL
+    if len(text) > cleaning.max_characters:
+        return Flaw(
+            "too_long",
+            f"{len(text)} characters, more than max_characters={cleaning.max_characters}",
+        )
+    return None
+
+
+def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Flaw]:
+    """Yield the lines of a text without their line ends, one at a time.
+
+    A line ends at a line feed, with or without a carriage return before it; other characters that
+    Unicode counts as line breaks stay in the text. Text is UTF-8, or UTF-16 or UTF-32 if it begins
+    with a byte order mark, which is removed. Memory stays bounded by `max_bytes`, whatever the file
+    holds: a longer line is skipped while it is read.
+
+    Args:
+        source: path of a file, gzip if it is named ".gz" or begins as gzip does; or an open plain
+            file.
+        max_bytes: longest line that is read, in bytes of UTF-8; a longer one becomes a flaw.
+
+    Raises:
+        UserError: if the file cannot be opened, or is cut off or no gzip inside.
+    """
+    if isinstance(source, str):
+        with closing(open_bytes(source)) as file:
+            yield from _lines(file, source, max_bytes)
+    else:
+        yield from _lines(source, getattr(source, "name", "input"), max_bytes)
+
+
+def open_bytes(path: str) -> BinaryIO:
+    """Opens a file to read its bytes: unpacked, if it is named ".gz" or begins as gzip does.
+
+    Raises:
+        UserError: if it cannot be opened.
+    """
+    try:
+        with open(path, "rb") as file:
+            compressed = path.endswith(".gz") or file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        return cast(BinaryIO, gzip.open(path, "rb") if compressed else open(path, "rb"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:
+    """Yield the lines of an open file."""
+    number = 0
+    pending = bytearray()  # the beginning of a line whose end is in a later block
+    skipping = False  # the rest of a line that was too long
+    try:
+        encoding, blocks = read_utf8_blocks(file)
+        for block in blocks:
+            head, end, block = block.partition(b"\n")
+            if not skipping:
+                pending += head
+                if end or len(pending) > max_bytes:
+                    yield _line(bytes(pending), encoding, max_bytes)
+                    number += 1
+                    pending.clear()
+                    skipping = not end
+            elif end:
+                skipping = False
+            if not end:
+                continue
+            whole, end, last = block.rpartition(b"\n")
+            if end:
+                for line in _whole_lines(whole, encoding, max_bytes):
+                    yield line
+                    number += 1
+            pending += last
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(
+            f"{name}: unreadable after line {number} ({error}), copy the file again"
+        ) from None
+    if pending:
+        yield _line(bytes(pending), encoding, max_bytes)
+
+
+def _whole_lines(block: bytes, encoding: str, max_bytes: int) -> Iterator[str | Flaw]:
+    """Yield the lines of a block without the last line's end; decodes good blocks at once."""
+    lines = block.split(b"\n")
+    if b"\0" not in block and max(map(len, lines)) <= max_bytes:
+        try:
+            # The last line's end is added for the carriage return that may be before it.
+            text = f"{block.decode()}\n".replace("\r\n", "\n")
+        except UnicodeDecodeError:
+            pass
+        else:
+            yield from text[:-1].split("\n")
+            return
+    for line in lines:
+        yield _line(line, encoding, max_bytes)
+
+
+def _line(line: bytes, encoding: str, max_bytes: int) -> str | Flaw:
+    """Decode one line without its line feed."""
+    if len(line) > max_bytes:
+        return Flaw("too_long", f"more than {max_bytes} bytes")
+    nuls, looks_wide = line.count(0), encoding in WIDE
+    if nuls and (looks_wide or nuls >= max(_LEAST_NULS, len(line) * _NULS)):
+        wide = encoding if looks_wide else WIDE[0]
+        return Flaw("bad_utf8", f"not UTF-8 but, by its NULs, {wide}", encoding=wide)
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding not in ("", *WIDE):
+            return Flaw("bad_utf8", f"not {encoding}")
+        likely = encoding or guess_narrow_encoding(line)
+        return Flaw("bad_utf8", f"not UTF-8 (byte {error.start + 1})", encoding=likely)
+    return text.removesuffix("\r")

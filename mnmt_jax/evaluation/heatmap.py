@@ -1,0 +1,155 @@
+"""Tables coloured by value. Every value is text; colour only repeats it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from mnmt_jax.evaluation.html_elements import Child, Html, language_name, tag
+from mnmt_jax.evaluation.html_page import run_name
+from mnmt_jax.evaluation.markdown_tables import format_score
+from mnmt_jax.evaluation.result import Metric, RunResult
+
+_DENSE = 9  # languages from which cells are small
+
+
+def metric_heatmaps(results: Sequence[RunResult], metric: Metric, languages: Sequence[str]) -> Html:
+    """Writes one metric's maps of several runs beside each other, with a common scale.
+
+    Args:
+        results: the runs.
+        metric: what to show.
+        languages: codes in the order of rows and columns.
+    """
+    values = [value for result in results for value in result.values(metric.key).values()]
+    low, high = color_range([value for value in values if value is not None])
+    maps = [
+        tag("div", _table(result, metric, languages, (low, high), number), class_="map scroll")
+        for number, result in enumerate(results)
+    ]
+    hue = "good" if metric.higher_is_better else "bad"
+    dense = " dense" if len(languages) >= _DENSE else ""
+    known = all(result.supervised is not None for result in results)
+    return tag(
+        "div",
+        _legend(metric, low, high, outlined=known),
+        tag("div", maps, class_="maps"),
+        class_=f"{hue}{dense}",
+    )
+
+
+def value_heatmap(
+    caption: Child,
+    columns: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[float | None]]],
+    *,
+    largest: float,
+    write: Callable[[float], str],
+) -> Html:
+    """Writes any table of numbers, coloured by size: one hue up to `largest`, another below 0.
+
+    Args:
+        caption: of the table.
+        columns: their heads.
+        rows: the head of each and its values, one per column; None is a dash.
+        largest: absolute value that has the full colour, the same for maps to be compared.
+        write: the text of a value; the cell's title has it with four digits.
+    """
+
+    def cell(value: float | None) -> Html:
+        if value is None:
+            return tag("td", "–", class_="none")
+        share = min(1.0, abs(value) / largest) if largest else 0.0
+        hue = "good" if value >= 0 else "bad"
+        shade = f"--share:{100 * share:.0f}%"
+        return tag("td", write(value), class_=hue, style=shade, title=f"{value:.4g}")
+
+    head = [tag("th", "", class_="corner"), [tag("th", text, scope="col") for text in columns]]
+    body = [
+        tag("tr", tag("th", name, scope="row"), [cell(value) for value in values])
+        for name, values in rows
+    ]
+    inner = tag("thead", tag("tr", head)), tag("tbody", body)
+    table = tag("table", tag("caption", caption), *inner, class_="heat")
+    return tag("div", table, class_="map scroll values")
+
+
+def color_range(values: Sequence[float]) -> tuple[float, float]:
+    """Chooses the ends of a colour scale in percent: whole tens around the values.
+
+    The scale starts at 0 unless all values lie in its upper half.
+    """
+    if not values:
+        return 0.0, 100.0
+    high = max(10.0, 10.0 * math.ceil(max(values) / 10 - 1e-9))
+    low = 10.0 * math.floor(min(values) / 10)
+    return (low if low > high / 2 and low < high else 0.0), high
+
+
+def _legend(metric: Metric, low: float, high: float, *, outlined: bool) -> Html:
+    better = "higher is better" if metric.higher_is_better else "lower is better"
+    ramp = tag("span", f"{low:.0f}", tag("span", "", class_="ramp"), f"{high:.0f}")
+    parts = [ramp, tag("span", better)]
+    if outlined:
+        parts.append(tag("span", tag("span", "", class_="box"), "trained on; the others zero-shot"))
+    return tag("div", parts, class_="legend")
+
+
+def _table(
+    result: RunResult,
+    metric: Metric,
+    languages: Sequence[str],
+    ends: tuple[float, float],
+    number: int,
+) -> Html:
+    values = result.values(metric.key)
+    averages = result.averages[metric.key]
+    supervised = result.supervised or frozenset()
+    sources = [code for code in languages if code in averages.by_source]
+    targets = [code for code in languages if code in averages.by_target]
+    head = [tag("th", "from ↓ to →", scope="col", class_="corner")]
+    head += [_language_head(code, "col") for code in targets]
+    head.append(tag("th", "mean", scope="col"))
+    rows = []
+    for source in sources:
+        cells = [_language_head(source, "row")]
+        for target in targets:
+            pair = (source, target)
+            cells.append(_cell(pair, values, ends, trained=pair in supervised))
+        cells.append(tag("td", format_score(averages.by_source[source].mean), class_="mean"))
+        rows.append(tag("tr", cells))
+    means = [
+        tag("td", format_score(averages.by_target[code].mean), class_="mean") for code in targets
+    ]
+    means.append(tag("td", format_score(averages.all.mean), class_="mean"))
+    rows.append(tag("tr", tag("th", "mean", scope="row"), means))
+    caption = tag("caption", run_name(result.name, number))
+    return tag("table", caption, tag("thead", tag("tr", head)), tag("tbody", rows), class_="heat")
+
+
+def _cell(
+    pair: tuple[str, str],
+    values: dict[tuple[str, str], float | None],
+    ends: tuple[float, float],
+    *,
+    trained: bool,
+) -> Html:
+    names = f"{language_name(pair[0])} to {language_name(pair[1])}"
+    if pair not in values:
+        return tag("td", "" if pair[0] == pair[1] else "·", class_="none")
+    value = values[pair]
+    if value is None:
+        return tag("td", "–", class_="none", title=f"{names}: left out")
+    share = (value - ends[0]) / (ends[1] - ends[0])
+    kind = "trained on" if trained else "zero-shot"
+    return tag(
+        "td",
+        format_score(value),
+        class_="trained" if trained else "",
+        style=f"--share:{100 * min(1.0, max(0.0, share)):.0f}%",
+        title=f"{names} ({kind}): {value:.2f}",
+    )
+
+
+def _language_head(code: str, scope: str) -> Html:
+    return tag("th", tag("abbr", code, title=language_name(code)), scope=scope)

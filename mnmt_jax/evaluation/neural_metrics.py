@@ -1,0 +1,167 @@
+"""Neural metrics: COMET and BERTScore, with models that are on disk.
+
+BERTScore is the extra `neural-metrics`. COMET is in no extra: unbabel-comet 2 requires numpy < 2.
+Nothing is downloaded here; a missing model is reported, and the metric left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
+
+COMET_MODEL = "Unbabel/wmt22-comet-da"
+BERT_SCORE_LAYERS = {
+    "roberta-large": 17,
+    "bert-base-chinese": 8,
+    "dbmdz/bert-base-turkish-cased": 10,
+    "bert-base-multilingual-cased": 9,
+}
+"""Models of BERTScore that the papers' scripts use, and the layer bert-score reads of each."""
+
+_OWN_MODEL = {
+    "en": "roberta-large",
+    "zh": "bert-base-chinese",
+    "tr": "dbmdz/bert-base-turkish-cased",
+}
+_BATCH = 100
+_REMEDIES = {
+    "COMET": "unbabel-comet 2 requires numpy < 2 and cannot be installed beside mnmt-jax; score "
+    "OUTPUT/translations with comet-score in an environment of its own",
+    "BERTScore": "pip install 'mnmt-jax[neural-metrics]'",
+}
+
+
+class Comet:
+    """Scores with a COMET model.
+
+    Args:
+        checkpoint: file of the model, as `comet.download_model` returns it (".../model.ckpt").
+
+    Raises:
+        UserError: if the file or the package is missing.
+    """
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        path = Path(checkpoint)
+        if not path.is_file():
+            raise UserError(
+                f"--comet={path}: no such file; give the checkpoint of {COMET_MODEL} "
+                "(checkpoints/model.ckpt of its Hugging Face repository, hparams.yaml beside the "
+                "folder)"
+            )
+        comet = _import("comet", "COMET")
+        self._model = comet.load_from_checkpoint(str(path), local_files_only=True)
+        self.signature = f"comet:{_version(comet)}|model:{path}"
+
+    def score(
+        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    ) -> float:
+        """Returns the system score times 100.
+
+        Args:
+            sources: what was translated.
+            hypotheses: output texts.
+            references: what they should be.
+        """
+        names = ("src", "mt", "ref")
+        rows = zip(sources, hypotheses, references, strict=True)
+        data = [dict(zip(names, row, strict=True)) for row in rows]
+        gpus = int(_has_gpu())
+        output = self._model.predict(data, batch_size=_BATCH, gpus=gpus, progress_bar=False)
+        return 100.0 * float(output.system_score)
+
+
+class BertScore:
+    """Scores with BERTScore's F, without idf weights or rescaling.
+
+    Args:
+        folder: holds a folder per model, named as on the Hugging Face Hub: `roberta-large`,
+            `dbmdz/bert-base-turkish-cased` and so on.
+        own_models: whether Chinese and Turkish are scored with models of their own (the TED-19
+            script) or with the multilingual one (the OPUS-100 script). English has roberta-large
+            in both.
+
+    Raises:
+        UserError: if the folder or the package is missing.
+
+    Source: two_stage.md 7.6. The paper's footnote names xlmr.large for English; its scripts do not.
+    """
+
+    def __init__(self, folder: str | Path, *, own_models: bool = True) -> None:
+        self._folder = Path(folder)
+        if not self._folder.is_dir():
+            raise UserError(
+                f"--bert_score={folder}: no such folder; it holds the models "
+                f"{', '.join(BERT_SCORE_LAYERS)}"
+            )
+        if "t5" in str(folder):
+            raise UserError(
+                f"--bert_score={folder}: bert-score takes every path with 't5' in it for a T5 "
+                "model; name the folder without it"
+            )
+        self._package = _import("bert_score", "BERTScore")
+        self._own_models = own_models
+        self._scorers: dict[str, Any] = {}
+
+    def model(self, target_language: str) -> str:
+        """Names the model for a target language."""
+        code = canonical_code_or_input(target_language).partition("_")[0]
+        own = self._own_models or code == "en"
+        default = "bert-base-multilingual-cased"
+        return _OWN_MODEL.get(code, default) if own else default
+
+    def missing(self, target_language: str) -> str:
+        """Says what is missing for a target language; "" if nothing is."""
+        path = self._folder / self.model(target_language)
+        if path.is_dir():
+            return ""
+        return f"BERTScore left out: {path} is not there; download {self.model(target_language)}"
+
+    def score(
+        self, hypotheses: Sequence[str], references: Sequence[str], target_language: str
+    ) -> float:
+        """Returns the mean F times 100.
+
+        Args:
+            hypotheses: output texts.
+            references: what they should be.
+            target_language: chooses the model, which is there.
+        """
+        name = self.model(target_language)
+        if name not in self._scorers:
+            self._scorers[name] = self._package.BERTScorer(
+                model_type=str(self._folder / name),
+                num_layers=BERT_SCORE_LAYERS[name],
+                device="cuda" if _has_gpu() else "cpu",
+            )
+        _, _, f1 = self._scorers[name].score(list(hypotheses), list(references), batch_size=_BATCH)
+        return 100.0 * float(f1.mean().item())
+
+    def signature(self, target_language: str) -> str:
+        """Says how a target language is scored."""
+        name = self.model(target_language)
+        version = _version(self._package)
+        return f"bert_score:{version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
+
+
+def _import(package: str, metric: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f"{metric} is not installed ({error}); {_REMEDIES[metric]}") from error
+
+
+def _version(package: Any) -> str:
+    return getattr(package, "__version__", "unknown")
+
+
+def _has_gpu() -> bool:
+    try:
+        return bool(importlib.import_module("torch").cuda.is_available())
+    except ImportError:
+        return False

@@ -1,0 +1,208 @@
+"""Statistics over seeds: mean, range, sample variance, and a test of two systems.
+
+The unit of observation is a training run: one score per seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os.path
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.evaluation.markdown_tables import group_mean, leading_metrics, markdown_table
+from mnmt_jax.evaluation.result import RunResult
+
+_MOST_PERMUTATIONS = 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedSummary:
+    """Scores of one system over seeds.
+
+    Attributes:
+        count: number of seeds.
+        mean: arithmetic mean.
+        low: smallest score.
+        high: largest score.
+        variance: sample variance, with n - 1; None of one seed.
+    """
+
+    count: int
+    mean: float
+    low: float
+    high: float
+    variance: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanDifference:
+    """The difference of two systems' mean scores.
+
+    Attributes:
+        mean: first minus second.
+        low: lower end of the 95 % confidence interval; None if a system has one seed.
+        high: upper end of it.
+        p: two-sided p of the exact permutation test; None if there are too many permutations.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+def summarize_scores(scores: Sequence[float]) -> SeedSummary:
+    """Describe the scores of one system.
+
+    Args:
+        scores: one per seed.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if not scores:
+        raise UserError("no score: evaluate at least one seed")
+    variance = statistics.variance(scores) if len(scores) > 1 else None
+    return SeedSummary(len(scores), statistics.fmean(scores), min(scores), max(scores), variance)
+
+
+def compare_means(first: Sequence[float], second: Sequence[float]) -> MeanDifference:
+    """Compare the scores of two systems, trained independently.
+
+    Args:
+        first: one per seed.
+        second: one per seed; as many or not.
+
+    Returns:
+        The difference of the means; Welch's interval, which lets variances differ; and p of the
+        permutation test, the share of all divisions of the scores into groups of these sizes whose
+        means differ at least as much. Its least value is 2 / (n + m choose n): 0.1 with three
+        seeds each, 0.008 with five.
+
+    Raises:
+        UserError: if a system has no score.
+    """
+    mean = summarize_scores(first).mean - summarize_scores(second).mean
+    low, high = _interval(first, second)
+    return MeanDifference(mean, low, high, _permutation_p(first, second))
+
+
+def _interval(
+    first: Sequence[float], second: Sequence[float]
+) -> tuple[float, float] | tuple[None, None]:
+    """Return Welch's 95 % interval of the difference of two means."""
+    if min(len(first), len(second)) < 2:
+        return None, None
+    if len({*first}) == len({*second}) == 1:  # no variance
+        return first[0] - second[0], first[0] - second[0]
+    from scipy import stats
+
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return float(interval.low), float(interval.high)
+
+
+def _permutation_p(first: Sequence[float], second: Sequence[float]) -> float | None:
+    if math.comb(len(first) + len(second), len(first)) > _MOST_PERMUTATIONS:
+        return None
+    if min(len(first), len(second)) < 2:
+        return None
+    from scipy import stats
+
+    def gap(one: Sequence[float], other: Sequence[float]) -> float:
+        return statistics.fmean(one) - statistics.fmean(other)
+
+    test = stats.permutation_test((first, second), gap, n_resamples=math.inf, vectorized=False)
+    return float(test.pvalue)
+
+
+def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """Group evaluations whose runs have the same configuration, except for the seed.
+
+    Args:
+        results: evaluations of one task.
+
+    Returns:
+        By system, in the order of the first evaluation of each: its evaluations, by seed. The name
+        of a system is what the names of its runs begin with.
+
+    Raises:
+        UserError: if one system has two evaluations of one seed, or a run is without configuration.
+    """
+    groups: dict[str, list[RunResult]] = {}
+    for result in results:
+        groups.setdefault(_system_key(result), []).append(result)
+    named: dict[str, list[RunResult]] = {}
+    for group in groups.values():
+        seeds = [result.config["train"]["seed"] for result in group]
+        if len(set(seeds)) < len(seeds):
+            raise UserError(
+                f"{join_names([result.name for result in group])}: evaluations of one configuration "
+                "and seed; name each run once"
+            )
+        common = os.path.commonprefix([result.name for result in group])
+        name = common.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
+        name = name or group[0].name
+        name = name if name not in named else f"{name} ({len(named) + 1})"
+        named[name] = sorted(group, key=lambda result: int(result.config["train"]["seed"]))
+    return named
+
+
+def _system_key(result: RunResult) -> str:
+    """Return what is equal for evaluations that differ in the seed alone."""
+    if "seed" not in result.config.get("train", {}):
+        raise UserError(f"{result.name}: the evaluation has no training configuration to group by")
+    config = {**result.config, "train": {**result.config["train"], "seed": 0}}
+    return json.dumps([config, result.decoding_overrides], sort_keys=True, default=str)
+
+
+def seed_table(groups: Mapping[str, Sequence[RunResult]]) -> str:
+    """Write a Markdown table of systems over seeds, compared with the first.
+
+    Args:
+        groups: evaluations of each system, one per seed; the first system is the baseline.
+
+    Returns:
+        Per group of directions and metric a row for each system: mean, range and sample variance
+        over seeds of the mean over directions, the difference to the first system with its 95 %
+        interval, and p of the permutation test.
+    """
+    metrics = leading_metrics([result for results in groups.values() for result in results])
+    rows = []
+    for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
+        for metric in metrics:
+            scores = {
+                name: _present(group_mean(result, metric.key, field).mean for result in results)
+                for name, results in groups.items()
+            }
+            first = next(iter(scores.values()))
+            for name, values in scores.items():
+                if values:
+                    cells = _cells(values, None if values is first else first)
+                    rows.append([name, title, metric.title, *cells])
+    header = ["system", "directions", "metric", "seeds", "mean", "range", "variance"]
+    return markdown_table([*header, "difference to the first", "p"], rows)
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[str]:
+    """Write the statistics of a system, and its difference to the baseline's scores."""
+    system = summarize_scores(values)
+    variance = "–" if system.variance is None else f"{system.variance:.3f}"
+    cells = [
+        str(system.count),
+        f"{system.mean:.2f}",
+        f"{system.low:.1f} to {system.high:.1f}",
+        variance,
+    ]
+    if not baseline:
+        return [*cells, "–", "–"]
+    gap = compare_means(values, baseline)
+    interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
+    return [*cells, f"{gap.mean:+.2f}{interval}", "–" if gap.p is None else f"{gap.p:.3f}"]

@@ -1,0 +1,80 @@
+"""Check of names that become part of a path, and of links in foreign folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+
+from mnmt_jax.errors import UserError
+
+MAX_NAME_BYTES = 200
+"""Longest name in bytes of UTF-8: file systems allow 255, and commands append endings."""
+
+
+MAX_JOINED_BYTES = 240
+"""Longest name that is made of several, such as a task's of corpus and languages."""
+
+
+def check_name(name: str, label: str, *, max_bytes: int = MAX_NAME_BYTES) -> str:
+    """Check a name that becomes a file or folder within one that is known.
+
+    Args:
+        name: such as "mine", for "CACHE/tasks/mine_en_de".
+        label: what the user gave it by, such as "--name".
+        max_bytes: longest name that is allowed, in bytes of UTF-8.
+
+    Returns:
+        The name.
+
+    Raises:
+        UserError: if it is empty, ".", "..", longer than `max_bytes`, or holds a separator of
+            folders, a control character, or a character that cannot be written as UTF-8.
+    """
+    if flaw := _name_flaw(name, max_bytes):
+        shown = repr(name) if len(name) <= 80 else f"{name[:80]!r}..."
+        raise UserError(
+            f"{label}={shown}: {flaw}, but becomes part of a path; choose a name of letters, "
+            "digits, '-', '_' and '.'"
+        )
+    return name
+
+
+def _name_flaw(name: str, max_bytes: int) -> str:
+    """Return what is wrong with a name; empty if nothing is."""
+    if not name.strip():
+        return "is empty"
+    if name in (".", ".."):
+        return "is no name"
+    if any(mark in name for mark in "/\\"):
+        return "has a separator of folders"
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "has a control character"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not Unicode text"
+    return f"is longer than {max_bytes} bytes" if size > max_bytes else ""
+
+
+def is_outside(name: str) -> bool:
+    """Return whether a path such as "tasks/mine" would leave the folder that it is joined to."""
+    path = PurePath(name)
+    return path.is_absolute() or ".." in path.parts
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Check that a path lies within a folder after all links are followed.
+
+    Args:
+        path: of a file or folder.
+        folder: that somebody else made; may be reached by links itself.
+
+    Raises:
+        UserError: if a link leads out of the folder.
+    """
+    real, root = os.path.realpath(path), os.path.realpath(folder)
+    if os.path.commonpath([real, root]) != root:
+        raise UserError(
+            f"{path}: a link leads out of {folder}, to {real}; replace the link by a copy if you "
+            "trust it"
+        )

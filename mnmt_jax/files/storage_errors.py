@@ -1,0 +1,90 @@
+"""Classification of read and write errors: file, machine, network or storage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from mnmt_jax.errors import STORAGE_ERRNOS
+
+# What tensorstore and the devices call the machine's trouble, and the network's.
+_MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
+_NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
+_CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors are the network's
+
+
+def storage_error_reason(error: BaseException) -> str:
+    """Return in the system's words why storage refused a write; empty if something else failed."""
+    network = (one_line(cause) for cause in _causes(error) if _is_network_trouble(cause))
+    return system_error_reason(error) or next(network, "")
+
+
+def system_error_reason(error: BaseException) -> str:
+    """Return what `storage_error_reason` does, but nothing of a network's."""
+    for cause in _causes(error):
+        for number in STORAGE_ERRNOS:
+            text = os.strerror(number)
+            if getattr(cause, "errno", None) == number or text in str(cause):
+                return text
+    return ""
+
+
+def write_refusal(folder: Path, size: int) -> str:
+    """Return why a folder would not take so many bytes; empty if it would."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return error.strerror or str(error)
+    if free >= size:
+        return ""
+    return f"No space left on device: {size:,} bytes needed, {free:,} free"
+
+
+def is_machine_error(error: BaseException) -> bool:
+    """Return whether a read failed for a reason that is not the file's."""
+    return any(
+        isinstance(cause, MemoryError | PermissionError)
+        or _is_network_trouble(cause)
+        or any(trouble in str(cause) for trouble in _MACHINE)
+        for cause in _causes(error)
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text in at most 200 characters; with its kind if it is a single word."""
+    text = " ".join(str(error).split())
+    if " " not in text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _is_network_trouble(cause: BaseException) -> bool:
+    if isinstance(cause, FileNotFoundError):
+        return False
+    return (
+        isinstance(cause, ConnectionError | TimeoutError)
+        or (isinstance(cause, OSError) and cause.errno is None)  # how gcsfs says what was forbidden
+        or type(cause).__module__.partition(".")[0] in _CLIENTS
+        or _was_raised_in_a_client(cause)
+        or any(word in str(cause) for word in _NETWORK)
+    )
+
+
+def _was_raised_in_a_client(cause: BaseException) -> bool:
+    """Return whether a client had an answer it cannot make sense of, such as a proxy's."""
+    frames = (frame for frame, _ in traceback.walk_tb(cause.__traceback__))
+    return any(
+        frame.f_globals.get("__name__", "").partition(".")[0] in _CLIENTS for frame in frames
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__

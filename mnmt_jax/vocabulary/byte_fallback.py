@@ -1,0 +1,40 @@
+"""Byte fallback: pieces of single bytes, which spell characters that no other piece covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sentencepiece
+
+
+def byte_values(
+    processor: sentencepiece.SentencePieceProcessor, ids: Sequence[int]
+) -> dict[int, int]:
+    """Return the byte that each of the ids of byte pieces stands for; empty without them.
+
+    Args:
+        processor: the SentencePiece model.
+        ids: our id of each of its pieces.
+    """
+    pieces = [i for i in range(processor.get_piece_size()) if processor.is_byte(i)]
+    return {ids[i]: int(processor.id_to_piece(i)[1:-1], 16) for i in pieces}
+
+
+def drop_incomplete_character(ids: Sequence[int], values: Mapping[int, int]) -> Sequence[int]:
+    """Drop the first bytes of a character at the end of a text that was cut.
+
+    Args:
+        ids: of text.
+        values: bytes that ids stand for.
+
+    Returns:
+        The ids, without an incomplete character at the end.
+    """
+    for count in range(1, min(3, len(ids)) + 1):
+        value = values.get(ids[-count], 0)
+        if value < 0x80:
+            break
+        if value >= 0xC0:  # the first byte says how many there are
+            size = 4 if value >= 0xF0 else 3 if value >= 0xE0 else 2
+            return ids if count >= size else ids[:-count]
+    return ids

@@ -1,0 +1,170 @@
+"""The folder of a vocabulary: a SentencePiece model, lists, and facts to check them by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import check_output
+from mnmt_jax.files.json_objects import parse_json, read_object
+from mnmt_jax.vocabulary.added_languages import AddedLanguage
+from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece
+from mnmt_jax.vocabulary.normalization import NONE
+
+FORMAT_VERSION = 1
+MODEL_FILE, LANGUAGES_FILE, FACTS_FILE = "spm.model", "languages.txt", "vocabulary.json"
+_PIECES_FILE, _COPIES_FILE = "pieces.json", "copies.json"
+_ADDITIONS_FILE, _ADDED_MODEL = "additions.json", "spm_added_{}.model"
+_COPY = "copy the whole folder again"
+
+
+class VocabularyData(NamedTuple):
+    """What a vocabulary is made of; see its attributes."""
+
+    model: bytes
+    languages: tuple[str, ...]
+    pieces: tuple[str, ...] | None
+    copies: tuple[LanguagePiece, ...]
+    additions: tuple[AddedLanguage, ...]
+    normalization: str
+
+
+def compute_fingerprint(parts: VocabularyData) -> str:
+    """Return the hex SHA-256 of a vocabulary's parts; caches and runs store it."""
+    digest = hashlib.sha256(parts.model)
+    digest.update(("\n" + "\n".join(parts.languages)).encode())
+    if parts.pieces is not None:
+        digest.update(json.dumps(parts.pieces).encode())
+    if parts.copies:
+        digest.update(json.dumps({"copies": parts.copies}).encode())
+    for language, model in parts.additions:
+        record = {"language": language, "model": hashlib.sha256(model).hexdigest()}
+        digest.update(json.dumps(record).encode())
+    if parts.normalization != NONE:
+        digest.update(json.dumps({"normalization": parts.normalization}).encode())
+    return digest.hexdigest()
+
+
+def check_vocabulary_folder(
+    directory: str | Path, *, overwrite: bool, fingerprint: str | None = None
+) -> None:
+    """Refuses a folder to write a vocabulary to that holds anything else, or another vocabulary.
+
+    Args:
+        directory: where `write_vocabulary_files` is to write.
+        overwrite: whether a vocabulary that is there may be replaced.
+        fingerprint: of the vocabulary to write, which may replace its like; None is not known yet.
+
+    Raises:
+        UserError: if so.
+    """
+    path = Path(directory) / FACTS_FILE
+    if not path.is_file():
+        check_output(Path(directory))
+    elif path.stat().st_size and not overwrite:
+        remedy = "replace the vocabulary with --overwrite"
+        if read_object(path, "fingerprint", remedy=remedy)["fingerprint"] != fingerprint:
+            raise UserError(
+                f"--output={directory}: holds a vocabulary; choose another folder, or replace it "
+                "with --overwrite"
+            )
+
+
+def write_vocabulary_files(
+    directory: Path, parts: VocabularyData, facts: Mapping[str, Any]
+) -> None:
+    """Writes a vocabulary; files of an earlier one that this one has no use for are removed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MODEL_FILE).write_bytes(parts.model)
+    lines = "".join(f"{code}\n" for code in parts.languages)
+    (directory / LANGUAGES_FILE).write_text(lines, encoding="utf-8")
+    (directory / _PIECES_FILE).unlink(missing_ok=True)
+    if parts.pieces is not None:
+        text = json.dumps(parts.pieces, ensure_ascii=False, indent=0)
+        (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
+    (directory / _COPIES_FILE).unlink(missing_ok=True)
+    if parts.copies:
+        rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in parts.copies)
+        (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+    _write_additions(directory, parts.additions)
+    normalized = {} if parts.normalization == NONE else {"normalization": parts.normalization}
+    facts = {"format": FORMAT_VERSION, **facts, **normalized}
+    (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, Any]]:
+    """Reads what `write_vocabulary_files` wrote.
+
+    Returns:
+        The parts, unchecked, and the facts.
+
+    Raises:
+        UserError: if a file is missing or damaged.
+    """
+    for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
+        if not (directory / name).is_file():
+            raise UserError(
+                f"{directory / name}: no such file; make a vocabulary with 'mnmt vocabulary'"
+            )
+    pieces: tuple[str, ...] | None = None
+    copies: tuple[LanguagePiece, ...] = ()
+    path = directory / FACTS_FILE
+    try:
+        facts = dict(parse_json(path.read_bytes()))
+        (normalization,) = _texts([facts.get("normalization", NONE)])
+        path = directory / LANGUAGES_FILE
+        languages = tuple(path.read_text(encoding="utf-8").split())
+        path = directory / _PIECES_FILE
+        if path.is_file():
+            pieces = _texts(parse_json(path.read_bytes()))
+        path = directory / _COPIES_FILE
+        if path.is_file():
+            pairs = map(_texts, parse_json(path.read_bytes()))
+            copies = tuple((piece, language) for piece, language in pairs)
+        path = directory / _ADDITIONS_FILE
+        added = _texts(parse_json(path.read_bytes())) if path.is_file() else ()
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
+    additions = _read_additions(directory, added)
+    model = (directory / MODEL_FILE).read_bytes()
+    return VocabularyData(model, languages, pieces, copies, additions, normalization), facts
+
+
+def mismatched_files_error(directory: Path) -> UserError:
+    """Returns the error of a folder whose files do not belong together."""
+    return UserError(
+        f"{directory / FACTS_FILE}: does not belong to the other files beside it, or one of them "
+        f"is damaged; {_COPY}"
+    )
+
+
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    """Returns what was read as a tuple; raises `TypeError` unless it is texts."""
+    texts = tuple(values)
+    "".join(texts)
+    return texts
+
+
+def _write_additions(directory: Path, additions: Sequence[AddedLanguage]) -> None:
+    """Writes which languages were added, and their models; removes those of earlier ones."""
+    for path in (*directory.glob(_ADDED_MODEL.format("*")), directory / _ADDITIONS_FILE):
+        path.unlink(missing_ok=True)
+    for number, (_, model) in enumerate(additions, 1):
+        (directory / _ADDED_MODEL.format(number)).write_bytes(model)
+    if additions:
+        text = json.dumps([language for language, _ in additions])
+        (directory / _ADDITIONS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _read_additions(directory: Path, languages: Sequence[str]) -> tuple[AddedLanguage, ...]:
+    found = []
+    for number, language in enumerate(languages, 1):
+        path = directory / _ADDED_MODEL.format(number)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; {_COPY}")
+        found.append(AddedLanguage(language, path.read_bytes()))
+    return tuple(found)
