@@ -1,6 +1,6 @@
-"""What a trained model does inside: attention, attribution, language branches, states of layers.
+"""Analyses of trained models: attention, attribution, language branches, layer states.
 
-Each kind of analysis is a module that returns facts, plain enough for JSON; `pictures` draws them
-and `analysis_files` writes both. All of them read taps or states (`compute_layer_states`) of the model's
-own pass over sentences whose targets are given (`forced`).
+Each analysis module returns a JSON-ready dict; `pictures` renders it as HTML sections and
+`analysis_files` writes both. All of them record intermediates or layer states (`compute_layer_states`)
+during a teacher-forced forward pass (`teacher_forcing`).
 """

@@ -1,8 +1,8 @@
-"""Evaluation of a model with its language branches and without them.
+"""Branch ablation: scores of a model with and without its language branches.
 
-Source: third paper, Table 9. Row (1) is the model as it was trained, row (2) the same without its
-branches, row (3) scores what row (2) translates from a into c, never trained on, against the
-references of the language into which a was trained.
+Source: third paper, Table 9. Row (1) is the trained model and row (2) the same model without its
+branches. Row (3) takes the output of row (2) for a zero-shot direction a -> c and scores it against
+the references of a -> b, a direction that was trained on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _GROUPS = ("supervised", "zero_shot", "all")
 
 @dataclasses.dataclass(frozen=True)
 class AblationPair:
-    """What is compared.
+    """A model to evaluate with and without its branches.
 
     Attributes:
         on: the model with its branches.
-        off: the model without.
-        languages: of the model.
+        off: the model without them.
+        languages: language codes of the model.
     """
 
     on: EvaluatedModel
@@ -46,10 +46,10 @@ class AblationPair:
 
 
 def check_has_branches(config: Config) -> None:
-    """Checks that a run's model has branches to leave out.
+    """Check that the model of a run has language branches.
 
     Raises:
-        UserError: otherwise.
+        UserError: if it has none.
     """
     if not any(isinstance(method, LanguageLayers) for method in config.model.methods):
         raise UserError(NO_BRANCHES_MESSAGE)
@@ -58,17 +58,17 @@ def check_has_branches(config: Config) -> None:
 def supervised_targets_by_source(
     directions: Iterable[Direction], trained: Collection[Direction] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the languages that each source language was trained into.
+    """Return the trained target languages of each source language.
 
     Args:
-        directions: that have test sentences.
-        trained: directions trained on; None if unknown, which gives none.
+        directions: directions that have test sentences.
+        trained: directions trained on; None if unknown, which gives an empty dict.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    targets: dict[str, tuple[str, ...]] = {}
     for source, target in directions:
         if trained is not None and (source, target) in trained:
-            found[source] = (*found.get(source, ()), target)
-    return found
+            targets[source] = (*targets.get(source, ()), target)
+    return targets
 
 
 def run_ablation(
@@ -80,98 +80,101 @@ def run_ablation(
     targets: Mapping[str, Sequence[str]],
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Translates and scores with and without branches.
+    """Translate and score with and without branches.
 
     Args:
-        ablated: the model twice.
-        benchmark: the sentences.
-        output: gets an evaluation in `on` and one in `off`, continued if they are there.
-        directions: to evaluate, of the benchmark's.
-        targets: of source languages, those into which they were trained.
-        overwrite: whether finished evaluations that are not of these may be replaced.
+        ablated: the model with and without branches.
+        benchmark: test sentences.
+        output: folder for two evaluations, `on` and `off`; existing ones are continued.
+        directions: directions of the benchmark to evaluate.
+        targets: trained target languages by source language.
+        overwrite: replace finished evaluations of something else.
 
     Returns:
-        Facts: `rows` of the table and `directions`.
+        A JSON-ready dict: `rows` of the table, `supervised_targets_by_source` and `directions`.
     """
-    own = benchmark.only(directions)
-    on = evaluate(ablated.on, own, output / "on", overwrite=overwrite)
-    off = evaluate(ablated.off, own, output / "off", overwrite=overwrite)
+    selected = benchmark.only(directions)
+    on = evaluate(ablated.on, selected, output / "on", overwrite=overwrite)
+    off = evaluate(ablated.off, selected, output / "off", overwrite=overwrite)
     folders = {"on": output / "on", "off": output / "off"}
-    rolled = {
-        (direction, against): {
-            name: _against(folder, benchmark, direction, against)
+    rescored = {
+        (direction, language): {
+            name: _scores_against(folder, benchmark, direction, language)
             for name, folder in folders.items()
         }
         for direction in directions
-        for against in _others(direction, ablated.on.supervised, targets)
-        if (direction[0], against) in benchmark.directions
+        for language in _reference_languages(direction, ablated.on.supervised, targets)
+        if (direction[0], language) in benchmark.directions
     }
     rows = [_row(1, on, "on"), _row(2, off, "off")]
-    if rolled:
-        rows += [_rolled_row(3, "off", rolled), _rolled_row(None, "on", rolled)]
+    if rescored:
+        rows += [_rescored_row(3, "off", rescored), _rescored_row(None, "on", rescored)]
     return {
         "rows": rows,
-        "supervised_targets": {code: list(found) for code, found in targets.items()},
+        "supervised_targets": {code: list(languages) for code, languages in targets.items()},
         "directions": [
-            _direction(direction, {"on": on, "off": off}, rolled) for direction in directions
+            _direction(direction, {"on": on, "off": off}, rescored) for direction in directions
         ],
     }
 
 
-def _others(
+def _reference_languages(
     direction: Direction,
     trained: Collection[Direction] | None,
     targets: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Returns the languages whose references the output of a direction may be nearer to."""
+    """Return the other languages whose references a zero-shot output is also scored against.
+
+    The list is empty for a direction that was trained on.
+    """
     source, target = direction
-    known = targets.get(source, ())
-    if target in known or (trained is not None and direction in trained):
+    supervised = targets.get(source, ())
+    if target in supervised or (trained is not None and direction in trained):
         return []
-    return [code for code in known if code != source]
+    return [code for code in supervised if code != source]
 
 
-def _against(
-    folder: Path, benchmark: Benchmark, direction: Direction, against: str
+def _scores_against(
+    folder: Path, benchmark: Benchmark, direction: Direction, language: str
 ) -> dict[str, float | None]:
-    """Scores the translations of one direction by the references of another, in percent.
+    """Score the translations of a direction against references in another language, in percent.
 
     Raises:
-        UserError: if the two have not the same source sentences.
+        UserError: if a source sentence has no reference in that language.
     """
-    texts, other = benchmark.texts(direction), benchmark.texts((direction[0], against))
-    references = dict(zip(other.sources, other.references, strict=True))
+    texts, parallel = benchmark.texts(direction), benchmark.texts((direction[0], language))
+    references = dict(zip(parallel.sources, parallel.references, strict=True))
     if missing := [text for text in texts.sources if text not in references]:
         raise UserError(
             f"{'-'.join(direction)}: {len(missing)} of {len(texts.sources)} source sentences have "
-            f"no reference in {direction[0]}-{against}; use a test set that is parallel in all "
+            f"no reference in {direction[0]}-{language}; use a test set that is parallel in all "
             "languages, or leave the direction out"
         )
     outputs = read_outputs(folder / "translations", direction, texts)
     assert outputs is not None
-    wanted = [references[text] for text in texts.sources]
-    scores = corpus_scores([one.text for one in outputs], wanted, against)
+    matching = [references[text] for text in texts.sources]
+    scores = corpus_scores([output.text for output in outputs], matching, language)
     return {name: getattr(scores, name) for name in METRICS}
 
 
 def _row(number: int, result: RunResult, branches: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"row": number, "branches": branches, "references": "own"}
+    row: dict[str, Any] = {"row": number, "branches": branches, "references": "own"}
     for group in _GROUPS:
         means = {name: group_mean(result, name, group) for name in METRICS}
-        found[group] = {name: mean.mean for name, mean in means.items()}
-        found[group]["directions"] = means["chrf"].directions
-    return found
+        row[group] = {name: mean.mean for name, mean in means.items()}
+        row[group]["directions"] = means["chrf"].directions
+    return row
 
 
-def _rolled_row(
-    number: int | None, branches: str, rolled: Mapping[Any, Mapping[str, Any]]
+def _rescored_row(
+    number: int | None, branches: str, rescored: Mapping[Any, Mapping[str, Any]]
 ) -> dict[str, Any]:
     means = {}
     for name in METRICS:
-        values = [found[branches][name] for found in rolled.values()]
-        known = [value for value in values if value is not None]
-        means[name] = sum(known) / len(known) if known else None
-    zero_shot = {**means, "directions": len({direction for direction, _ in rolled})}
+        scores = [by_branches[branches][name] for by_branches in rescored.values()]
+        defined = [score for score in scores if score is not None]
+        means[name] = sum(defined) / len(defined) if defined else None
+    zero_shot = {**means, "directions": len({direction for direction, _ in rescored})}
     references = "supervised target"
     return {
         "row": number,
@@ -184,12 +187,16 @@ def _rolled_row(
 def _direction(
     direction: Direction,
     results: Mapping[str, RunResult],
-    rolled: Mapping[tuple[Direction, str], Mapping[str, Any]],
+    rescored: Mapping[tuple[Direction, str], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"source": direction[0], "target": direction[1]}
+    entry: dict[str, Any] = {"source": direction[0], "target": direction[1]}
     for name, result in results.items():
-        (own,) = [item for item in result.directions if item.direction == direction]
-        found["supervised"], found["sentences"] = own.supervised, own.sentences
-        found[name] = {metric: getattr(own, metric) for metric in METRICS}
-    found["against"] = {code: scores for (of, code), scores in rolled.items() if of == direction}
-    return found
+        (scores,) = [item for item in result.directions if item.direction == direction]
+        entry["supervised"], entry["sentences"] = scores.supervised, scores.sentences
+        entry[name] = {metric: getattr(scores, metric) for metric in METRICS}
+    entry["against"] = {
+        code: by_branches
+        for (rescored_direction, code), by_branches in rescored.items()
+        if rescored_direction == direction
+    }
+    return entry

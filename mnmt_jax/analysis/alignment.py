@@ -1,8 +1,8 @@
-"""What registers and targets attend to: shares of kinds of tokens, and which source token each has.
+"""Attention statistics of registers and targets: mass by token group, and each query's top key.
 
-Source: registers paper, section 6.1, Table 6 (which names neither layer nor how heads are joined),
-and footnote 15. Weights are means over heads, softmax and all: what goes to other roles is not
-shared out again.
+Source: registers paper, section 6.1, Table 6 (which names neither the layer nor how heads are
+joined), and footnote 15. Weights are means over heads, after the softmax: the weight that goes to
+other roles is not redistributed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CONTENT = "content"
 TOKEN_GROUPS = (CONTENT, PUNCTUATION, TAG, EOS)
-"""Kinds of source tokens: the text, its punctuation, the language's tag, the end."""
+"""Groups of source tokens: content, punctuation, language tag, end of sentence."""
 
 AttentionWeights = Float[np.ndarray, "queries keys"]
 
 
 class TopKeyStatistics(NamedTuple):
-    """How the queries of a sentence choose keys; Table 6 has means over sentences.
+    """Statistics of the top keys of a sentence's queries; Table 6 has means over sentences.
 
     Attributes:
-        first: mean of the greatest weight of each query ("T.1 S.").
-        second: mean of the next ("T.2 S."); NaN with one key.
-        distance: mean number of positions between these two keys ("Dist."); NaN with one key.
-        entropy: of how often each key is some query's first, in bits: 0 if all have one key.
-        diagonal: share of queries whose first key stands at their own position.
+        first: mean of the largest weight of each query ("T.1 S.").
+        second: mean of the second largest ("T.2 S."); NaN if there is one key.
+        distance: mean number of positions between these two keys ("Dist."); NaN if there is one
+            key.
+        entropy: of the distribution of top keys over the queries, in bits: 0 if all queries have
+            the same top key.
+        diagonal: share of queries whose top key has the query's own position.
     """
 
     first: float
@@ -48,10 +50,10 @@ class TopKeyStatistics(NamedTuple):
 
 
 def top_key_statistics(weights: AttentionWeights) -> TopKeyStatistics:
-    """Returns how queries choose; of equal weights the key that comes first.
+    """Return the top-key statistics of a sentence; ties go to the earlier key.
 
     Args:
-        weights: of a sentence, padding left out.
+        weights: attention weights of one sentence, without padding.
     """
     order = np.argsort(-weights, axis=1, kind="stable")
     first = order[:, 0]
@@ -71,63 +73,66 @@ def top_key_statistics(weights: AttentionWeights) -> TopKeyStatistics:
 
 
 def token_group(vocabulary: Vocabulary, token: int) -> str:
-    """Returns which of `TOKEN_GROUPS` a token of a source is of."""
-    found = token_id_classes(vocabulary, token)
-    return next((group for group in (TAG, EOS, PUNCTUATION) if group in found), CONTENT)
+    """Return the group of a source token, one of `TOKEN_GROUPS`."""
+    classes = token_id_classes(vocabulary, token)
+    return next((group for group in (TAG, EOS, PUNCTUATION) if group in classes), CONTENT)
 
 
 def mass_by_group(weights: AttentionWeights, groups: Sequence[str]) -> dict[str, float]:
-    """Returns the mean over queries of the weight that goes to each group of keys.
+    """Return the weight that goes to each group of keys, mean over queries.
 
     Args:
-        weights: of a sentence, padding left out.
-        groups: of the keys.
+        weights: attention weights of one sentence, without padding.
+        groups: group of each key.
     """
-    column = weights.mean(axis=0)
-    named = np.array(groups)
-    return {group: float(column[named == group].sum()) for group in dict.fromkeys(groups)}
+    mean_weights = weights.mean(axis=0)
+    group_names = np.array(groups)
+    return {
+        group: float(mean_weights[group_names == group].sum()) for group in dict.fromkeys(groups)
+    }
 
 
 def attention_statistics(
     system: InferenceModel,
-    every: Sequence[ForcedSentences],
+    sentence_sets: Sequence[ForcedSentences],
     longest: int,
     layers: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Reads what registers and targets attend to of what is translated, under teacher forcing.
+    """Return how registers and targets attend to the source side, under teacher forcing.
 
     Args:
         system: the model, in float32.
-        every: sentences by direction.
+        sentence_sets: sentences of each direction.
         longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        layers: to keep to, counted from 1; () is all.
+        layers: layers to include, counted from 1; () is all.
 
     Returns:
-        Facts: `directions`, each with its number of `sentences` and `layers`; of each attention of
-        a role `mass`, what goes to each of `TOKEN_GROUPS` of the source and to every other role, and
-        `top_key_statistics` by role of the keys that hold what is translated. All are means over sentences.
+        A JSON-ready dict with `directions`. Each has its number of `sentences` and its `layers`,
+        one entry per attention of a role: `mass`, the weight that goes to each of `TOKEN_GROUPS` of the
+        source and to each other role, and `top_key_statistics` by role of the keys on the source side. All
+        are means over sentences.
 
     Raises:
-        UserError: if a layer has no such attention.
+        UserError: if a requested layer has no such attention.
     """
-    readers = [place for place in attention_specs(system.model.plan) if _reads_sources(place)]
-    legal = sorted({place.layer for place in readers})
+    readers = [spec for spec in attention_specs(system.model.plan) if _attends_to_sources(spec)]
+    legal = sorted({spec.layer for spec in readers})
     if wrong := [number for number in layers if number not in legal]:
         raise UserError(
-            f"--layers: in layer {wrong[0]} nothing but the source attends to what is translated; "
+            f"--layers: in layer {wrong[0]} only the source attends to the source side; "
             f"choose from {', '.join(map(str, legal))}"
         )
-    places = tuple(place for place in readers if not layers or place.layer in layers)
-    found: dict[ForcedSentences, list[list[dict[str, float]]]] = {
-        f: [[] for _ in places] for f in every
+    specs = tuple(spec for spec in readers if not layers or spec.layer in layers)
+    statistics: dict[ForcedSentences, list[list[dict[str, float]]]] = {
+        forced: [[] for _ in specs] for forced in sentence_sets
     }
-    for rows in iterate_batches(system, every, longest):
-        weights = attention_weights(system.params, rows.batch, model=system.model, places=places)
-        for number, (place, one) in enumerate(zip(places, weights, strict=True)):
-            heads = np.asarray(one, np.float64).mean(axis=1)
+    for rows in iterate_batches(system, sentence_sets, longest):
+        weights = attention_weights(system.params, rows.batch, model=system.model, places=specs)
+        for number, (spec, by_head) in enumerate(zip(specs, weights, strict=True)):
+            mean_weights = np.asarray(by_head, np.float64).mean(axis=1)
             for row in range(rows.size):
-                found[rows.forced][number].append(
-                    dict(_read(system.vocabulary, rows, row, place, heads[row]))
+                statistics[rows.forced][number].append(
+                    dict(_row_statistics(system.vocabulary, rows, row, spec, mean_weights[row]))
                 )
     return {
         "directions": [
@@ -136,62 +141,64 @@ def attention_statistics(
                 "target": forced.direction[1],
                 "sentences": len(forced.examples),
                 "layers": [
-                    _facts(place, read) for place, read in zip(places, own, strict=True) if read
+                    _layer_means(spec, by_sentence)
+                    for spec, by_sentence in zip(specs, by_spec, strict=True)
+                    if by_sentence
                 ],
             }
-            for forced, own in found.items()
+            for forced, by_spec in statistics.items()
         ]
     }
 
 
-def _reads_sources(place: AttentionSpec) -> bool:
-    return place.query != SOURCE and not set(SOURCE_SIDE_ROLES).isdisjoint(place.keys)
+def _attends_to_sources(spec: AttentionSpec) -> bool:
+    return spec.query != SOURCE and not set(SOURCE_SIDE_ROLES).isdisjoint(spec.keys)
 
 
-def _read(
+def _row_statistics(
     vocabulary: Vocabulary,
     rows: ForcedBatch,
     row: int,
-    place: AttentionSpec,
+    spec: AttentionSpec,
     weights: AttentionWeights,
 ) -> Iterator[tuple[str, float]]:
-    """Yields what is read of one sentence's weights, `mass/GROUP` and `choices/ROLE/NAME`."""
-    valid = {
-        role: rows.batch[f"{role}_segment_ids"][row] != 0 for role in (place.query, *place.keys)
-    }
-    queries = weights[valid[place.query]]
+    """Yield the named statistics of one sentence, `mass/GROUP` and `choices/ROLE/NAME`."""
+    valid = {role: rows.batch[f"{role}_segment_ids"][row] != 0 for role in (spec.query, *spec.keys)}
+    queries = weights[valid[spec.query]]
     start = 0
-    for role in place.keys:
+    for role in spec.keys:
         end = start + len(valid[role])
-        own = queries[:, start:end][:, valid[role]]
+        role_weights = queries[:, start:end][:, valid[role]]
         tokens = rows.batch[f"{role}_tokens"][row][valid[role]].tolist()
         start = end
-        of_source = role == SOURCE
-        groups = [token_group(vocabulary, t) if of_source else role for t in tokens]
-        given = dict.fromkeys(TOKEN_GROUPS, 0.0) if of_source else {}
+        is_source = role == SOURCE
+        groups = [token_group(vocabulary, t) if is_source else role for t in tokens]
+        no_mass = dict.fromkeys(TOKEN_GROUPS, 0.0) if is_source else {}
         yield from (
-            (f"mass/{name}", value) for name, value in (given | mass_by_group(own, groups)).items()
+            (f"mass/{name}", value)
+            for name, value in (no_mass | mass_by_group(role_weights, groups)).items()
         )
-        if role in SOURCE_SIDE_ROLES and role != place.query:
-            for name, value in top_key_statistics(own)._asdict().items():
+        if role in SOURCE_SIDE_ROLES and role != spec.query:
+            for name, value in top_key_statistics(role_weights)._asdict().items():
                 yield f"choices/{role}/{name}", value
 
 
-def _facts(place: AttentionSpec, read: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def _layer_means(spec: AttentionSpec, by_sentence: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     mass: dict[str, float] = {}
-    chosen: dict[str, dict[str, float | None]] = {}
-    for name in read[0]:
-        values = np.array([each[name] for each in read])
-        known = values[~np.isnan(values)]
-        kind, *rest = name.split("/")
+    by_role: dict[str, dict[str, float | None]] = {}
+    for name in by_sentence[0]:
+        values = np.array([statistics[name] for statistics in by_sentence])
+        defined = values[~np.isnan(values)]
+        kind, *keys = name.split("/")
         if kind == "mass":
-            mass[rest[0]] = float(known.mean())
+            mass[keys[0]] = float(defined.mean())
         else:
-            chosen.setdefault(rest[0], {})[rest[1]] = float(known.mean()) if len(known) else None
+            mean = float(defined.mean()) if len(defined) else None
+            by_role.setdefault(keys[0], {})[keys[1]] = mean
     return {
-        "layer": place.layer,
-        "attention": place.title,
-        "query": place.query,
+        "layer": spec.layer,
+        "attention": spec.title,
+        "query": spec.query,
         "mass": mass,
-        "choices": chosen,
+        "choices": by_role,
     }

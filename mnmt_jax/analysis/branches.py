@@ -1,4 +1,4 @@
-"""The layers of a model that have a branch per language."""
+"""Layers of a model that have language-specific branches."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from mnmt_jax.methods.language_layers import LanguageMLP
 from mnmt_jax.model.network import Network
 
 NO_BRANCHES_MESSAGE = (
-    "the run's model has no language-specific layers, which this analysis is of; name a run that "
+    "the run's model has no language-specific layers, which this analysis needs; choose a run that "
     "was trained with Model.methods = ('language_layers',)"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class BranchLayer:
-    """A layer with branches.
+    """A layer with a branch per language.
 
     Attributes:
-        number: counted from 1 through all stages.
-        name: of the sublayer.
-        kind: of the sublayer.
+        number: number of the layer, counted from 1 through all stages.
+        name: name of the sublayer with the branches.
+        kind: kind of the sublayer.
     """
 
     number: int
@@ -30,22 +30,22 @@ class BranchLayer:
 
     @property
     def path(self) -> tuple[str, str]:
-        """Where its parameters are."""
+        """Path of the sublayer in the parameter tree."""
         return f"layer_{self.number - 1}", self.name
 
 
 def branch_layers(model: Network) -> tuple[BranchLayer, ...]:
-    """Returns the layers with branches, in their order.
+    """Return the layers with branches, in layer order.
 
     Raises:
         UserError: if there are none.
     """
-    found = tuple(
-        BranchLayer(number, each.name, each.kind)
+    layers = tuple(
+        BranchLayer(number, sublayer.name, sublayer.kind)
         for number, (_, layer) in enumerate(model.plan.layers(), start=1)
-        for each in layer
-        if isinstance(each.kind, LanguageMLP)
+        for sublayer in layer
+        if isinstance(sublayer.kind, LanguageMLP)
     )
-    if not found:
+    if not layers:
         raise UserError(NO_BRANCHES_MESSAGE)
-    return found
+    return layers

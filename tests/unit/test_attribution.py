@@ -180,5 +180,5 @@ def test_a_language_without_a_branch_has_rows_of_zero():
 
 
 def test_a_model_without_branches_is_told():
-    with pytest.raises(UserError, match="no language-specific layers, which this analysis is of"):
+    with pytest.raises(UserError, match="no language-specific layers, which this analysis needs"):
         branch_layers(build_model(small_config("encoder_decoder"), 60))
