@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Runs format, lint, type and spelling checks and the whole test suite. Arguments go to pytest.
+#   bash scripts/test.sh --quick    the same checks, and the tests nearest to the last change: an
+#                                   answer within two minutes (scripts/choose_tests.py)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -11,5 +13,12 @@ $bin/ruff check "${code[@]}"
 $bin/mypy
 # Not the tests: they hold phrases in many languages.
 $bin/codespell mnmt_jax tasks scripts benchmarks docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
+if [ "${1:-}" = --quick ]; then
+    shift
+    chosen=$($bin/python scripts/choose_tests.py)
+    if [ -z "$chosen" ]; then exit 0; fi
+    mapfile -t files <<< "$chosen"
+    exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
+fi
 # In the order of the folders: long files of one test must not come last.
 exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
