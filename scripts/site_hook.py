@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import logging
 import os
 import posixpath
@@ -42,6 +43,7 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/gin.md": gin_page(),
         "reference/masks.md": masks_page(),
     }
+    generated["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
     for page, text in (texts | generated).items():
         for target in linked_files(page, text):
@@ -212,6 +214,18 @@ def _grid(lines: list[str], cell: int = 20) -> str:
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" style="{style}" '
         f'font-size="11" fill="currentColor" role="img">{"".join(shapes)}</svg>'
     )
+
+
+def notebook_page(path: Path) -> str:
+    """Return an executed notebook as a page: text, code, and what the code printed."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            lines = output.get("text") or output.get("data", {}).get("text/plain", ())
+            parts += [f"```text\n{''.join(lines).rstrip()}\n```"]
+    return "\n\n".join(parts) + "\n"
 
 
 def linked_files(page: str, text: str) -> set[str]:

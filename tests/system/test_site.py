@@ -49,3 +49,16 @@ def test_an_undocumented_name_is_found(tmp_path):
     assert hook.undocumented_names(package) == ["package/a.py: B.c"]
     links = hook.linked_files("methods.md", "[a](../README.md) [b](../setup.cfg#L3) [c](data.md)")
     assert links == {"setup.cfg"}
+
+
+def test_the_notebook_runs(monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs for cell in code[1:]), "commit it executed"
+    runner = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    runner.execute(cwd=str(ROOT))
+    assert "'" in code[-1].outputs[-1]["data"]["text/plain"]
