@@ -11,7 +11,6 @@ setup(
     packages=[
         *find_packages(include=["mnmt_jax", "mnmt_jax.*"]),
         "mnmt_jax.docs",
-        "mnmt_jax.moved",
         *(f"mnmt_jax.{name}" for name in find_namespace_packages(include=[GIN, f"{GIN}.*"])),
     ],
     package_dir={f"mnmt_jax.{GIN}": GIN, "mnmt_jax.docs": "docs"},

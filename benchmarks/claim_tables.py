@@ -1,4 +1,4 @@
-"""The experiments behind docs/results.md: each tests claims of one paper on one corpus."""
+"""The experiments behind docs/results_claims.md: each tests claims of one paper on one corpus."""
 
 from __future__ import annotations
 

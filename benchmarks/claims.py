@@ -1,4 +1,4 @@
-"""The experiments behind docs/results.md; an interrupted command continues when repeated.
+"""The experiments behind docs/results_claims.md; an interrupted command continues when repeated.
 
 Example:
     python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]

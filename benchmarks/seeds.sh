@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains and scores the quickstart's two models with three seeds, then prints what docs/results.md
+# Trains and scores the quickstart's two models with three seeds, then prints what docs/results_registers.md
 # shows. Takes about three times as long as scripts/quickstart.sh; run again, it continues.
 #   bash benchmarks/seeds.sh DIR
 set -euo pipefail

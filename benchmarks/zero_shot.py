@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--corpus", choices=CORPORA, default="cldr_quickstart")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--systems", help="rows to make (default: those of docs/results.md)")
+    parser.add_argument("--systems", help="rows to make (default: those of results_systems.md)")
     parser.add_argument("--cheap", action="store_true", help="one seed, a tenth of the updates")
     flags = parser.parse_args()
     corpus = CORPORA[flags.corpus]

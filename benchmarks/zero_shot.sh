@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the published systems and baselines on one corpus with equal data and updates, scores them,
-# and prints what docs/results.md shows. Run again, it continues.
+# and prints what docs/results_systems.md shows. Run again, it continues.
 #   bash benchmarks/zero_shot.sh DIR [--corpus libreoffice_help] [--seeds 1,2,3] [--cheap]
 # --cheap takes one seed and a tenth of the updates: minutes, to see that everything runs.
 set -euo pipefail

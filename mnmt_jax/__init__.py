@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
     from mnmt_jax.decoding.translator import Translator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Hypothesis", "LanguageModel", "Translation", "Translator", "UserError", "__version__"]
 
 _HEAVY = {

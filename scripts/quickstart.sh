@@ -40,6 +40,6 @@ cat << TEXT
 
 Both models saw English paired with German, French and Czech, and nothing else. The register model
 learns the trained directions more slowly, since the source reaches the target only through the
-registers; before about 600 updates it looks worse. docs/results.md says what three seeds show.
+registers; before about 600 updates it looks worse. docs/results_registers.md says what three seeds show.
 Report: $directory/report/report.html   ($((SECONDS - started)) seconds)
 TEXT

@@ -127,6 +127,7 @@ RUN_BY: Mapping[str, str] = {
 LISTED: Mapping[str, str] = {
     ". .venv/bin/activate": "the suite has an environment of its own",
     "bash benchmarks/seeds.sh": "six trainings and evaluations",
+    "bash scripts/docs.sh": "tests/system/test_site.py builds the site",
     "bash scripts/test.sh": "it is this suite",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",

@@ -152,7 +152,7 @@ def test_the_page_shows_what_its_results_say():
     from claim_summary import score_tables
 
     docs = Path(__file__).parents[2] / "docs"
-    page = (docs / "results.md").read_text(encoding="utf-8")
+    page = (docs / "results_claims.md").read_text(encoding="utf-8")
     files = sorted((docs / "results").glob("*.json"))
     assert files
     for file in files:
