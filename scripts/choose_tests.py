@@ -161,9 +161,10 @@ def main() -> None:
         return
     seconds = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
     chosen, left_out = choose(distances(import_graph(), changed_files()), seconds, flags.budget)
+    cost = sum(seconds.get(path, UNKNOWN_SECONDS) for path in chosen)
     print(
-        f"{len(chosen)} test files of about {sum(seconds.get(path, 5.0) for path in chosen):.0f} s, "
-        f"{left_out} that the change reaches are left to the whole suite",
+        f"{len(chosen)} test files of about {cost:.0f} s, {left_out} that the change reaches are "
+        "left to the whole suite",
         file=sys.stderr,
     )
     print("\n".join(chosen))

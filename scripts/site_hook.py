@@ -125,14 +125,13 @@ def commands_page() -> str:
 
 def gin_page() -> str:
     """Return every gin key with its type, range, default and meaning."""
-    from mnmt_jax.config.registry import get_method
     from mnmt_jax.config.sections import SECTIONS
-    from mnmt_jax.methods import SECTIONS as METHODS
+    from mnmt_jax.design.method_registry import get_method, library_methods
 
     parts = ["# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`.\n"]
     for section in SECTIONS.values():
         parts.append(_section_table(section))
-    for name in METHODS:
+    for name in library_methods():
         parts.append(_section_table(get_method(name)))
     return "\n".join(parts)
 
