@@ -53,7 +53,7 @@ class Averages:
 def average_groups(
     values: Mapping[Direction, float | None], supervised: Collection[Direction] | None
 ) -> Averages:
-    """Averages one metric over every group.
+    """Average one metric over every group.
 
     Args:
         values: the metric per direction; None where it was left out, which enters no mean. Zero is
@@ -107,7 +107,7 @@ def average_groups(
 
 
 def _mean(values: Iterable[float | None]) -> Average:
-    """Averages the values that are not None."""
+    """Average the values that are not None."""
     present = [value for value in values if value is not None]
     return Average(sum(present) / len(present) if present else None, len(present))
 

@@ -92,13 +92,13 @@ class Benchmark:
         self._candidates = tuple(candidates)
 
     def only(self, directions: Sequence[Direction]) -> Benchmark:
-        """Returns it with some of its directions."""
+        """Return it with some of its directions."""
         kept = copy.copy(self)
         kept.directions = tuple(directions)
         return kept
 
     def texts(self, direction: Direction) -> TestSet:
-        """Returns the sentences of a direction.
+        """Return the sentences of a direction.
 
         Raises:
             UserError: if there are none.
@@ -140,12 +140,12 @@ class Benchmark:
 
 
 def is_built_in(task: str) -> bool:
-    """Returns whether `find_corpus` knows the name."""
+    """Return whether `find_corpus` knows the name."""
     return task in MIXTURES or task in CORPORA
 
 
 def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
-    """Makes the corpus that a task's name stands for.
+    """Make the corpus that a task's name stands for.
 
     Args:
         task: name of a mixture or a corpus.
@@ -175,7 +175,7 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
 def choose_directions(
     directions: Sequence[Direction], which: str, supervised: Collection[Direction] | None
 ) -> tuple[Direction, ...]:
-    """Keeps the directions asked for.
+    """Keep the directions asked for.
 
     Args:
         directions: what there is.

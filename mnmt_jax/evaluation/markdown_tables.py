@@ -19,23 +19,23 @@ _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target"
 
 
 def format_score(value: float | None) -> str:
-    """Writes a percentage with one decimal; a value that was left out is a dash."""
+    """Write a percentage with one decimal; a value that was left out is a dash."""
     return "–" if value is None else f"{value:.1f}"
 
 
 def format_count(value: float | None) -> str:
-    """Writes a whole number with thousands separators; an unknown one is a dash."""
+    """Write a whole number with thousands separators; an unknown one is a dash."""
     return "–" if value is None else f"{value:,.0f}"
 
 
 def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
-    """Lists the metrics of a summary: quality, and the one off-target ratio that all runs have."""
+    """List the metrics of a summary: quality, and the one off-target ratio that all runs have."""
     nearest = all(result.off_target.key == "off_target_nearest" for result in results)
     return (*_LEADING, METRICS[3] if nearest else titled_metrics(results)[4])
 
 
 def group_mean(result: RunResult, key: str, field: str) -> Average:
-    """Returns the average of a metric over one of the groups of `Averages` that are one number."""
+    """Return the average of a metric over one of the groups of `Averages` that are one number."""
     average: Average | None = getattr(result.averages[key], field)
     return average or Average(None, 0)
 
@@ -66,7 +66,7 @@ def comparison_table(results: Sequence[RunResult]) -> str:
 
 
 def model_label(result: RunResult) -> str:
-    """Names a run and, where its name does not, its layout."""
+    """Name a run and, where its name does not, its layout."""
     return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
 
 
@@ -118,19 +118,19 @@ def _settings(result: RunResult) -> dict[str, object]:
 
 
 def _is_named(result: RunResult, key: str, value: object) -> bool:
-    """Returns whether a setting of decoding tells an evaluation from others of its run."""
+    """Return whether a setting of decoding tells an evaluation from others of its run."""
     if result.decoding_overrides is None or key == "checkpoint":
         return _setting(value) != _setting(getattr(Decode(), key, None))
     return key in result.decoding_overrides
 
 
 def _setting(value: object) -> str:
-    """Writes a setting of decoding as it stands in a name."""
+    """Write a setting of decoding as it stands in a name."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def result_page(result: RunResult) -> str:
-    """Writes `table.md`: summary, averages by group, every direction, how it was computed."""
+    """Write `table.md`: summary, averages by group, every direction, how it was computed."""
     lines = [f"# {model_label(result)} on {result.task}", "", comparison_table([result]), ""]
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
@@ -145,12 +145,12 @@ def result_page(result: RunResult) -> str:
 
 
 def is_result_page(text: str) -> bool:
-    """Returns whether `result_page` wrote a text, of any version."""
+    """Return whether `result_page` wrote a text, of any version."""
     return text.startswith("# ") and _METHODS in text.splitlines()
 
 
 def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
-    """Shows zero-shot translations of the same sentences by each run, for a terminal.
+    """Show zero-shot translations of the same sentences by each run, for a terminal.
 
     Args:
         results: evaluations of one task.
@@ -177,7 +177,7 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
 
 
 def sample_status(sample: Sample) -> str:
-    """Says in a word or two how a translation did: exact, off-target, or neither."""
+    """Say in a word or two how a translation did: exact, off-target, or neither."""
     if is_exact(sample.hypothesis, sample.reference):
         return "exact"
     if sample.detected not in ("", sample.target):
@@ -186,7 +186,7 @@ def sample_status(sample: Sample) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Writes a Markdown table, columns padded; all but the first are right-aligned."""
+    """Write a Markdown table, columns padded; all but the first are right-aligned."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
 
@@ -202,7 +202,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def average_rows(averages: Averages) -> list[tuple[str, Average]]:
-    """Lists the groups that are one number each, with their titles."""
+    """List the groups that are one number each, with their titles."""
     rows = [
         ("all", averages.all),
         ("supervised", averages.supervised),
@@ -228,7 +228,7 @@ def _averages_table(result: RunResult) -> str:
 
 
 def paper_table(result: RunResult) -> tuple[list[str], list[list[str]]]:
-    """Returns header and rows of the averages by a published procedure, two decimals as there."""
+    """Return header and rows of the averages by a published procedure, two decimals as there."""
     averages = result.paper["averages"]
     labels = dict.fromkeys(label for table in averages.values() for label in table)
     rows = []
@@ -273,7 +273,7 @@ def _directions_table(result: RunResult) -> str:
 
 
 def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Takes samples evenly over directions: the first of each, then the second of each."""
+    """Take samples evenly over directions: the first of each, then the second of each."""
     by_direction: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         by_direction.setdefault(sample.direction, []).append(sample)

@@ -45,7 +45,7 @@ class Scores:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], target_language: str
 ) -> Scores:
-    """Scores the translations of one direction.
+    """Score the translations of one direction.
 
     Args:
         hypotheses: detokenised output, one text per sentence.
@@ -98,13 +98,13 @@ def _comparable(text: str) -> str:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Returns the share of hypotheses equal to their reference, in percent."""
+    """Return the share of hypotheses equal to their reference, in percent."""
     pairs = zip(hypotheses, references, strict=True)
     return 100.0 * sum(is_exact(*pair) for pair in pairs) / len(references)
 
 
 def missing_tokenizer_note(tokenizer: str) -> str:
-    """Says what to install for a sacreBLEU tokenizer, or returns "" if nothing is missing.
+    """Say what to install for a sacreBLEU tokenizer, or returns "" if nothing is missing.
 
     Args:
         tokenizer: sacreBLEU's name, e.g. "13a" or "ja-mecab".

@@ -47,13 +47,13 @@ class Moses:
         self._tokenizers: dict[str, Callable[[str], str]] = {}
 
     def detokenize(self, text: str, code: str) -> str:
-        """Returns a sentence of tokens as it is written."""
+        """Return a sentence of tokens as it is written."""
         if code not in self._detokenizers:
             self._detokenizers[code] = self._package.MosesDetokenizer(lang=code).detokenize
         return self._detokenizers[code](text.split())
 
     def tokenize(self, text: str, code: str) -> str:
-        """Returns a sentence's tokens, with blanks between them.
+        """Return a sentence's tokens, with blanks between them.
 
         Punctuation is normalised and what does not print becomes a blank; Romanian also loses its
         diacritics.
@@ -86,5 +86,5 @@ class Moses:
 
 
 def _printed(text: str) -> str:
-    """Puts a blank in the place of each character that does not print."""
+    """Put a blank in the place of each character that does not print."""
     return "".join(" " if unicodedata.category(mark)[0] == "C" else mark for mark in text)

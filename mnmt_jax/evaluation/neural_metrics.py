@@ -61,7 +61,7 @@ class Comet:
     def score(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> float:
-        """Returns the system score times 100.
+        """Return the system score times 100.
 
         Args:
             sources: what was translated.
@@ -109,14 +109,14 @@ class BertScore:
         self._scorers: dict[str, Any] = {}
 
     def model(self, target_language: str) -> str:
-        """Names the model for a target language."""
+        """Name the model for a target language."""
         code = canonical_code_or_input(target_language).partition("_")[0]
         own = self._own_models or code == "en"
         default = "bert-base-multilingual-cased"
         return _OWN_MODEL.get(code, default) if own else default
 
     def missing(self, target_language: str) -> str:
-        """Says what is missing for a target language; "" if nothing is."""
+        """Say what is missing for a target language; "" if nothing is."""
         path = self._folder / self.model(target_language)
         if path.is_dir():
             return ""
@@ -125,7 +125,7 @@ class BertScore:
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str], target_language: str
     ) -> float:
-        """Returns the mean F times 100.
+        """Return the mean F times 100.
 
         Args:
             hypotheses: output texts.
@@ -143,7 +143,7 @@ class BertScore:
         return 100.0 * float(f1.mean().item())
 
     def signature(self, target_language: str) -> str:
-        """Says how a target language is scored."""
+        """Say how a target language is scored."""
         name = self.model(target_language)
         version = _version(self._package)
         return f"bert_score:{version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"

@@ -65,11 +65,11 @@ class NearestRendering:
 
     @property
     def signature(self) -> str:
-        """Names the detector and its candidates."""
+        """Name the detector and its candidates."""
         return f"nearest-rendering|grams:2,3+words|languages:{' '.join(self.languages)}"
 
     def nearest(self, index: int, hypothesis: str) -> tuple[str, ...]:
-        """Lists the languages a hypothesis may be in, best first; empty if it has no letters.
+        """List the languages a hypothesis may be in, best first; empty if it has no letters.
 
         Args:
             index: which item the hypothesis translates.
@@ -93,7 +93,7 @@ class NearestRendering:
         return tuple(sorted(tied, key=closeness.__getitem__, reverse=True))
 
     def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-        """Detects the languages of one direction's translations.
+        """Detect the languages of one direction's translations.
 
         Args:
             hypotheses: output texts, one per item in the items' order.
@@ -120,12 +120,12 @@ class NearestRendering:
 
 
 def off_target_ratio(detected: Sequence[str], target_language: str) -> float:
-    """Returns the share of detections that name another language, in percent."""
+    """Return the share of detections that name another language, in percent."""
     return 100.0 * sum(code not in ("", target_language) for code in detected) / len(detected)
 
 
 def has_letters(text: str) -> bool:
-    """Returns whether a text has a letter of any script; without one it has no language."""
+    """Return whether a text has a letter of any script; without one it has no language."""
     return any(character.isalpha() for character in text)
 
 
@@ -135,7 +135,7 @@ def _words(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=_KNOWN_RENDERINGS)
 def _grams(text: str) -> Counter[str]:
-    """Counts the character bigrams and trigrams of a text with a blank on either side."""
+    """Count the character bigrams and trigrams of a text with a blank on either side."""
     padded = f" {text} "
     return Counter(
         padded[start : start + size]
@@ -145,7 +145,7 @@ def _grams(text: str) -> Counter[str]:
 
 
 def _gram_similarity(text: str, other: str) -> float:
-    """Returns F1 of the two texts' character n-grams, 0 to 1."""
+    """Return F1 of the two texts' character n-grams, 0 to 1."""
     first, second = _grams(text), _grams(other)
     common = sum(min(count, second[gram]) for gram, count in first.items() if gram in second)
     return 2 * common / (first.total() + second.total())

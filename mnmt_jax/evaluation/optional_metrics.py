@@ -87,7 +87,7 @@ class OptionalMetrics:
     def add(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> DirectionResult:
-        """Returns a direction's result with the further scores in it.
+        """Return a direction's result with the further scores in it.
 
         Args:
             result: its standard scores.
@@ -108,7 +108,7 @@ class OptionalMetrics:
         return dataclasses.replace(result, **found)
 
     def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
-        """Puts the averages of the published procedure together, ready for JSON; {} without one."""
+        """Put the averages of the published procedure together, ready for JSON; {} without one."""
         if self._paper is None:
             return {}
         procedure = self._paper.procedure
@@ -124,7 +124,7 @@ class OptionalMetrics:
     def _neural(
         self, result: DirectionResult, texts: Any, hypotheses: Sequence[str]
     ) -> tuple[dict[str, float], str]:
-        """Returns COMET and BERTScore where there are models, and what is missing."""
+        """Return COMET and BERTScore where there are models, and what is missing."""
         found: dict[str, float] = {}
         note = ""
         if self._comet is not None:
@@ -142,7 +142,7 @@ class OptionalMetrics:
     def _published(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> tuple[Mapping[str, float], str]:
-        """Returns the scores of the published procedure, and what is missing."""
+        """Return the scores of the published procedure, and what is missing."""
         if self._paper is None:
             return {}, ""
         prepared = self._paper.texts(result.direction, texts.sources, hypotheses, texts.references)

@@ -27,7 +27,7 @@ EC40_TABLE_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def mitre_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as MITRE's tables: per group as source and as target, and over everything.
+    """Average as MITRE's tables: per group as source and as target, and over everything.
 
     Args:
         values: the metric per direction.
@@ -46,7 +46,7 @@ def mitre_table(values: Values, measured: Collection[str] | None = None) -> Tabl
 
 
 def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as EC-40's tables: per tier as source and as target, supervised, zero-shot, all.
+    """Average as EC-40's tables: per tier as source and as target, supervised, zero-shot, all.
 
     A tier's arrow is the unweighted mean of its four cells of tier by tier. "sup" is the mean of
     en→x and x→en. en→x, x→en, zero-shot and avg leave out zeros.
@@ -74,7 +74,7 @@ def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table
 
 
 def english_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as the two-stage paper's tables: from English, to English, zero-shot.
+    """Average as the two-stage paper's tables: from English, to English, zero-shot.
 
     Args:
         values: the metric per direction.
@@ -91,7 +91,7 @@ def english_table(values: Values, measured: Collection[str] | None = None) -> Ta
 
 
 def ted30_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as Graformer's tables: from English and to English, 30 directions each.
+    """Average as Graformer's tables: from English and to English, 30 directions each.
 
     Args:
         values: the metric per direction.
@@ -107,7 +107,7 @@ def ted30_table(values: Values, measured: Collection[str] | None = None) -> Tabl
 
 
 def iwslt17_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as the language-specific layers paper's tables: from, to and without English.
+    """Average as the language-specific layers paper's tables: from, to and without English.
 
     Args:
         values: the metric per direction.
@@ -149,7 +149,7 @@ def _tier_cell(
 
 
 def _only(values: Values, measured: Collection[str] | None) -> Values:
-    """Keeps the directions between measured languages."""
+    """Keep the directions between measured languages."""
     if measured is None:
         return values
     kept = set(measured)

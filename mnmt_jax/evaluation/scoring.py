@@ -42,7 +42,7 @@ def score_direction(
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
 ) -> ScoredDirection:
-    """Scores the translations of one direction.
+    """Score the translations of one direction.
 
     Args:
         direction: source and target.
@@ -101,7 +101,7 @@ def _text_notes(
 def sampled_directions(
     directions: Sequence[Direction], supervised: Collection[Direction] | None
 ) -> frozenset[Direction]:
-    """Chooses directions to show samples of: a few of all kinds, zero-shot ones first.
+    """Choose directions to show samples of: a few of all kinds, zero-shot ones first.
 
     Args:
         directions: what was evaluated.
@@ -115,7 +115,7 @@ def sampled_directions(
 
 
 def _evenly(pairs: Sequence[Direction], count: int) -> list[Direction]:
-    """Takes at most `count` items at even distances."""
+    """Take at most `count` items at even distances."""
     if len(pairs) <= count:
         return list(pairs)
     return [pairs[index * len(pairs) // count] for index in range(count)]

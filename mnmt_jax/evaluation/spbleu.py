@@ -22,7 +22,7 @@ TOKENIZER = "flores200"
 
 
 def cached_model_path() -> Path:
-    """Returns the path at which sacreBLEU keeps the model once it has downloaded it."""
+    """Return the path at which sacreBLEU keeps the model once it has downloaded it."""
     return Path(SACREBLEU_DIR) / "models" / os.path.basename(SPM_MODELS[TOKENIZER]["url"])
 
 
@@ -50,12 +50,12 @@ class FloresTokenizer:
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one tokenizer lives as long as its command
     def __call__(self, text: str) -> str:
-        """Returns the pieces of a text, separated by blanks."""
+        """Return the pieces of a text, separated by blanks."""
         return " ".join(self._processor.encode(text, out_type=str))
 
 
 def find_tokenizer(path: str | Path | None = None) -> FloresTokenizer | None:
-    """Loads the tokenizer from a file or from sacreBLEU's cache; None if it is not there.
+    """Load the tokenizer from a file or from sacreBLEU's cache; None if it is not there.
 
     Args:
         path: given by the user; must exist then.
@@ -66,7 +66,7 @@ def find_tokenizer(path: str | Path | None = None) -> FloresTokenizer | None:
 
 
 def download_hint() -> str:
-    """Says how to get the model."""
+    """Say how to get the model."""
     return (
         "get flores200_sacrebleu_tokenizer_spm.model (`sacrebleu -tok flores200` downloads it to "
         f"{cached_model_path()}) or name it with --flores200_model"
@@ -74,14 +74,14 @@ def download_hint() -> str:
 
 
 def missing_model_note() -> str:
-    """Says that spBLEU was left out and what to do about it."""
+    """Say that spBLEU was left out and what to do about it."""
     return f"spBLEU left out: sacreBLEU's flores200 tokenizer is not here; {download_hint()}"
 
 
 def spbleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenizer: FloresTokenizer
 ) -> tuple[float, str]:
-    """Returns corpus spBLEU in percent and its signature.
+    """Return corpus spBLEU in percent and its signature.
 
     Args:
         hypotheses: output texts.

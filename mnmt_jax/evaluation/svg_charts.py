@@ -34,7 +34,7 @@ class Line:
 
 
 def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str) -> Html:
-    """Draws curves over common axes; the legend gives each curve's last value as text.
+    """Draw curves over common axes; the legend gives each curve's last value as text.
 
     Args:
         title: caption.
@@ -91,7 +91,7 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) -> Html:
-    """Draws a bar per label from 0 on, one below the other, each with its value as text.
+    """Draw a bar per label from 0 on, one below the other, each with its value as text.
 
     Args:
         title: caption.
@@ -126,7 +126,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
 
 
 def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """Returns round numbers, evenly spaced, that enclose the range; at least two.
+    """Return round numbers, evenly spaced, that enclose the range; at least two.
 
     Args:
         low: end of the range.
@@ -154,7 +154,7 @@ def _legend(lines: Sequence[Line]) -> Html:
 
 
 def _n(value: float) -> str:
-    """Writes a coordinate."""
+    """Write a coordinate."""
     return f"{value:.1f}".removesuffix(".0")
 
 

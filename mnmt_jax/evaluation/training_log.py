@@ -30,7 +30,7 @@ class TrainingLog:
 
 
 def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog:
-    """Reads a log; a missing file is an empty one, a damaged line (of a killed run) is skipped.
+    """Read a log; a missing file is an empty one, a damaged line (of a killed run) is skipped.
 
     Args:
         path: of `metrics.jsonl`.
@@ -54,13 +54,13 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
 
 
 def _loss(losses: Any) -> float | None:
-    """Returns the plain loss of a record: null where it was not finite."""
+    """Return the plain loss of a record: null where it was not finite."""
     value = losses.get("nll") if isinstance(losses, dict) else None
     return value if is_number(value) else None
 
 
 def _thinned(points: list[tuple[float, float]]) -> Curve:
-    """Keeps every n-th point and the last."""
+    """Keep every n-th point and the last."""
     every = -(-len(points) // _POINTS)
     kept = points[::every]
     return tuple(kept if kept[-1] == points[-1] else [*kept, points[-1]])

@@ -43,7 +43,7 @@ TranslateFn = Callable[[Sequence[str], Direction], Sequence[TranslatedSentence]]
 
 
 def check_translations(folder: Path) -> None:
-    """Checks that a folder for translations holds none of somebody else's.
+    """Check that a folder for translations holds none of somebody else's.
 
     Raises:
         UserError: if it does.
@@ -58,7 +58,7 @@ def check_translations(folder: Path) -> None:
 
 
 def changed_provenance(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
-    """Returns which facts differ from those that a folder's translations were made by.
+    """Return which facts differ from those that a folder's translations were made by.
 
     Args:
         folder: that `check_translations` has passed.
@@ -122,7 +122,7 @@ class TranslationStore:
         return self._stamp.read_text(encoding="utf-8") == self._text
 
     def missing(self, texts: Mapping[Direction, TestSet]) -> list[Direction]:
-        """Returns the directions whose files are not complete.
+        """Return the directions whose files are not complete.
 
         Args:
             texts: the sentences of each.
@@ -132,7 +132,7 @@ class TranslationStore:
     def outputs(
         self, direction: Direction, texts: TestSet, translate: TranslateFn
     ) -> list[TranslatedSentence]:
-        """Returns a direction's translations: from its file if that is complete, else new ones.
+        """Return a direction's translations: from its file if that is complete, else new ones.
 
         Args:
             direction: source and target.
@@ -168,7 +168,7 @@ class TranslationStore:
 def read_outputs(
     folder: Path, direction: Direction, texts: TestSet
 ) -> list[TranslatedSentence] | None:
-    """Reads the translations of a direction; None if they are missing, damaged or of others.
+    """Read the translations of a direction; None if they are missing, damaged or of others.
 
     Args:
         folder: of a `TranslationStore`.
@@ -202,7 +202,7 @@ def _line(source: str, output: TranslatedSentence, reference: str) -> str:
 
 
 def _read(path: Path, texts: TestSet) -> list[TranslatedSentence] | None:
-    """Reads a file; None if it is missing, damaged or of other sentences."""
+    """Read a file; None if it is missing, damaged or of other sentences."""
     rows = _rows(path)
     if rows is None or [pair for pair, _ in rows] != _pairs(texts):
         return None
