@@ -41,7 +41,7 @@ def group_mean(result: RunResult, key: str, field: str) -> Average:
 
 
 def comparison_table(results: Sequence[RunResult]) -> str:
-    """Write a Markdown table with one row per run and group of directions.
+    """Format a Markdown table with one row per run and group of directions.
 
     Args:
         results: evaluations of one task.

@@ -148,7 +148,7 @@ class OptionalMetrics:
     def _published_scores(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> tuple[Mapping[str, float], str]:
-        """Return the scores of the published procedure, and a note on left out scores."""
+        """Return the scores of the published procedure, and a note if BLEU is left out."""
         if self._paper is None:
             return {}, ""
         prepared = self._paper.texts(result.direction, texts.sources, hypotheses, texts.references)

@@ -81,7 +81,7 @@ def english_table(values: Values, measured: Collection[str] | None = None) -> Ta
         values: the metric by direction.
         measured: languages that the metric was computed for; None for all.
 
-    Source: two_stage.md 7.8 (make_table.py): zeros are left out of every mean.
+    Source: two_stage.md 7.8 (make_table.py): zeros are left out of all means.
     """
     measured_values = _measured_values(values, measured)
     return {

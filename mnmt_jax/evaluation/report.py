@@ -45,9 +45,7 @@ from mnmt_jax.files.atomic_write import write_text
 _UNFOLDED_DIRECTIONS = 4  # number of directions whose samples are unfolded
 _LONG_TEXT = 160  # characters; samples with longer texts have two columns
 _MAX_COLUMNS = 5  # maximal number of texts of a sample side by side; more are shown as rows
-_UNFOLDED_LANGUAGES = (
-    9  # number of languages from which only the maps of the main metrics are unfolded
-)
+_UNFOLDED_LANGUAGES = 9  # number of languages from which other metrics' maps are folded
 _GENERATOR = generator_mark("mnmt-jax")
 _METHODS_TITLE = "How this was computed"
 
