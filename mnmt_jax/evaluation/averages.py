@@ -1,4 +1,4 @@
-"""Averages of one metric over groups of directions."""
+"""Unweighted averages of one metric over groups of directions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mnmt_jax.vocabulary.languages import Direction, find_english, get_language
 
 @dataclass(frozen=True)
 class Average:
-    """Holds an unweighted mean over directions.
+    """An unweighted mean over directions.
 
     Attributes:
-        mean: None if no direction of the group has a value.
-        directions: number of values in the mean.
+        mean: the mean; None if no direction of the group has a value.
+        directions: number of directions with a value.
     """
 
     mean: float | None
@@ -23,19 +23,19 @@ class Average:
 
 @dataclass(frozen=True)
 class Averages:
-    """Holds one metric's averages; a group without any direction is absent or counts 0.
+    """Averages of one metric by group; groups without directions are absent or count 0.
 
     Attributes:
-        all: every direction.
-        supervised: directions that were trained on; None if that is unknown.
-        zero_shot: directions that were not; None if that is unknown.
-        from_english: English as source.
-        to_english: English as target.
-        by_source: per source language.
-        by_target: per target language.
-        from_family: per family of the source, directions within the family included.
-        to_family: per family of the target, directions within the family included.
-        between_families: per family of the source, then of the target.
+        all: all directions.
+        supervised: directions that were trained on; None if unknown.
+        zero_shot: directions that were not trained on; None if unknown.
+        from_english: directions with English as source.
+        to_english: directions with English as target.
+        by_source: averages by source language.
+        by_target: averages by target language.
+        from_family: averages by family of the source, directions within the family included.
+        to_family: averages by family of the target, directions within the family included.
+        between_families: averages by family of the source, then of the target.
     """
 
     all: Average
@@ -53,14 +53,13 @@ class Averages:
 def average_groups(
     values: Mapping[Direction, float | None], supervised: Collection[Direction] | None
 ) -> Averages:
-    """Averages one metric over every group.
+    """Average one metric over all groups of directions.
 
     Args:
-        values: the metric per direction; None where it was left out, which enters no mean. Zero is
-            a value like any other.
-        supervised: directions the model was trained on; None if unknown.
+        values: the metric by direction. None (left out) does not enter the means; zero does.
+        supervised: directions that the model was trained on; None if unknown.
 
-    Source: registers §7.7 for the family groups (English is a family of its own). The authors'
+    Source: registers §7.7 for the family groups (English is a separate family). The authors'
     scripts drop directions whose value is exactly zero; these means do not.
     """
     sources = _unique(source for source, _ in values)
@@ -74,11 +73,11 @@ def average_groups(
     ) -> Average:
         return _mean(
             value
-            for (own_source, own_target), value in values.items()
-            if source in ("", own_source)
-            and target in ("", own_target)
-            and from_family in ("", _family(own_source))
-            and to_family in ("", _family(own_target))
+            for (value_source, value_target), value in values.items()
+            if source in ("", value_source)
+            and target in ("", value_target)
+            and from_family in ("", _family(value_source))
+            and to_family in ("", _family(value_target))
         )
 
     return Averages(
@@ -96,18 +95,18 @@ def average_groups(
         from_family={family: mean(from_family=family) for family in from_families},
         to_family={family: mean(to_family=family) for family in to_families},
         between_families={
-            first: {
-                second: average
-                for second in to_families
-                if (average := mean(from_family=first, to_family=second)).directions
+            source_family: {
+                target_family: average
+                for target_family in to_families
+                if (average := mean(from_family=source_family, to_family=target_family)).directions
             }
-            for first in from_families
+            for source_family in from_families
         },
     )
 
 
 def _mean(values: Iterable[float | None]) -> Average:
-    """Averages the values that are not None."""
+    """Average the values that are not None."""
     present = [value for value in values if value is not None]
     return Average(sum(present) / len(present) if present else None, len(present))
 

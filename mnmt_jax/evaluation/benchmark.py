@@ -1,4 +1,4 @@
-"""The sentences an evaluation is made on: a split of a corpus, the test split, by direction."""
+"""Benchmarks: test sentences of a corpus by direction, and the choice of directions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNKNOWN_TRAINING = (
 
 @dataclass(frozen=True)
 class TestSet:
-    """One direction's test sentences.
+    """Test sentences of one direction.
 
     Attributes:
-        sources: what is translated.
-        references: what it should become, in the same order.
+        sources: source sentences.
+        references: reference translations, in the same order.
     """
 
     sources: Sequence[str]
@@ -40,28 +40,28 @@ class TestSet:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all sentences in their order, 16 hexadecimal digits."""
+        """Hash of the ordered sentence pairs, 16 hexadecimal digits."""
         text = json.dumps([*zip(self.sources, self.references, strict=True)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Benchmark:
-    """Gives the test sentences of a corpus.
+    """Test sentences of a corpus, with the language detectors for outputs.
 
     Args:
-        task: name to report.
-        corpus: the text.
-        languages: codes to keep to; None keeps all of the corpus.
-        limit: sentences per direction, the first ones; 0 takes all.
-        candidates: further languages that output may be in, for off-target detection.
-        split: whose sentences.
-        detector: of the language of outputs; None is lid.176.
+        task: task name to report.
+        corpus: the corpus.
+        languages: language codes to evaluate; None for all of the corpus.
+        limit: number of sentences per direction, from the start; 0 for all.
+        candidates: additional languages that outputs may be in, for off-target detection.
+        split: name of the split.
+        detector: detector of the language of outputs; None is lid.176.
 
     Attributes:
-        task: as given.
-        split: as given.
-        detector: as given.
-        directions: what there is, in the corpus's order.
+        task: the argument.
+        split: the argument.
+        detector: the argument, or lid.176.
+        directions: the available directions, in the order of the corpus.
     """
 
     def __init__(
@@ -79,29 +79,29 @@ class Benchmark:
         self.detector = detector or make_lid176()
         self._corpus = corpus
         self._limit = limit
-        kept = set(corpus.languages if languages is None else languages)
+        codes = set(corpus.languages if languages is None else languages)
         self.directions: tuple[Direction, ...] = tuple(
-            pair for pair in corpus.directions(split) if kept.issuperset(pair)
+            pair for pair in corpus.directions(split) if codes.issuperset(pair)
         )
         if not self.directions:
             raise UserError(
                 f"task '{task}': no direction has a {split} split between languages of the model; "
                 f"the corpus has {' '.join(corpus.languages)}, the model "
-                f"{' '.join(candidates or sorted(kept))}"
+                f"{' '.join(candidates or sorted(codes))}"
             )
         self._candidates = tuple(candidates)
 
     def only(self, directions: Sequence[Direction]) -> Benchmark:
-        """Returns it with some of its directions."""
-        kept = copy.copy(self)
-        kept.directions = tuple(directions)
-        return kept
+        """Return a copy restricted to some of the directions."""
+        restricted = copy.copy(self)
+        restricted.directions = tuple(directions)
+        return restricted
 
     def texts(self, direction: Direction) -> TestSet:
-        """Returns the sentences of a direction.
+        """Return the test sentences of a direction.
 
         Raises:
-            UserError: if there are none.
+            UserError: if the direction has no sentences.
         """
         if isinstance(self._corpus, CldrPhrases):
             source, target = direction
@@ -118,7 +118,7 @@ class Benchmark:
 
     @functools.cached_property
     def nearest(self) -> NearestRendering | None:
-        """The exact off-target detector, if every item is known in every language (CLDR)."""
+        """The exact off-target detector; None unless all items exist in all languages (CLDR)."""
         if not isinstance(self._corpus, CldrPhrases):
             return None
         columns = self._phrases
@@ -128,38 +128,38 @@ class Benchmark:
 
     @functools.cached_property
     def _phrases(self) -> dict[str, list[str]]:
-        """The phrases of a CLDR corpus by language, each rendered once."""
+        """Phrases of a CLDR corpus by language."""
         assert isinstance(self._corpus, CldrPhrases)
         size = self._corpus.size(self.split, self.directions[0])
         cldr = self._corpus.cldr
         meanings = cldr.meanings(self.split, min(size, self._limit or size))
         candidates = map(canonical_code_or_input, self._candidates)
-        more = (code for code in candidates if code in MITRE_LANGUAGES)
-        codes = dict.fromkeys((*cldr.languages, *more))
+        candidate_codes = (code for code in candidates if code in MITRE_LANGUAGES)
+        codes = dict.fromkeys((*cldr.languages, *candidate_codes))
         return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
 
 
 def is_built_in(task: str) -> bool:
-    """Returns whether `find_corpus` knows the name."""
+    """Return whether a task name is of a built-in mixture or corpus."""
     return task in MIXTURES or task in CORPORA
 
 
 def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
-    """Makes the corpus that a task's name stands for.
+    """Return the corpus of a task.
 
     Args:
         task: name of a mixture or a corpus.
 
     Returns:
-        The corpus, and the languages the task keeps to.
+        The corpus, and the languages of the task.
 
     Raises:
-        UserError: if there is neither.
+        UserError: if there is no mixture or corpus of this name.
     """
     if task in MIXTURES:
         mixture = MIXTURES[task]
-        tested = (*mixture.directions, *(mixture.zero_shot or ()))
-        languages = dict.fromkeys(code for pair in tested for code in pair)
+        directions = (*mixture.directions, *(mixture.zero_shot or ()))
+        languages = dict.fromkeys(code for pair in directions for code in pair)
         return get_corpus(mixture.corpus), tuple(languages)
     if task in CORPORA:
         corpus = get_corpus(task)
@@ -175,15 +175,16 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
 def choose_directions(
     directions: Sequence[Direction], which: str, supervised: Collection[Direction] | None
 ) -> tuple[Direction, ...]:
-    """Keeps the directions asked for.
+    """Select the supervised, the zero-shot or all directions.
 
     Args:
-        directions: what there is.
+        directions: the available directions.
         which: one of `WHICH`.
-        supervised: directions trained on; None if unknown.
+        supervised: directions that the model was trained on; None if unknown.
 
     Raises:
-        UserError: if the choice is unknown, needs what is unknown, or leaves nothing.
+        UserError: if `which` is invalid, if it needs `supervised` and that is unknown, or if no
+            direction is left.
     """
     if which not in WHICH:
         raise UserError(f"--directions={which} must be one of {', '.join(WHICH)}")
@@ -194,8 +195,8 @@ def choose_directions(
             f"--directions={which}: {UNKNOWN_TRAINING}; use --directions=all, or run the training "
             "command once more, which writes the file"
         )
-    wanted = which == "supervised"
-    kept = tuple(pair for pair in directions if (pair in supervised) == wanted)
-    if not kept:
+    want_supervised = which == "supervised"
+    selected = tuple(pair for pair in directions if (pair in supervised) == want_supervised)
+    if not selected:
         raise UserError(f"--directions={which}: the task has no such direction for this run")
-    return kept
+    return selected

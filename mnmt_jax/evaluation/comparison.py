@@ -1,4 +1,4 @@
-"""Groups of directions over which the scores of one or several evaluations are averaged."""
+"""Direction groups for averaging the scores of one or several evaluations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
-_ORDER = (SUPERVISED, ZERO_SHOT)
-_MOST = 6  # groups of which each is shown by itself
+_STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
+_MAX_GROUPS = 6  # maximal number of groups shown separately
 
 Items = Mapping[Direction, DirectionResult]
 
 
 @dataclass(frozen=True)
 class DirectionGroup:
-    """Directions that are averaged together.
+    """A group of directions that are averaged together.
 
     Attributes:
-        items: the results of each evaluation, in the evaluations' order.
-        statuses: per evaluation, e.g. "supervised", "zero-shot" or "unseen language nl".
-        comparable: all evaluations have the same directions and sentences.
+        items: results by direction, one mapping per evaluation.
+        statuses: status per evaluation, e.g. "supervised", "zero-shot" or "unseen language nl".
+        comparable: whether all evaluations have the same directions and sentences.
     """
 
     items: tuple[Items, ...]
@@ -40,52 +40,52 @@ class DirectionGroup:
 
     @property
     def title(self) -> str:
-        """The common status, or that models differ in it."""
-        return f"{self.statuses[0]} or {self._others()}" if self.mixed else self.statuses[0]
+        """The common status, or an enumeration of the statuses."""
+        return f"{self.statuses[0]} or {self._other_statuses()}" if self.mixed else self.statuses[0]
 
-    def _others(self) -> str:
-        others = dict.fromkeys(status for status in self.statuses if status != self.statuses[0])
-        return join_names(list(others), shown=2, separator=" or ")
+    def _other_statuses(self) -> str:
+        statuses = dict.fromkeys(status for status in self.statuses if status != self.statuses[0])
+        return join_names(list(statuses), shown=2, separator=" or ")
 
     def directions(self, number: int) -> int:
-        """Return the number of directions of an evaluation."""
+        """Return the number of directions of an evaluation in the group."""
         return len(self.items[number])
 
     def sentences(self, number: int) -> int:
-        """Return the number of sentences of an evaluation, over all directions."""
+        """Return the number of sentences of an evaluation in the group."""
         return sum(item.sentences for item in self.items[number].values())
 
     def mean(self, number: int, key: str) -> Average:
         """Average a metric over the directions of an evaluation.
 
         Args:
-            number: of the evaluation.
-            key: of the metric. In a comparable group a direction counts only if all evaluations
-                have its score.
+            number: index of the evaluation.
+            key: `Metric.key`. In a comparable group a direction counts only if all evaluations have
+                its score.
         """
-        known = [item for item in self.items[number] if self._is_known(item, number, key)]
-        values = [getattr(self.items[number][direction], key) for direction in known]
+        scored = [item for item in self.items[number] if self._is_known(item, number, key)]
+        values = [getattr(self.items[number][direction], key) for direction in scored]
         return Average(sum(values) / len(values) if values else None, len(values))
 
     def _is_known(self, direction: Direction, number: int, key: str) -> bool:
-        read = self.items if self.comparable else (self.items[number],)
-        return all(getattr(items[direction], key) is not None for items in read)
+        required = self.items if self.comparable else (self.items[number],)
+        return all(getattr(items[direction], key) is not None for items in required)
 
     def best(self, metric: Metric) -> float | None:
         """Return the best mean of a metric; None if there is nothing to compare."""
         means = [self.mean(number, metric.key).mean for number in range(len(self.items))]
-        known = [value for value in means if value is not None]
-        if not self.comparable or len(means) < 2 or not known:
+        known_means = [value for value in means if value is not None]
+        if not self.comparable or len(means) < 2 or not known_means:
             return None
-        return max(known) if metric.higher_is_better else min(known)
+        return max(known_means) if metric.higher_is_better else min(known_means)
 
 
 def common_directions(results: Sequence[RunResult]) -> frozenset[Direction]:
-    """Return the directions that all evaluations have with the same sentences."""
-    first, *others = [_items(result) for result in results]
+    """Return the directions that all evaluations scored on the same sentences."""
+    baseline, *others = [_by_direction(result) for result in results]
     return frozenset(
         direction
-        for direction, item in first.items()
+        for direction, item in baseline.items()
         if all(_same_sentences(item, other.get(direction)) for other in others)
     )
 
@@ -97,26 +97,26 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
         results: evaluations of one task.
 
     Returns:
-        Of several evaluations the groups of the directions that all have with the same sentences.
-        If there are none, groups of each evaluation's own directions, which are not comparable.
-        All directions are one group if it is unknown which ones a model was trained on.
+        Groups of the directions that all evaluations scored on the same sentences. If there are
+        none, groups of the directions of each evaluation, which are not comparable. All directions
+        form one group if the training directions of a model are unknown.
     """
     common = common_directions(results)
-    every = [_items(result) for result in results]
+    all_items = [_by_direction(result) for result in results]
     if not common:
-        return tuple(_own_groups(results, every))
+        return tuple(_separate_groups(results, all_items))
     by_status: dict[tuple[str, ...], list[Direction]] = {}
-    for direction in every[0]:
+    for direction in all_items[0]:
         if direction in common:
             by_status.setdefault(_statuses(results, direction), []).append(direction)
-    if len(by_status) > _MOST:
-        by_status = _merged(by_status)
-    rank = {status: number for number, status in enumerate(_ORDER)}
+    if len(by_status) > _MAX_GROUPS:
+        by_status = _merge_mixed(by_status)
+    rank = {status: number for number, status in enumerate(_STATUS_ORDER)}
     return tuple(
         DirectionGroup(
-            tuple({pair: items[pair] for pair in directions} for items in every),
+            tuple({pair: items[pair] for pair in directions} for items in all_items),
             tuple(
-                _summary(_status(result, results, pair) for pair in directions)
+                _summarize_statuses(_status(result, results, pair) for pair in directions)
                 for result in results
             ),
             comparable=True,
@@ -128,7 +128,7 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
 
 
 def comparison_notes(results: Sequence[RunResult]) -> list[str]:
-    """Return what a reader of the means of several evaluations must know, a sentence each."""
+    """Return notes on the comparability of the means of several evaluations."""
     if len(results) < 2:
         return []
     common = common_directions(results)
@@ -154,7 +154,7 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
 
 
 def metric_notes(groups: Sequence[DirectionGroup], metrics: Sequence[Metric]) -> list[str]:
-    """Return a sentence for each mean that is over fewer directions than its group has."""
+    """Return a note for each mean over fewer directions than its group has."""
     notes = []
     for group in groups:
         for metric in metrics:
@@ -171,15 +171,15 @@ def metric_notes(groups: Sequence[DirectionGroup], metrics: Sequence[Metric]) ->
     return notes
 
 
-def _items(result: RunResult) -> dict[Direction, DirectionResult]:
+def _by_direction(result: RunResult) -> dict[Direction, DirectionResult]:
     return {item.direction: item for item in result.directions}
 
 
-def _same_sentences(one: DirectionResult, other: DirectionResult | None) -> bool:
-    if other is None or one.sentences != other.sentences:
+def _same_sentences(result: DirectionResult, other: DirectionResult | None) -> bool:
+    if other is None or result.sentences != other.sentences:
         return False
-    known = one.text_fingerprint and other.text_fingerprint
-    return not known or one.text_fingerprint == other.text_fingerprint
+    both_known = result.text_fingerprint and other.text_fingerprint
+    return not both_known or result.text_fingerprint == other.text_fingerprint
 
 
 def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, ...]:
@@ -187,32 +187,32 @@ def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, 
 
 
 def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
-    """Return what a direction is to a model; "all" if that is unknown for one of the models."""
-    trained = [other.supervised for other in results]
-    if any(pairs is None for pairs in trained):
+    """Return the status of a direction; "all" if the training of any model is unknown."""
+    training_sets = [other.supervised for other in results]
+    if any(pairs is None for pairs in training_sets):
         return ALL
     supervised = result.supervised or frozenset()
     if direction in supervised:
         return SUPERVISED
-    # A language that other models were trained on, and this one was not.
-    known = {code for pair in supervised for code in pair}
-    others = {code for pairs in trained for pair in pairs or () for code in pair}
-    unseen = [code for code in direction if supervised and code in others - known]
+    # Languages that only other models were trained on.
+    languages = {code for pair in supervised for code in pair}
+    all_languages = {code for pairs in training_sets for pair in pairs or () for code in pair}
+    unseen = [code for code in direction if supervised and code in all_languages - languages]
     return f"unseen language {' '.join(sorted(unseen))}" if unseen else ZERO_SHOT
 
 
-def _summary(statuses: Iterable[str]) -> str:
-    """Return the status of several directions: the common one, or the number of each."""
+def _summarize_statuses(statuses: Iterable[str]) -> str:
+    """Return the common status of several directions, or the number of directions by status."""
     counts = Counter(statuses)
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _merged(
+def _merge_mixed(
     by_status: Mapping[tuple[str, ...], list[Direction]],
 ) -> dict[tuple[str, ...], list[Direction]]:
-    """Merge the groups whose directions have different statuses in different models."""
+    """Merge the groups whose status differs between models into one group."""
     merged: dict[tuple[str, ...], list[Direction]] = {}
     for statuses, directions in by_status.items():
         key = statuses if len(set(statuses)) == 1 else ("mixed",)
@@ -220,24 +220,26 @@ def _merged(
     return merged
 
 
-def _own_groups(results: Sequence[RunResult], every: Sequence[Items]) -> Iterable[DirectionGroup]:
-    """Yield groups of each evaluation's own directions."""
+def _separate_groups(
+    results: Sequence[RunResult], all_items: Sequence[Items]
+) -> Iterable[DirectionGroup]:
+    """Yield groups of the directions of each evaluation, not comparable."""
     unknown = any(result.supervised is None for result in results)
-    for status in (ALL,) if unknown else _ORDER:
+    for status in (ALL,) if unknown else _STATUS_ORDER:
         items = tuple(
             {
                 pair: item
-                for pair, item in own.items()
+                for pair, item in results_by_direction.items()
                 if unknown or (pair in (result.supervised or ())) == (status == SUPERVISED)
             }
-            for result, own in zip(results, every, strict=True)
+            for result, results_by_direction in zip(results, all_items, strict=True)
         )
         if any(items):
             yield DirectionGroup(items, (status,) * len(results), comparable=False)
 
 
 def with_common_directions(results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the evaluations with the directions that all have; as they are if there are none."""
+    """Return the evaluations restricted to their common directions; unchanged without any."""
     common = common_directions(results)
     if not common:
         return list(results)

@@ -1,4 +1,4 @@
-"""Evaluation of a run: every direction translated and scored, results and report written."""
+"""Evaluation pipeline of a run: translation and scoring of all directions, results and report."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatedModel:
-    """What is evaluated: a way to translate, and what is known about it.
+    """A model under evaluation: its translation function and the known facts about it.
 
     Attributes:
-        name: to call it by.
-        translate: makes the translations.
-        config: of its run.
-        decoding: how it translates: checkpoint and search.
-        identity: what its translations depend on besides model, search and sources: parameters,
+        name: name in results and reports.
+        translate: function that translates the sentences of one direction.
+        config: configuration of the run.
+        decoding: decoding settings: checkpoint and search.
+        identity: what the translations depend on besides model, search and sources: parameters,
             vocabulary, instruction.
-        step: updates its parameters have seen; None if unknown.
-        parameters: their number; None if unknown.
-        supervised: directions it was trained on; None if unknown.
-        metrics_file: `metrics.jsonl` of its training; None if there is none.
-        vocabulary: of its model; None if unknown.
-        decoding_overrides: settings of decoding that flags changed from the run's own; None if
+        step: number of updates of the parameters; None if unknown.
+        parameters: number of parameters; None if unknown.
+        supervised: directions that the model was trained on; None if unknown.
+        metrics_file: `metrics.jsonl` of the training run; None if there is none.
+        vocabulary: vocabulary of the model; None if unknown.
+        decoding_overrides: decoding settings that flags changed from the run's values; None if
             unknown.
     """
 
@@ -80,32 +80,32 @@ def load_evaluated_model(
     beam_size: int | None = None,
     pivot: str | None = None,
 ) -> tuple[EvaluatedModel, tuple[str, ...]]:
-    """Opens a run directory for evaluation.
+    """Open a run directory for evaluation.
 
     Args:
-        run: the directory; nothing else is needed.
-        step: a checkpoint's step, "best", "average", or None for the newest.
-        gin_files: read after the run's configuration; `Data.instruction` is how tags are laid out
-            in decoding, e.g. 'none' omits those that the model was trained with.
+        run: the run directory; nothing else is needed.
+        step: step of a checkpoint, "best", "average", or None for the newest.
+        gin_files: gin files read after the run's configuration. `Data.instruction` sets the layout
+            of the language tags in decoding, e.g. 'none' omits the tags of training.
         bindings: `Section.field=value`, read last.
-        beam_size: hypotheses searched, as in `Translator.translate`.
-        pivot: language to translate through, as there.
+        beam_size: beam size, as in `Translator.translate`.
+        pivot: pivot language, as in `Translator.translate`.
 
     Returns:
-        The subject, and the languages its model knows.
+        The model to evaluate, and its languages.
 
     Raises:
-        UserError: if the folder is not a run or has no such checkpoint, or the model does not have
-            the pivot.
+        UserError: if the folder is not a run or does not have the checkpoint, or if the model does
+            not have the pivot language.
     """
     from mnmt_jax.decoding.generate import describe_search
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
-    folder = RunDirectory.open(run)
-    translator = Translator.load(folder, step, gin_files=gin_files, bindings=bindings)
+    run_dir = RunDirectory.open(run)
+    translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
     job = TranslationJob.create(translator, pivot=pivot, beam_size=beam_size)
-    config = dataclasses.replace(folder.config(gin_files, bindings), decode=job.decode)
+    config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
     pivot = job.pivot
 
     def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
@@ -118,40 +118,40 @@ def load_evaluated_model(
             for item in translations
         ]
 
-    chosen = f"{step}, " if isinstance(step, str) else ""
-    trained = folder.config()
-    beside = {} if pivot is None else {"pivot": pivot}  # settings that are not of `Decode`
-    if config.data.instruction != trained.data.instruction:
-        beside["instruction"] = config.data.instruction
-    usual = dataclasses.asdict(trained.decode)
+    checkpoint_prefix = f"{step}, " if isinstance(step, str) else ""
+    trained_config = run_dir.config()
+    extra_settings = {} if pivot is None else {"pivot": pivot}  # settings outside `Decode`
+    if config.data.instruction != trained_config.data.instruction:
+        extra_settings["instruction"] = config.data.instruction
+    run_settings = dataclasses.asdict(trained_config.decode)
     settings = dataclasses.asdict(config.decode)
-    changed = {name: value for name, value in settings.items() if usual[name] != value}
-    subject = EvaluatedModel(
-        name=(folder.place if folder.mirror else folder.path.resolve()).name,
+    overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
+    evaluated_model = EvaluatedModel(
+        name=(run_dir.place if run_dir.mirror else run_dir.path.resolve()).name,
         translate=translate,
         config=config,
         decoding={
-            "checkpoint": f"{chosen}step {translator.step}",
+            "checkpoint": f"{checkpoint_prefix}step {translator.step}",
             **describe_search(config.decode),
-            **beside,
+            **extra_settings,
         },
         identity=translator.identity,
         step=translator.step,
         parameters=translator.parameters,
-        supervised=folder.trained_directions(),
-        metrics_file=folder.metrics_file,
+        supervised=run_dir.trained_directions(),
+        metrics_file=run_dir.metrics_file,
         vocabulary=translator.vocabulary,
-        decoding_overrides={**changed, **beside},
+        decoding_overrides={**overrides, **extra_settings},
     )
-    return subject, translator.languages
+    return evaluated_model, translator.languages
 
 
 def check_folder(output: str | Path) -> None:
-    """Checks that an evaluation may write to a folder: what it would replace is an evaluation's.
+    """Check that an evaluation may write to a folder and replaces only files of an evaluation.
 
     Raises:
-        UserError: if a file there is somebody else's, or the folder is in a bucket or cannot be
-            written.
+        UserError: if a file to replace is not of an evaluation, or if the folder is in a bucket or
+            is not writable.
     """
     refuse_bucket(output)
     folder = Path(output)
@@ -171,33 +171,34 @@ def evaluate(
     further: OptionalMetrics | None = None,
     overwrite: bool = False,
 ) -> RunResult:
-    """Translates and scores every direction and writes everything to a folder.
+    """Translate and score all directions and write the results to a folder.
 
     Args:
-        subject: what is evaluated.
-        benchmark: the sentences.
-        output: folder for `scores.json`, `table.md`, `report.html` and `translations/`; what was
-            translated there before, by the same parameters and search, is not translated again.
+        subject: the model.
+        benchmark: the test sentences.
+        output: folder for `scores.json`, `table.md`, `report.html` and `translations/`. Existing
+            translations by the same parameters and search are reused.
         which: "all", "supervised" or "zero_shot" directions.
-        further: computes scores beyond the standard ones; None computes none.
-        overwrite: replace an evaluation of other settings, or one with more results.
+        further: optional metrics; None computes the standard ones only.
+        overwrite: replace an evaluation with other settings or with more results.
 
     Raises:
-        UserError: if there is nothing to evaluate, or the folder cannot be written or holds files
-            of others by these names, or such an evaluation.
+        UserError: if there is nothing to evaluate, if the folder is not writable or has files of
+            these names that are not of an evaluation, or if it holds an evaluation that only
+            `overwrite` may replace.
     """
     settings = further.settings if further else {}
-    directions, store = _begin(
+    directions, store = _prepare(
         subject, benchmark, output, which=which, overwrite=overwrite, optional=settings
     )
     pivot = subject.decoding.get("pivot")
-    if direct := sum(pivot in direction for direction in directions):
-        _say(f"{pluralize(direct, 'direction')} from or into {pivot}: translated directly")
+    if direct_count := sum(pivot in direction for direction in directions):
+        _log(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
     folder, scored = Path(output), []
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = store.outputs(direction, texts, subject.translate)
-        item = score_direction(
+        scored_direction = score_direction(
             direction,
             texts,
             outputs=outputs,
@@ -207,19 +208,19 @@ def evaluate(
         )
         if further is not None:
             hypotheses = [output.text for output in outputs]
-            added = further.add(item.result, texts, hypotheses)
-            item = dataclasses.replace(item, result=added)
-        scored.append(item)
-        _say(f"{number}/{len(directions)} {_line(scored[-1].result)}")
+            extended_result = further.add(scored_direction.result, texts, hypotheses)
+            scored_direction = dataclasses.replace(scored_direction, result=extended_result)
+        scored.append(scored_direction)
+        _log(f"{number}/{len(directions)} {_progress_line(scored[-1].result)}")
     if store.reused:
-        _say(f"{len(store.reused)} of {len(directions)} directions had been translated before")
+        _log(f"{len(store.reused)} of {len(directions)} directions had been translated before")
     result = _run_result(subject, benchmark, scored)
     for note in _notes(result.directions):
-        _say(f"note: {note}")
+        _log(f"note: {note}")
     if further is not None:
         signatures = {**result.signatures, **further.signatures}
-        paper = further.paper(result.directions)
-        result = dataclasses.replace(result, signatures=signatures, paper=paper)
+        paper_averages = further.paper(result.directions)
+        result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
     write_result(result, folder / "scores.json")
     write_text(folder / "table.md", result_page(result))
     write_report(folder / "report.html", [result])
@@ -236,40 +237,41 @@ def translate_work_shard(
     further: OptionalMetrics | None = None,
     overwrite: bool = False,
 ) -> bool:
-    """Translates the directions of one of several processes, as `evaluate` would.
+    """Translate the directions assigned to one of several processes.
 
     Args:
-        subject: as in `evaluate`, as are the others.
-        benchmark: the sentences.
-        output: the folder, which all processes see.
-        share: which directions are this process's.
+        subject: the model, as in `evaluate`.
+        benchmark: the test sentences.
+        output: output folder, shared by all processes.
+        share: the work shard of this process.
         which: the directions of all processes.
-        further: the optional scores that the last process will compute.
+        further: the optional metrics that the last process computes.
         overwrite: as in `evaluate`.
 
     Returns:
-        Whether those of the others are done, too: `evaluate` translates nothing then.
+        Whether the directions of all processes are translated. `evaluate` then has only to score
+        them.
 
     Raises:
-        UserError: as `evaluate`.
+        UserError: as in `evaluate`.
     """
     settings = further.settings if further else {}
-    directions, store = _begin(
+    directions, store = _prepare(
         subject, benchmark, output, which=which, overwrite=overwrite, optional=settings
     )
     texts = {direction: benchmark.texts(direction) for direction in directions}
-    own = [each for number, each in enumerate(directions) if share.holds(number)]
-    for number, direction in enumerate(own, start=1):
+    assigned = [direction for number, direction in enumerate(directions) if share.holds(number)]
+    for number, direction in enumerate(assigned, start=1):
         store.outputs(direction, texts[direction], subject.translate)
-        _say(f"{number}/{len(own)} {'-'.join(direction)} translated")
-    left = store.missing(texts)
-    if left:
-        done = f"process {share.process} of {share.processes} has done its directions"
-        _say(f"{done}, {len(left)} are left to others; the last one to end scores all")
-    return not left
+        _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
+    missing = store.missing(texts)
+    if missing:
+        progress = f"process {share.process} of {share.processes} has done its directions"
+        _log(f"{progress}, {len(missing)} are left to others; the last one to end scores all")
+    return not missing
 
 
-def _begin(
+def _prepare(
     subject: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
@@ -278,11 +280,11 @@ def _begin(
     overwrite: bool,
     optional: Mapping[str, str],
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
-    """Returns the directions, and their translations in the folder; see `evaluate`."""
+    """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
     directions = choose_directions(benchmark.directions, which, subject.supervised)
     if subject.supervised is None:
-        _say(UNKNOWN_TRAINING)
+        _log(UNKNOWN_TRAINING)
     folder = Path(output)
     model = as_facts(subject.config.model)
     made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
@@ -290,16 +292,16 @@ def _begin(
         check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
-        _say(f"{folder}: translations by another model or search are replaced")
+        _log(f"{folder}: translations by another model or search are replaced")
     return directions, store
 
 
 def _run_result(
     subject: EvaluatedModel, benchmark: Benchmark, scored: Sequence[ScoredDirection]
 ) -> RunResult:
-    """Puts the directions together with what is known of the run."""
+    """Combine the scored directions with the facts about the run."""
     results = tuple(item.result for item in scored)
-    shown = sampled_directions([item.direction for item in results], subject.supervised)
+    sampled = sampled_directions([item.direction for item in results], subject.supervised)
     log = read_training_log(subject.metrics_file, subject.step)
     notes = _notes(results)
     if subject.supervised is None:
@@ -315,7 +317,7 @@ def _run_result(
         signatures=_signatures(scored, benchmark),
         curves=log.curves,
         samples=tuple(
-            sample for item in scored if item.result.direction in shown for sample in item.samples
+            sample for item in scored if item.result.direction in sampled for sample in item.samples
         ),
         config=as_facts(subject.config),
         decoding=dict(subject.decoding),
@@ -325,7 +327,7 @@ def _run_result(
 
 
 def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:
-    """Says how each metric was computed; for BLEU per group of target languages."""
+    """Return the signature of each metric; BLEU has one per group of target languages."""
     targets: dict[str, dict[str, None]] = {}
     for item in scored:
         if item.scores.bleu_signature:
@@ -342,21 +344,21 @@ def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict
 
 
 def _notes(results: Sequence[DirectionResult]) -> tuple[str, ...]:
-    """Collects what was left out, each reason once with the directions it holds for."""
-    where: dict[str, list[str]] = {}
+    """Collect the distinct notes, each with the directions that it applies to."""
+    directions_by_note: dict[str, list[str]] = {}
     for item in results:
         for note in item.notes:
-            where.setdefault(note, []).append("-".join(item.direction))
+            directions_by_note.setdefault(note, []).append("-".join(item.direction))
         if item.empty:
-            where.setdefault("empty hypotheses", []).append("-".join(item.direction))
+            directions_by_note.setdefault("empty hypotheses", []).append("-".join(item.direction))
     return tuple(
         f"{note} ({', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''})"
-        for note, names in where.items()
+        for note, names in directions_by_note.items()
     )
 
 
-def _line(result: DirectionResult) -> str:
-    """Sums up a direction for the terminal."""
+def _progress_line(result: DirectionResult) -> str:
+    """Sum up a direction in one line for the terminal."""
     nearest = result.off_target_nearest
     off_target = result.off_target_lid if nearest is None else nearest
     return (
@@ -366,5 +368,5 @@ def _line(result: DirectionResult) -> str:
     )
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Tables coloured by value. Every value is text; colour only repeats it."""
+"""Heat maps as HTML tables; all values are also text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mnmt_jax.evaluation.html_page import run_name
 from mnmt_jax.evaluation.markdown_tables import format_score
 from mnmt_jax.evaluation.result import Metric, RunResult
 
-_DENSE = 9  # languages from which cells are small
+_DENSE = 9  # number of languages from which cells are small
 
 
 def metric_heatmaps(results: Sequence[RunResult], metric: Metric, languages: Sequence[str]) -> Html:
-    """Writes one metric's maps of several runs beside each other, with a common scale.
+    """Return heat maps of one metric for several runs, side by side and with a common scale.
 
     Args:
-        results: the runs.
-        metric: what to show.
-        languages: codes in the order of rows and columns.
+        results: evaluations of the runs.
+        metric: the metric to show.
+        languages: language codes in the order of rows and columns.
     """
     values = [value for result in results for value in result.values(metric.key).values()]
     low, high = color_range([value for value in values if value is not None])
@@ -46,14 +46,14 @@ def value_heatmap(
     largest: float,
     write: Callable[[float], str],
 ) -> Html:
-    """Writes any table of numbers, coloured by size: one hue up to `largest`, another below 0.
+    """Return a heat map of any numbers, with one hue from 0 to `largest` and another below 0.
 
     Args:
-        caption: of the table.
-        columns: their heads.
-        rows: the head of each and its values, one per column; None is a dash.
-        largest: absolute value that has the full colour, the same for maps to be compared.
-        write: the text of a value; the cell's title has it with four digits.
+        caption: caption of the table.
+        columns: column headings.
+        rows: heading and values of each row, one value per column; None is shown as a dash.
+        largest: absolute value with the full colour; equal for maps to be compared.
+        write: function that formats a value; the cell's title has four significant digits.
     """
 
     def cell(value: float | None) -> Html:
@@ -69,13 +69,13 @@ def value_heatmap(
         tag("tr", tag("th", name, scope="row"), [cell(value) for value in values])
         for name, values in rows
     ]
-    inner = tag("thead", tag("tr", head)), tag("tbody", body)
-    table = tag("table", tag("caption", caption), *inner, class_="heat")
+    content = tag("thead", tag("tr", head)), tag("tbody", body)
+    table = tag("table", tag("caption", caption), *content, class_="heat")
     return tag("div", table, class_="map scroll values")
 
 
 def color_range(values: Sequence[float]) -> tuple[float, float]:
-    """Chooses the ends of a colour scale in percent: whole tens around the values.
+    """Return the ends of a colour scale in percent: multiples of ten around the values.
 
     The scale starts at 0 unless all values lie in its upper half.
     """
@@ -89,10 +89,10 @@ def color_range(values: Sequence[float]) -> tuple[float, float]:
 def _legend(metric: Metric, low: float, high: float, *, outlined: bool) -> Html:
     better = "higher is better" if metric.higher_is_better else "lower is better"
     ramp = tag("span", f"{low:.0f}", tag("span", "", class_="ramp"), f"{high:.0f}")
-    parts = [ramp, tag("span", better)]
+    items = [ramp, tag("span", better)]
     if outlined:
-        parts.append(tag("span", tag("span", "", class_="box"), "trained on; the others zero-shot"))
-    return tag("div", parts, class_="legend")
+        items.append(tag("span", tag("span", "", class_="box"), "trained on; the others zero-shot"))
+    return tag("div", items, class_="legend")
 
 
 def _table(
@@ -141,13 +141,13 @@ def _cell(
     if value is None:
         return tag("td", "–", class_="none", title=f"{names}: left out")
     share = (value - ends[0]) / (ends[1] - ends[0])
-    kind = "trained on" if trained else "zero-shot"
+    status = "trained on" if trained else "zero-shot"
     return tag(
         "td",
         format_score(value),
         class_="trained" if trained else "",
         style=f"--share:{100 * min(1.0, max(0.0, share)):.0f}%",
-        title=f"{names} ({kind}): {value:.2f}",
+        title=f"{names} ({status}): {value:.2f}",
     )
 
 

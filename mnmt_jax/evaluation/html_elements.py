@@ -1,4 +1,4 @@
-"""HTML by functions: whatever is not `Html` already is escaped, and every tag is closed."""
+"""HTML builder functions with escaping of plain text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mnmt_jax.vocabulary.languages import Language, get_language
 
 _RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
 _SEPARATORS = re.compile(r"[_/=:.,+-]+(?=[^\s_/=:.,+-])")
-_BCP_47 = {"tl": "fil", "sh": "sr-Latn"}  # as browsers know them
+_BCP_47 = {"tl": "fil", "sh": "sr-Latn"}  # language tags for browsers
 
 
 class Html(str):
-    """Marks a text as markup that needs no escaping."""
+    """Markup that needs no escaping."""
 
 
 Child = str | Html | Sequence[Any]
@@ -24,65 +24,65 @@ Child = str | Html | Sequence[Any]
 
 
 def tag(name: str, *children: Child, **attributes: str | int) -> Html:
-    """Writes an element.
+    """Return an element with its closing tag.
 
     Args:
-        name: the element, e.g. "td".
-        *children: text, markup, or sequences of markup.
-        **attributes: `class_` and the like lose their underscore, `aria_label` gets a hyphen; an
-            empty text leaves the attribute out.
+        name: name of the element, e.g. "td".
+        *children: text (escaped), markup, or sequences of children.
+        **attributes: attributes; `class_` becomes `class`, `aria_label` becomes `aria-label`. An
+            attribute with an empty string is left out.
     """
-    written = "".join(
+    formatted = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
         if value != ""
     )
-    return Html(f"<{name}{written}>{join(children)}</{name}>")
+    return Html(f"<{name}{formatted}>{join(children)}</{name}>")
 
 
 def join(children: Iterable[Child]) -> Html:
-    """Concatenates children, escaping those that are plain text."""
-    parts = []
+    """Concatenate children, escaping those that are plain text."""
+    escaped = []
     for child in children:
         if isinstance(child, Html):
-            parts.append(str(child))
+            escaped.append(str(child))
         elif isinstance(child, str):
-            parts.append(html.escape(child))
+            escaped.append(html.escape(child))
         else:
-            parts.append(join(child))
-    return Html("".join(parts))
+            escaped.append(join(child))
+    return Html("".join(escaped))
 
 
 def breakable(text: str) -> Html:
-    """Write a name that a narrow page may break after `_`, `-`, `/`, `=`, `,` and the like."""
+    """Return a name with line break opportunities after `_`, `-`, `/`, `=`, `,` and the like."""
     return Html(_SEPARATORS.sub(r"\g<0><wbr/>", html.escape(text)))
 
 
 def language_name(code: str) -> str:
-    """Return a language's English name, or the code if it is none of a language."""
-    known = _language_or_none(code)
-    return known.name if known else code
+    """Return the English name of a language, or the code if it is unknown."""
+    language = _language_or_none(code)
+    return language.name if language else code
 
 
 def text_in(code: str, text: str) -> Html:
-    """Writes a text with the language and direction of writing it is in.
+    """Return a text element with its language and writing direction as attributes.
 
     Args:
-        code: language; "" if unknown.
-        text: what to show; an empty text is shown as "(empty)".
+        code: language code; "" if unknown.
+        text: the text; an empty one is shown as "(empty)".
     """
     if not text.strip():
         return tag("span", "(empty)", class_="text muted")
-    known = _language_or_none(code)
-    if known is None:
+    language = _language_or_none(code)
+    if language is None:
         return tag("span", text, class_="text", dir="auto")
-    written = "rtl" if known.script in _RIGHT_TO_LEFT else "ltr"
+    direction = "rtl" if language.script in _RIGHT_TO_LEFT else "ltr"
     return tag(
         "span",
         text,
         class_="text",
-        lang=_BCP_47.get(known.code, known.code.replace("_", "-")),
-        dir=written,
+        lang=_BCP_47.get(language.code, language.code.replace("_", "-")),
+        dir=direction,
     )
 
 

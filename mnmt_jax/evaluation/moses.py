@@ -1,7 +1,7 @@
-"""Moses' scripts on text before it is scored, by their port `sacremoses`.
+"""Moses tokenization and detokenization for scoring, based on the port `sacremoses`.
 
-Where the port tokenizes otherwise than the scripts do, this does as the scripts, but for Han
-characters in text of other languages, which come apart here.
+Where the port differs from the Moses scripts, the results here follow the scripts. The exception is
+Han characters in text of other languages, which are separated here.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 
-# What WMT16's scripts for Romanian do: cedillas to commas, then letters without marks.
+# As in WMT16's scripts for Romanian: cedillas to commas, then diacritics removed.
 _ROMANIAN = str.maketrans("ŞşŢţȘșȚțĂăÂâÎî", "SsTtSsTtAaAaIi")
 
-# Languages whose quotation marks the port treats as the script does, to which others are German.
-_OWN_QUOTES = ("en", "cs", "de", "es", "fr")
-# What stands alone; in the port, marks of Indic scripts do not.
-_APART = r"[^\p{Alphabetic}\p{Nd}\s.'`,\-]"
-# A colon inside a Finnish word ("EU:ssa"), and the letter in whose guise it passes the port.
-_INNER_COLON, _LETTER = r":(?=\p{Ll})", "\u02d0"
-# The full stop of a line's last word, which the port keeps with an abbreviation.
+# Languages whose quotation marks the port handles like the script, which treats others as German.
+_PORT_QUOTES = ("en", "cs", "de", "es", "fr")
+# Characters that become separate tokens; the port does not separate marks of Indic scripts.
+_SEPARATE = r"[^\p{Alphabetic}\p{Nd}\s.'`,\-]"
+# A colon inside a Finnish word ("EU:ssa"), and the letter that replaces it in the port.
+_INNER_COLON, _COLON_SUBSTITUTE = r":(?=\p{Ll})", "\u02d0"
+# The full stop after the last word of a line; the port does not split it from abbreviations.
 _LAST_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 class Moses:
-    """Detokenizes and tokenizes sentences.
+    """Moses tokenizer and detokenizer.
 
     Raises:
         UserError: if sacremoses is not installed.
@@ -47,44 +47,46 @@ class Moses:
         self._tokenizers: dict[str, Callable[[str], str]] = {}
 
     def detokenize(self, text: str, code: str) -> str:
-        """Returns a sentence of tokens as it is written."""
+        """Detokenize a sentence of space-separated tokens."""
         if code not in self._detokenizers:
             self._detokenizers[code] = self._package.MosesDetokenizer(lang=code).detokenize
         return self._detokenizers[code](text.split())
 
     def tokenize(self, text: str, code: str) -> str:
-        """Returns a sentence's tokens, with blanks between them.
+        """Tokenize a sentence; return its space-separated tokens.
 
-        Punctuation is normalised and what does not print becomes a blank; Romanian also loses its
+        Punctuation is normalised, non-printing characters become spaces, and Romanian loses its
         diacritics.
 
-        Source: M2M-100's tok.sh, the case of all languages that have none of their own.
+        Source: M2M-100's tok.sh, the default case for languages without a special one.
         """
         if code not in self._tokenizers:
             self._tokenizers[code] = self._tokenizer(code)
         return self._tokenizers[code](text)
 
     def _tokenizer(self, code: str) -> Callable[[str], str]:
-        import regex  # sacremoses needs it
+        import regex  # a dependency of sacremoses
 
         normalizer = self._package.MosesPunctNormalizer(lang=code, pre_replace_unicode_punct=True)
-        if code not in _OWN_QUOTES:
+        if code not in _PORT_QUOTES:
             normalizer.substitutions += normalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
-        apart, colon = regex.compile(_APART), regex.compile(_INNER_COLON)
+        separate, colon = regex.compile(_SEPARATE), regex.compile(_INNER_COLON)
         tokenizer = self._package.MosesTokenizer(lang=code)
         split = functools.partial(tokenizer.tokenize, escape=False, return_str=True)
 
         def tokenize(text: str) -> str:
-            # The scripts see the line's end, which makes a full stop before a quotation mark last.
-            text = _printed(normalizer.normalize(f"{text.rstrip()}\n"))
+            # The scripts see the newline, which moves a final full stop behind the quotation mark.
+            text = _replace_nonprinting(normalizer.normalize(f"{text.rstrip()}\n"))
             text = text.translate(_ROMANIAN) if code == "ro" else text
-            text = colon.sub(_LETTER, text) if code == "fi" else text
-            tokens = _LAST_STOP.sub(" .", split(apart.sub(r" \g<0> ", text)))
-            return tokens.replace(_LETTER, ":") if code == "fi" else tokens
+            text = colon.sub(_COLON_SUBSTITUTE, text) if code == "fi" else text
+            tokens = _LAST_STOP.sub(" .", split(separate.sub(r" \g<0> ", text)))
+            return tokens.replace(_COLON_SUBSTITUTE, ":") if code == "fi" else tokens
 
         return tokenize
 
 
-def _printed(text: str) -> str:
-    """Puts a blank in the place of each character that does not print."""
-    return "".join(" " if unicodedata.category(mark)[0] == "C" else mark for mark in text)
+def _replace_nonprinting(text: str) -> str:
+    """Replace non-printing characters with spaces."""
+    return "".join(
+        " " if unicodedata.category(character)[0] == "C" else character for character in text
+    )

@@ -1,7 +1,7 @@
-"""Neural metrics: COMET and BERTScore, with models that are on disk.
+"""Neural metrics: COMET and BERTScore, with local models.
 
-BERTScore is the extra `neural-metrics`. COMET is in no extra: unbabel-comet 2 requires numpy < 2.
-Nothing is downloaded here; a missing model is reported, and the metric left out.
+BERTScore is installed by the extra `neural-metrics`. COMET is in no extra: unbabel-comet 2 requires
+numpy < 2. Nothing is downloaded; a missing model is reported, and the metric is left out.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ BERT_SCORE_LAYERS = {
     "dbmdz/bert-base-turkish-cased": 10,
     "bert-base-multilingual-cased": 9,
 }
-"""Models of BERTScore that the papers' scripts use, and the layer bert-score reads of each."""
+"""BERTScore models of the papers' scripts, and the layer that bert-score uses of each."""
 
-_OWN_MODEL = {
+_MONOLINGUAL_MODELS = {
     "en": "roberta-large",
     "zh": "bert-base-chinese",
     "tr": "dbmdz/bert-base-turkish-cased",
 }
-_BATCH = 100
+_BATCH_SIZE = 100
 _REMEDIES = {
     "COMET": "unbabel-comet 2 requires numpy < 2 and cannot be installed beside mnmt-jax; score "
     "OUTPUT/translations with comet-score in an environment of its own",
@@ -37,10 +37,10 @@ _REMEDIES = {
 
 
 class Comet:
-    """Scores with a COMET model.
+    """Scorer with a COMET model.
 
     Args:
-        checkpoint: file of the model, as `comet.download_model` returns it (".../model.ckpt").
+        checkpoint: model file, as returned by `comet.download_model` (".../model.ckpt").
 
     Raises:
         UserError: if the file or the package is missing.
@@ -61,28 +61,28 @@ class Comet:
     def score(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> float:
-        """Returns the system score times 100.
+        """Return the system score times 100.
 
         Args:
-            sources: what was translated.
+            sources: source sentences.
             hypotheses: output texts.
-            references: what they should be.
+            references: reference translations.
         """
         names = ("src", "mt", "ref")
         rows = zip(sources, hypotheses, references, strict=True)
         data = [dict(zip(names, row, strict=True)) for row in rows]
         gpus = int(_has_gpu())
-        output = self._model.predict(data, batch_size=_BATCH, gpus=gpus, progress_bar=False)
+        output = self._model.predict(data, batch_size=_BATCH_SIZE, gpus=gpus, progress_bar=False)
         return 100.0 * float(output.system_score)
 
 
 class BertScore:
-    """Scores with BERTScore's F, without idf weights or rescaling.
+    """Scorer with BERTScore's F, without idf weights or rescaling.
 
     Args:
-        folder: holds a folder per model, named as on the Hugging Face Hub: `roberta-large`,
-            `dbmdz/bert-base-turkish-cased` and so on.
-        own_models: whether Chinese and Turkish are scored with models of their own (the TED-19
+        folder: parent of the model folders, which are named as on the Hugging Face Hub:
+            `roberta-large`, `dbmdz/bert-base-turkish-cased` and so on.
+        own_models: whether to score Chinese and Turkish with monolingual models (the TED-19
             script) or with the multilingual one (the OPUS-100 script). English has roberta-large
             in both.
 
@@ -109,14 +109,14 @@ class BertScore:
         self._scorers: dict[str, Any] = {}
 
     def model(self, target_language: str) -> str:
-        """Names the model for a target language."""
+        """Return the name of the model for a target language."""
         code = canonical_code_or_input(target_language).partition("_")[0]
-        own = self._own_models or code == "en"
+        monolingual = self._own_models or code == "en"
         default = "bert-base-multilingual-cased"
-        return _OWN_MODEL.get(code, default) if own else default
+        return _MONOLINGUAL_MODELS.get(code, default) if monolingual else default
 
     def missing(self, target_language: str) -> str:
-        """Says what is missing for a target language; "" if nothing is."""
+        """Return a note if the model of a target language is missing, else ""."""
         path = self._folder / self.model(target_language)
         if path.is_dir():
             return ""
@@ -125,12 +125,12 @@ class BertScore:
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str], target_language: str
     ) -> float:
-        """Returns the mean F times 100.
+        """Return the mean F times 100.
 
         Args:
             hypotheses: output texts.
-            references: what they should be.
-            target_language: chooses the model, which is there.
+            references: reference translations.
+            target_language: selects the model, which must exist.
         """
         name = self.model(target_language)
         if name not in self._scorers:
@@ -139,11 +139,13 @@ class BertScore:
                 num_layers=BERT_SCORE_LAYERS[name],
                 device="cuda" if _has_gpu() else "cpu",
             )
-        _, _, f1 = self._scorers[name].score(list(hypotheses), list(references), batch_size=_BATCH)
+        _, _, f1 = self._scorers[name].score(
+            list(hypotheses), list(references), batch_size=_BATCH_SIZE
+        )
         return 100.0 * float(f1.mean().item())
 
     def signature(self, target_language: str) -> str:
-        """Says how a target language is scored."""
+        """Return the signature of the scores of a target language."""
         name = self.model(target_language)
         version = _version(self._package)
         return f"bert_score:{version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"

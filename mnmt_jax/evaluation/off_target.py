@@ -1,8 +1,8 @@
-"""Off-target ratio: how many translations are in another language than the one asked for.
+"""Off-target ratio: the share of translations in a language other than the target.
 
-Language detectors (`language_detectors`) work on any text and err on short phrases. Where an item
-is known in every candidate language (the CLDR corpus, multi-parallel test sets), the nearest
-rendering tells far more, and references are never blamed.
+Language detectors (`language_detectors`) work on any text, but err on short phrases. If every item
+is available in all candidate languages (the CLDR corpus, multi-parallel test sets), the nearest
+rendering is far more accurate, and references never count as off-target.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from mnmt_jax.errors import UserError
 
 _GRAM_SIZES = (2, 3)
-_KNOWN_RENDERINGS = 1 << 15  # n-gram tables kept; each is a few kilobytes
-# Kana and Han are written without blanks: there a word is one character.
+_GRAM_CACHE_SIZE = 1 << 15  # number of cached n-gram tables, a few kilobytes each
+# Kana and Han are written without spaces: there a word is one character.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 
 
 @dataclass(frozen=True)
 class OffTargetResult:
-    """Holds what a detector says about the hypotheses of one direction.
+    """Detected languages of the hypotheses of one direction.
 
     Attributes:
         ratio: share of hypotheses detected as another language, in percent; None if the detector
             does not know the target language.
-        detected: per hypothesis the language's code, or the detector's label if no code has it; the
-            target's code wherever the detector cannot tell the target from others; "" for a
-            hypothesis without letters, which is in no language and never counts as off-target.
-        note: why `ratio` is None; empty if it is not.
+        detected: language code per hypothesis, or the detector's label if it has no code. Ties
+            that include the target count as the target. "" for a hypothesis without letters, which
+            never counts as off-target.
+        note: why `ratio` is None; empty if it is not None.
     """
 
     ratio: float | None
@@ -40,16 +40,19 @@ class OffTargetResult:
 
 
 class NearestRendering:
-    """Names the language of a translation from renderings of the same item in every language.
+    """Language detector that compares a translation with renderings of its item in all languages.
+
+    A hypothesis equal to renderings is in their languages. Any other hypothesis is in the language
+    with the largest sum of two terms: F1 of character bigrams and trigrams with the item's
+    rendering, and the share of the hypothesis' words that occur in any rendering of that language.
+    Without the second term, a wrong name or number, which has little in common with any rendering,
+    is assigned at random. Languages with identical renderings of an item always tie.
 
     Args:
-        renderings: per item the text in each candidate language, at least one item.
+        renderings: per item, the text by language code; at least one item.
 
-    A hypothesis that equals renderings is in their languages. Any other is in the language with
-    the largest sum of two terms: F1 of character bigrams and trigrams with the item's rendering,
-    and the share of the hypothesis' words that occur anywhere in the renderings of that language.
-    Without the second term a wrong name or number, which has little in common with any rendering,
-    is assigned at random. Languages with one and the same rendering of an item always tie.
+    Attributes:
+        languages: codes of all candidate languages.
     """
 
     def __init__(self, renderings: Sequence[Mapping[str, str]]) -> None:
@@ -61,43 +64,43 @@ class NearestRendering:
         for item in self._renderings:
             for code, text in item.items():
                 words[code].update(_words(text))
-        self._known_words = words
+        self._vocabularies = words
 
     @property
     def signature(self) -> str:
-        """Names the detector and its candidates."""
+        """Signature of the detector with its candidate languages."""
         return f"nearest-rendering|grams:2,3+words|languages:{' '.join(self.languages)}"
 
     def nearest(self, index: int, hypothesis: str) -> tuple[str, ...]:
-        """Lists the languages a hypothesis may be in, best first; empty if it has no letters.
+        """List the possible languages of a hypothesis, best first; empty if it has no letters.
 
         Args:
-            index: which item the hypothesis translates.
+            index: index of the item that the hypothesis translates.
             hypothesis: output text.
         """
         renderings = self._renderings[index]
         text = hypothesis.strip()
-        equal = tuple(code for code, rendering in renderings.items() if rendering == text)
-        if equal:
-            return equal
+        exact = tuple(code for code, rendering in renderings.items() if rendering == text)
+        if exact:
+            return exact
         if not has_letters(text):
             return ()
         words = _words(text)
-        closeness = {
-            code: _gram_similarity(text, rendering) + self._known_share(words, code)
+        similarity = {
+            code: _gram_similarity(text, rendering) + self._known_word_share(words, code)
             for code, rendering in renderings.items()
         }
-        best = max(closeness.values())
-        winners = {renderings[code] for code, value in closeness.items() if value >= best}
+        best = max(similarity.values())
+        winners = {renderings[code] for code, value in similarity.items() if value >= best}
         tied = [code for code, rendering in renderings.items() if rendering in winners]
-        return tuple(sorted(tied, key=closeness.__getitem__, reverse=True))
+        return tuple(sorted(tied, key=similarity.__getitem__, reverse=True))
 
     def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-        """Detects the languages of one direction's translations.
+        """Detect the languages of one direction's translations.
 
         Args:
-            hypotheses: output texts, one per item in the items' order.
-            target_language: code of the language they should be in.
+            hypotheses: output texts, one per item in the order of the items.
+            target_language: code of the target language.
 
         Raises:
             UserError: if the number of hypotheses is not the number of items.
@@ -114,18 +117,18 @@ class NearestRendering:
             detected.append(target_language if on_target else next(iter(candidates), ""))
         return OffTargetResult(off_target_ratio(detected, target_language), tuple(detected))
 
-    def _known_share(self, words: Sequence[str], code: str) -> float:
-        known = self._known_words[code]
-        return sum(word in known for word in words) / len(words)
+    def _known_word_share(self, words: Sequence[str], code: str) -> float:
+        vocabulary = self._vocabularies[code]
+        return sum(word in vocabulary for word in words) / len(words)
 
 
 def off_target_ratio(detected: Sequence[str], target_language: str) -> float:
-    """Returns the share of detections that name another language, in percent."""
+    """Return the share of detections of another language than the target, in percent."""
     return 100.0 * sum(code not in ("", target_language) for code in detected) / len(detected)
 
 
 def has_letters(text: str) -> bool:
-    """Returns whether a text has a letter of any script; without one it has no language."""
+    """Return whether a text has a letter of any script; other texts have no language."""
     return any(character.isalpha() for character in text)
 
 
@@ -133,9 +136,9 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-@functools.lru_cache(maxsize=_KNOWN_RENDERINGS)
+@functools.lru_cache(maxsize=_GRAM_CACHE_SIZE)
 def _grams(text: str) -> Counter[str]:
-    """Counts the character bigrams and trigrams of a text with a blank on either side."""
+    """Count the character bigrams and trigrams of a text padded with a space on both sides."""
     padded = f" {text} "
     return Counter(
         padded[start : start + size]
@@ -145,7 +148,9 @@ def _grams(text: str) -> Counter[str]:
 
 
 def _gram_similarity(text: str, other: str) -> float:
-    """Returns F1 of the two texts' character n-grams, 0 to 1."""
-    first, second = _grams(text), _grams(other)
-    common = sum(min(count, second[gram]) for gram, count in first.items() if gram in second)
-    return 2 * common / (first.total() + second.total())
+    """Return F1 of the character n-grams of two texts, from 0 to 1."""
+    grams, other_grams = _grams(text), _grams(other)
+    common = sum(
+        min(count, other_grams[gram]) for gram, count in grams.items() if gram in other_grams
+    )
+    return 2 * common / (grams.total() + other_grams.total())

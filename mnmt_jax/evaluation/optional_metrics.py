@@ -1,4 +1,4 @@
-"""Scores beyond the standard ones: spBLEU, neural metrics, and the papers' own procedures."""
+"""Optional metrics: spBLEU, COMET, BERTScore, and the published scoring procedures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class MetricSelection:
-    """Names what to compute besides the standard scores.
+    """Selection of optional metrics.
 
     Attributes:
-        spbleu: whether to compute spBLEU, or say why not.
-        flores200_model: file of its tokenizer; None looks into sacreBLEU's cache.
+        spbleu: compute spBLEU, or add a note if its tokenizer is missing.
+        flores200_model: file of spBLEU's tokenizer; None looks into sacreBLEU's cache.
         comet: checkpoint of a COMET model; None leaves COMET out.
         bert_score: folder of BERTScore's models; None leaves BERTScore out.
         paper: name of a published procedure, "auto", or "" for none.
@@ -40,15 +40,19 @@ class MetricSelection:
 
 
 class OptionalMetrics:
-    """Computes further scores of directions and keeps how they were computed.
+    """Scorer of optional metrics.
 
     Args:
-        wanted: what to compute.
-        vocabulary: of the model; only a published procedure needs it.
-        languages: of the model.
+        wanted: the metrics to compute.
+        vocabulary: vocabulary of the model; only a published procedure needs it.
+        languages: languages of the model.
+
+    Attributes:
+        signatures: signature of each computed metric, by metric.
 
     Raises:
-        UserError: if something named is missing, or a model's vocabulary is needed and unknown.
+        UserError: if a selected file, package or procedure is missing, or if the vocabulary is
+            needed and unknown.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class OptionalMetrics:
         vocabulary: Vocabulary | None = None,
         languages: Sequence[str] = (),
     ) -> None:
-        self._wanted = wanted
+        self._selection = wanted
         self._tokenizer: FloresTokenizer | None = find_tokenizer(wanted.flores200_model)
         self._comet = Comet(wanted.comet) if wanted.comet else None
         self._paper: PaperScorer | None = None
@@ -66,20 +70,22 @@ class OptionalMetrics:
                 raise UserError("--paper_compatible needs the model's vocabulary")
             procedure = choose_procedure(wanted.paper, languages)
             self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
-        own = self._paper is None or self._paper.procedure.own_bert_models
-        self._bert = BertScore(wanted.bert_score, own_models=own) if wanted.bert_score else None
+        own_models = self._paper is None or self._paper.procedure.own_bert_models
+        self._bert = (
+            BertScore(wanted.bert_score, own_models=own_models) if wanted.bert_score else None
+        )
         self.signatures: dict[str, Any] = {}
 
     @property
     def settings(self) -> dict[str, str]:
-        """The optional scores that are computed, by flag, each with the model or procedure."""
+        """Model or procedure of each optional metric that is computed, by flag."""
         settings = {}
-        if self._wanted.spbleu and self._tokenizer is not None:
+        if self._selection.spbleu and self._tokenizer is not None:
             settings["spbleu"] = self._tokenizer.fingerprint
         if self._comet is not None:
             settings["comet"] = self._comet.signature
         if self._bert is not None:
-            settings["bert_score"] = str(self._wanted.bert_score)
+            settings["bert_score"] = str(self._selection.bert_score)
         if self._paper is not None:
             settings["paper_compatible"] = self._paper.procedure.name
         return settings
@@ -87,28 +93,28 @@ class OptionalMetrics:
     def add(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> DirectionResult:
-        """Returns a direction's result with the further scores in it.
+        """Return a direction's result with the optional scores added.
 
         Args:
-            result: its standard scores.
-            texts: its sentences.
-            hypotheses: their translations.
+            result: result with the standard scores.
+            texts: the test set.
+            hypotheses: translations of its sources.
         """
-        found: dict[str, Any] = {}
+        updates: dict[str, Any] = {}
         notes: list[str] = []
-        if self._wanted.spbleu and self._tokenizer is None:
+        if self._selection.spbleu and self._tokenizer is None:
             notes.append(missing_model_note())
-        elif self._wanted.spbleu and self._tokenizer is not None:
-            found["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
+        elif self._selection.spbleu and self._tokenizer is not None:
+            updates["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
             self.signatures["spbleu"] = signature
-        neural, missing = self._neural(result, texts, hypotheses)
-        paper, left_out = self._published(result, texts, hypotheses)
+        neural, missing = self._neural_scores(result, texts, hypotheses)
+        paper, left_out = self._published_scores(result, texts, hypotheses)
         notes += [note for note in (missing, left_out) if note and note not in notes]
-        found |= {**neural, "paper": paper, "notes": (*result.notes, *notes)}
-        return dataclasses.replace(result, **found)
+        updates |= {**neural, "paper": paper, "notes": (*result.notes, *notes)}
+        return dataclasses.replace(result, **updates)
 
     def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
-        """Puts the averages of the published procedure together, ready for JSON; {} without one."""
+        """Return the averages of the published procedure, JSON-serialisable; {} without one."""
         if self._paper is None:
             return {}
         procedure = self._paper.procedure
@@ -121,36 +127,36 @@ class OptionalMetrics:
         }
         return {"procedure": procedure.name, "label": procedure.label, "averages": averages}
 
-    def _neural(
+    def _neural_scores(
         self, result: DirectionResult, texts: Any, hypotheses: Sequence[str]
     ) -> tuple[dict[str, float], str]:
-        """Returns COMET and BERTScore where there are models, and what is missing."""
-        found: dict[str, float] = {}
+        """Return COMET and BERTScore, and a note if a model is missing."""
+        scores: dict[str, float] = {}
         note = ""
         if self._comet is not None:
-            found["comet"] = self._comet.score(texts.sources, hypotheses, texts.references)
+            scores["comet"] = self._comet.score(texts.sources, hypotheses, texts.references)
             self.signatures["comet"] = self._comet.signature
         if self._bert is not None:
             note = self._bert.missing(result.target)
             if not note:
                 score = self._bert.score(hypotheses, texts.references, result.target)
-                found["bert_score"] = score
+                scores["bert_score"] = score
                 signatures = self.signatures.setdefault("bert_score", {})
                 signatures[f"to {result.target}"] = self._bert.signature(result.target)
-        return found, note
+        return scores, note
 
-    def _published(
+    def _published_scores(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
     ) -> tuple[Mapping[str, float], str]:
-        """Returns the scores of the published procedure, and what is missing."""
+        """Return the scores of the published procedure, and a note if BLEU is left out."""
         if self._paper is None:
             return {}, ""
         prepared = self._paper.texts(result.direction, texts.sources, hypotheses, texts.references)
-        found = self._paper.scores(result.direction, prepared)
+        scores = self._paper.scores(result.direction, prepared)
         if prepared.references:
-            # COMET names its fields and BERTScore's F is symmetric: swapping does not touch them.
-            neural, _ = self._neural(result, prepared, prepared.hypotheses)
-            found |= {name: round_as_published(value) for name, value in neural.items()}
+            # Swapping does not affect COMET (named fields) and BERTScore (its F is symmetric).
+            neural, _ = self._neural_scores(result, prepared, prepared.hypotheses)
+            scores |= {name: round_as_published(value) for name, value in neural.items()}
         if result.off_target_lid is not None:
-            found["off_target"] = round_as_published(result.off_target_lid)
-        return found, self._paper.note(result.direction)
+            scores["off_target"] = round_as_published(result.off_target_lid)
+        return scores, self._paper.note(result.direction)

@@ -1,4 +1,4 @@
-"""Comparison of an evaluation to make with the results and translations in its output folder."""
+"""Check of an evaluation's output folder against replacing other results or translations."""
 
 from __future__ import annotations
 
@@ -25,39 +25,38 @@ def check_overwrite(
     directions: Sequence[Direction],
     optional: Mapping[str, str],
 ) -> None:
-    """Refuse to replace an evaluation by one of other settings or with fewer results.
+    """Refuse to replace an evaluation with other settings or more results.
 
-    A finished evaluation may gain directions and scores. It may not lose any, and its test
-    sentences, model and search must be the same. An unfinished evaluation must have the same
-    sentences, model and search.
+    A finished evaluation may gain directions and scores, but not lose any. Test sentences, model
+    and search must be the same, for a finished and for an unfinished evaluation.
 
     Args:
-        folder: output of the evaluation.
-        made_by: what its translations depend on besides their sources.
+        folder: output folder of the evaluation.
+        made_by: provenance of its translations, as in `TranslationStore`.
         benchmark: its test sentences.
-        directions: to be evaluated.
-        optional: from `OptionalMetrics.settings`.
+        directions: the directions to evaluate.
+        optional: `OptionalMetrics.settings`.
 
     Raises:
         UserError: if results or translations would be lost or changed.
     """
-    scores, what = folder / "scores.json", "translations made"
+    scores, contents = folder / "scores.json", "translations made"
     changes = changed_provenance(folder / "translations", made_by)
     if scores.is_file() and scores.stat().st_size:
-        what = "a finished evaluation"
+        contents = "a finished evaluation"
         finished = read_object(scores, remedy="replace it with --overwrite")
         changes += _changes(finished, benchmark, directions, optional)
     elif not changes:
-        kept = (
+        sentence_changes = (
             describe_changed_sentences(
                 folder / "translations", direction, benchmark.texts(direction)
             )
             for direction in directions
         )
-        changes += _first(kept)
+        changes += _first_nonempty(sentence_changes)
     if changes:
         raise UserError(
-            f"--output={folder}: holds {what} with other settings ({join_names(changes)}); "
+            f"--output={folder}: holds {contents} with other settings ({join_names(changes)}); "
             "choose another folder, or replace it with --overwrite"
         )
 
@@ -68,50 +67,50 @@ def _changes(
     directions: Sequence[Direction],
     optional: Mapping[str, str],
 ) -> list[str]:
-    """Return the settings in which a finished evaluation differs, as an error names them."""
+    """Return the settings in which a finished evaluation differs, as text for an error."""
     if finished.get("task") != benchmark.task:
         return ["task"]
     items = [item for item in finished.get("directions", ()) if isinstance(item, dict)]
     results = {(item.get("source"), item.get("target")): item for item in items}
     changes = []
-    if lost := len(results.keys() - set(directions)):
-        changes.append(f"directions: {lost} of its {len(results)} would be lost")
+    if lost_count := len(results.keys() - set(directions)):
+        changes.append(f"directions: {lost_count} of its {len(results)} would be lost")
     common = [direction for direction in directions if direction in results]
-    changes += _first(
-        _sentences(direction, results[direction], benchmark.texts(direction))
+    changes += _first_nonempty(
+        _changed_sentences(direction, results[direction], benchmark.texts(direction))
         for direction in common
     )
-    changes += _other_detector(finished, benchmark)
+    changes += _changed_detector(finished, benchmark)
     return changes + _lost_scores(finished, items, optional)
 
 
-def _first(changes: Iterable[str]) -> list[str]:
-    """Return the first text that is not empty, if there is one; later ones are not computed."""
+def _first_nonempty(changes: Iterable[str]) -> list[str]:
+    """Return at most one text, the first that is not empty; later ones are not computed."""
     return list(itertools.islice(filter(None, changes), 1))
 
 
-def _sentences(direction: Direction, result: Mapping[str, Any], texts: TestSet) -> str:
-    """Describe how a direction's test sentences differ from the scored ones; "" if they do not."""
+def _changed_sentences(direction: Direction, result: Mapping[str, Any], texts: TestSet) -> str:
+    """Describe how the test sentences of a direction differ from the scored ones, or return ""."""
     count, name = result.get("sentences"), "-".join(direction)
     if count != len(texts.sources):
         return f"sentences: {count} of {name}, now {len(texts.sources)}"
-    known = result.get("text_fingerprint")
-    return f"sentences of {name}" if known and known != texts.fingerprint else ""
+    fingerprint = result.get("text_fingerprint")
+    return f"sentences of {name}" if fingerprint and fingerprint != texts.fingerprint else ""
 
 
-def _other_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list[str]:
-    """Describe the language detector of an evaluation if it is another one."""
+def _changed_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list[str]:
+    """Describe the change of the language detector, if there is one."""
     signatures = finished.get("signatures")
-    before = signatures.get("off_target_lid") if isinstance(signatures, dict) else None
-    if not isinstance(before, str) or detector_name(before) == benchmark.detector.name:
+    signature = signatures.get("off_target_lid") if isinstance(signatures, dict) else None
+    if not isinstance(signature, str) or detector_name(signature) == benchmark.detector.name:
         return []
-    return [f"--lid: {detector_name(before)}, now {benchmark.detector.name}"]
+    return [f"--lid: {detector_name(signature)}, now {benchmark.detector.name}"]
 
 
 def _lost_scores(
     finished: Mapping[str, Any], items: Sequence[Mapping[str, Any]], optional: Mapping[str, str]
 ) -> list[str]:
-    """Return the optional scores that would be lost or computed otherwise."""
+    """Return the optional scores that would be lost or would be computed differently."""
     changes = [
         f"{title} would be lost"
         for name, title in _OPTIONAL.items()

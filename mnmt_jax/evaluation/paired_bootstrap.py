@@ -1,4 +1,4 @@
-"""Paired bootstrap of two evaluations, direction by direction, by sacreBLEU's own test.
+"""Paired bootstrap test of two evaluations per direction, with sacreBLEU's implementation.
 
 Source: Koehn 2004, "Statistical significance tests for machine translation evaluation"; sacreBLEU's
 `PairedTest`, whose p is that of Riezler and Maxwell 2005 for shifted means.
@@ -22,19 +22,19 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer_note
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import get_language
 
-_LEVEL = 0.05
+_SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class PairedScore:
-    """A metric of two systems in one direction.
+    """Scores of two systems in one direction by one metric.
 
     Attributes:
-        direction: e.g. "de-fr".
+        direction: source and target, e.g. "de-fr".
         metric: `BLEU` or `chrF++`.
         first: score of the baseline, in percent.
-        second: score of the other system.
-        p: two-sided p of their difference.
+        second: score of the other system, in percent.
+        p: two-sided p of the difference.
     """
 
     direction: str
@@ -45,15 +45,15 @@ class PairedScore:
 
 
 def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
-    """Compare two evaluations in the directions that both have.
+    """Compare two evaluations in their common directions.
 
     Args:
         first: folder of the baseline's evaluation.
         second: folder of the other evaluation.
-        samples: bootstrap resamples. They are drawn by sacreBLEU with its fixed seed.
+        samples: number of bootstrap resamples, drawn by sacreBLEU with its fixed seed.
 
     Raises:
-        UserError: if they have no direction in common, or its sentences differ.
+        UserError: if they have no direction in common, or if the sentences of one differ.
     """
     names = [_directions(folder) for folder in (first, second)]
     common = [name for name in names[0] if name in names[1]]
@@ -61,37 +61,38 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
         raise UserError(f"{first} and {second}: no direction in common; evaluate both on one task")
     scores: list[PairedScore] = []
     for name in common:
-        sides = [_read(folder, name) for folder in (first, second)]
-        if sides[0][1] != sides[1][1]:
+        systems = [_read(folder, name) for folder in (first, second)]
+        if systems[0][1] != systems[1][1]:
             raise UserError(
                 f"{second}: the sentences of {name} are not those of {first}; evaluate both with "
                 "the same --limit"
             )
-        scores += _compare(name, [side[0] for side in sides], sides[0][1], samples)
+        scores += _compare(name, [system[0] for system in systems], systems[0][1], samples)
     return scores
 
 
 def paired_table(scores: Sequence[PairedScore], title: str) -> str:
-    """Write the scores as a Markdown table, and how many directions differ by more than chance.
+    """Format the scores as a Markdown table with counts of significant differences.
 
     Args:
-        scores: of `paired_scores`.
-        title: what the second system is called.
+        scores: result of `paired_scores`.
+        title: name of the second system.
     """
     header = ["direction", "metric", "first", title, "difference", "p"]
     rows = [
-        [s.direction, s.metric, f"{s.first:.1f}", f"{s.second:.1f}"]
-        + [f"{s.second - s.first:+.1f}", f"{s.p:.3f}"]
-        for s in scores
+        [score.direction, score.metric, f"{score.first:.1f}", f"{score.second:.1f}"]
+        + [f"{score.second - score.first:+.1f}", f"{score.p:.3f}"]
+        for score in scores
     ]
     lines = [markdown_table(header, rows), ""]
     for metric in dict.fromkeys(score.metric for score in scores):
-        of_metric = [score for score in scores if score.metric == metric]
-        clear = [score for score in of_metric if score.p < _LEVEL]
-        better = sum(score.second > score.first for score in clear)
+        metric_scores = [score for score in scores if score.metric == metric]
+        significant = [score for score in metric_scores if score.p < _SIGNIFICANCE_LEVEL]
+        better = sum(score.second > score.first for score in significant)
         lines.append(
-            f"{metric}: better in {better} of {len(of_metric)} directions, worse in "
-            f"{len(clear) - better}, undecided in {len(of_metric) - len(clear)} (p < {_LEVEL})."
+            f"{metric}: better in {better} of {len(metric_scores)} directions, worse in "
+            f"{len(significant) - better}, undecided in {len(metric_scores) - len(significant)} "
+            f"(p < {_SIGNIFICANCE_LEVEL})."
         )
     return "\n".join(lines)
 
@@ -101,10 +102,10 @@ def _directions(folder: Path) -> list[str]:
 
 
 def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
-    """Return hypotheses and references of a direction.
+    """Return the hypotheses and references of a direction.
 
     Raises:
-        UserError: if a line is not of an evaluation.
+        UserError: if a line is not a record of an evaluation.
     """
     path = folder / "translations" / f"{direction}.jsonl"
     hypotheses, references = [], []
@@ -125,27 +126,29 @@ def _compare(
     metrics: dict[str, Metric] = {"chrF++": CHRF(word_order=2)}
     if not missing_tokenizer_note(tokenizer):
         metrics = {"BLEU": BLEU(tokenize=tokenizer, force=True), **metrics}
-    named: list[tuple[str, Sequence[str]]] = [
+    systems: list[tuple[str, Sequence[str]]] = [
         ("Baseline: first", hypotheses[0]),
         ("second", hypotheses[1]),
     ]
     with _quiet():
-        test = PairedTest(named, metrics, [references], test_type="bs", n_samples=samples, n_jobs=1)
+        test = PairedTest(
+            systems, metrics, [references], test_type="bs", n_samples=samples, n_jobs=1
+        )
         _, scores = test()
     results = [column for key, column in scores.items() if key != "System"]
     for title, column in zip(metrics, results, strict=True):
-        one, other = (score for score in column if isinstance(score, Result))
-        p = 1.0 if other.p_value is None else float(other.p_value)
-        yield PairedScore(direction, title, one.score, other.score, p)
+        baseline, system = (score for score in column if isinstance(score, Result))
+        p = 1.0 if system.p_value is None else float(system.p_value)
+        yield PairedScore(direction, title, baseline.score, system.score, p)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence sacreBLEU's progress lines."""
     logger = logging.getLogger("sacrebleu")
-    before = logger.level
+    previous_level = logger.level
     logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous_level)

@@ -1,7 +1,7 @@
-"""The averages of the papers' result tables, computed as the authors' scripts compute them.
+"""Averages of the papers' result tables, computed as in the authors' scripts.
 
-They differ from `averages` in what counts: some leave out directions whose value is exactly zero,
-some count directions that were never measured as zero.
+Unlike `averages`, some of them leave out directions whose value is exactly zero, and some count
+unmeasured directions as zero.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ EC40_TABLE_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "XLow": EC40_TIERS["extra_low"],
     }
 )
-"""EC-40's tiers as its tables have them: English is in the first."""
+"""Tiers of EC-40 as in its tables: English is in the high tier."""
 
 
 def mitre_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as MITRE's tables: per group as source and as target, and over everything.
+    """Average as in MITRE's tables: per group as source and as target, and over all directions.
 
     Args:
-        values: the metric per direction.
-        measured: languages the metric was computed for; None is all. Not used: all are.
+        values: the metric by direction.
+        measured: ignored; the metric is computed for all languages.
 
     Source: registers.md 7.7 (Tables 3, 12, 13). English is a group; directions within a group
         count; zeros count.
@@ -46,58 +46,59 @@ def mitre_table(values: Values, measured: Collection[str] | None = None) -> Tabl
 
 
 def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as EC-40's tables: per tier as source and as target, supervised, zero-shot, all.
+    """Average as in EC-40's tables: per tier as source and as target, supervised, zero-shot, all.
 
-    A tier's arrow is the unweighted mean of its four cells of tier by tier. "sup" is the mean of
-    en→x and x→en. en→x, x→en, zero-shot and avg leave out zeros.
+    The average of a tier as source or target is the unweighted mean of its four tier-by-tier cells.
+    "sup" is the mean of en→x and x→en. en→x, x→en, zero-shot and avg leave out zeros.
 
     Args:
-        values: the metric per direction.
-        measured: languages the metric was computed for; None is all. In the tiers a direction with
-            one other language counts as zero, as the authors' script has it, which dilutes them.
+        values: the metric by direction.
+        measured: languages that the metric was computed for; None for all. In the tiers, a
+            direction with one unmeasured language counts as zero, as in the authors' script, which
+            lowers the averages.
 
     Source: registers.md 7.7 (Tables 1, 10, 11; MITRE's ec_40 make_table.py).
     """
     cells = {
-        (first, second): _tier_cell(values, sources, targets, measured)
-        for first, sources in EC40_TABLE_TIERS.items()
-        for second, targets in EC40_TABLE_TIERS.items()
+        (source_tier, target_tier): _tier_cell(values, sources, targets, measured)
+        for source_tier, sources in EC40_TABLE_TIERS.items()
+        for target_tier, targets in EC40_TABLE_TIERS.items()
     }
     table = {}
     for name in EC40_TABLE_TIERS:
         table[f"{name} →"] = _mean_of_means([cells[name, other] for other in EC40_TABLE_TIERS])
         table[f"→ {name}"] = _mean_of_means([cells[other, name] for other in EC40_TABLE_TIERS])
-    english = english_table(_only(values, measured), None)
+    english = english_table(_measured_values(values, measured), None)
     sup = _mean_of_means([english["en →"], english["→ en"]])
-    everything = _nonzero_mean(_only(values, measured).values())
-    return {**table, **english, "sup": sup, "avg": everything}
+    average = _nonzero_mean(_measured_values(values, measured).values())
+    return {**table, **english, "sup": sup, "avg": average}
 
 
 def english_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as the two-stage paper's tables: from English, to English, zero-shot.
+    """Average as in the two-stage paper's tables: from English, to English, zero-shot.
 
     Args:
-        values: the metric per direction.
-        measured: languages the metric was computed for; None is all.
+        values: the metric by direction.
+        measured: languages that the metric was computed for; None for all.
 
-    Source: two_stage.md 7.8 (make_table.py): zeros are left out of every mean.
+    Source: two_stage.md 7.8 (make_table.py): zeros are left out of all means.
     """
-    kept = _only(values, measured)
+    measured_values = _measured_values(values, measured)
     return {
-        "en →": _nonzero_mean(v for (source, _), v in kept.items() if source == "en"),
-        "→ en": _nonzero_mean(v for (_, target), v in kept.items() if target == "en"),
-        "zero": _nonzero_mean(v for pair, v in kept.items() if "en" not in pair),
+        "en →": _nonzero_mean(v for (source, _), v in measured_values.items() if source == "en"),
+        "→ en": _nonzero_mean(v for (_, target), v in measured_values.items() if target == "en"),
+        "zero": _nonzero_mean(v for pair, v in measured_values.items() if "en" not in pair),
     }
 
 
 def ted30_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as Graformer's tables: from English and to English, 30 directions each.
+    """Average as in Graformer's tables: from English and to English, 30 directions each.
 
     Args:
-        values: the metric per direction.
-        measured: languages the metric was computed for; None is all. Not used: all are.
+        values: the metric by direction.
+        measured: ignored; the metric is computed for all languages.
 
-    Source: the captions of its Tables 1 and 2; means of what is printed there come out so.
+    Source: the captions of its Tables 1 and 2; confirmed by the means of the printed values.
     """
     del measured
     return {
@@ -107,11 +108,11 @@ def ted30_table(values: Values, measured: Collection[str] | None = None) -> Tabl
 
 
 def iwslt17_table(values: Values, measured: Collection[str] | None = None) -> Table:
-    """Averages as the language-specific layers paper's tables: from, to and without English.
+    """Average as in the language-specific layers paper's tables: from, to and without English.
 
     Args:
-        values: the metric per direction.
-        measured: languages the metric was computed for; None is all. Not used: all are.
+        values: the metric by direction.
+        measured: ignored; the metric is computed for all languages.
 
     Source: the captions of its Tables 2 and 3. Zeros count.
     """
@@ -129,7 +130,7 @@ TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = Mappin
         "iwslt17": iwslt17_table,
     }
 )
-"""The averages of each paper's tables, by procedure."""
+"""Function that computes the averages of a paper's tables, by procedure."""
 
 
 def _tier_cell(
@@ -138,22 +139,22 @@ def _tier_cell(
     targets: Collection[str],
     measured: Collection[str] | None,
 ) -> Average:
-    found = []
+    cell_values = []
     for (source, target), value in values.items():
         if source not in sources or target not in targets:
             continue
-        known = [measured is None or code in measured for code in (source, target)]
-        if any(known):
-            found.append(value if all(known) else 0.0)
-    return _mean(found)
+        is_measured = [measured is None or code in measured for code in (source, target)]
+        if any(is_measured):
+            cell_values.append(value if all(is_measured) else 0.0)
+    return _mean(cell_values)
 
 
-def _only(values: Values, measured: Collection[str] | None) -> Values:
-    """Keeps the directions between measured languages."""
+def _measured_values(values: Values, measured: Collection[str] | None) -> Values:
+    """Return the values of directions between measured languages."""
     if measured is None:
         return values
-    kept = set(measured)
-    return {pair: value for pair, value in values.items() if kept.issuperset(pair)}
+    codes = set(measured)
+    return {pair: value for pair, value in values.items() if codes.issuperset(pair)}
 
 
 def _mean(values: Iterable[float]) -> Average:

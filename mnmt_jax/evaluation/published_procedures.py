@@ -1,13 +1,15 @@
-"""Scores as the papers' released scripts compute them, to compare with published tables.
+"""Scoring procedures of the papers' released scripts, for comparison with published tables.
 
-The scripts give sacreBLEU the hypotheses as references and the references as hypotheses; score
-against references that went through SentencePiece and back (`<<unk>>` where a character has no
-piece); and average in ways of their own (`paper_groups`). None of this is how a translation should
-be scored: these numbers stand beside the correct ones and are labelled. Graformer's script leaves
-both in their places, and counts Moses' tokens. Of IWSLT17 the language-specific layers paper
-compares detokenized hypotheses with tokenized references, by its authors' own erratum.
+The scripts swap hypotheses and references in their calls of sacreBLEU. Their references are encoded
+with SentencePiece and decoded (`<<unk>>` for a character without a piece). Their averages differ
+from the usual ones, too (`published_averages`). This is not correct scoring: the numbers are
+labelled and reported in addition to the correct ones.
 
-Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the rest.
+Graformer's script does not swap and computes BLEU over Moses tokens. On IWSLT17 the
+language-specific layers paper compares detokenized hypotheses with tokenized references, according
+to its authors' erratum.
+
+Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the following lines.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from mnmt_jax.vocabulary.languages import (
 )
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_UNKNOWN = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
+_UNKNOWN_MARK = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
 
-# Languages that the authors' scripts compute a metric for, where not all.
+# Languages for which the authors' scripts compute a metric, if not for all.
 _EC40_COMET = frozenset(EC40_LANGUAGES) - set("mt ti lb oc ast kab".split())
 _EC40_OFF_TARGET = frozenset(
     "en bg da es uk hi ro de cs pt nl mr ur sv gu ar fr ru it pl he kn bn be mt am is sd".split()
@@ -47,28 +49,28 @@ _EC40_OFF_TARGET = frozenset(
 _OPUS_BERT_SCORE = frozenset(OPUS100_LANGUAGES) - set(
     "am as eo fy gd ha ig km ku ky li mt or ps rw se si th tk ug wa xh yi zu fa".split()
 )
-# Languages whose BLEU is sacreBLEU's own also where others' is of Moses' tokens.
-_OWN_TOKENS = ("hi", "ja", "zh")
+# Languages with sacreBLEU's tokenizer where other languages have Moses tokens.
+_SACREBLEU_TOKENIZED = ("hi", "ja", "zh")
 _OPUS_COMET = frozenset(OPUS100_LANGUAGES) - set("ig li mt oc rw se sh tg tk tt wa zu".split())
 
 
 @dataclasses.dataclass(frozen=True)
 class Procedure:
-    """How one of the papers' benchmarks was scored.
+    """Scoring procedure of one published benchmark.
 
     Attributes:
-        name: of the benchmark.
-        languages: of its models, by which it is recognised.
-        spbleu: BLEU over Flores-200's pieces; else over the target language's words.
-        swapped: hypotheses and references exchanged in BLEU and chrF++; else BLEU alone, with both
-            in their places.
-        detokenize: Moses' detokenizer on sources, hypotheses and references first.
-        detokenize_references: False leaves references as they are in the corpus files.
-        tokenize: BLEU over Moses' tokens, but for hi, ja and zh.
-        longest: pairs with a sentence of more tokens (tag and eos counted) were not scored; 0
-            scores all.
-        own_bert_models: as in `BertScore`.
-        measured: languages a metric was computed for, where not all.
+        name: name of the benchmark.
+        languages: languages of its models; they identify the benchmark.
+        spbleu: True for BLEU over the pieces of Flores-200, False for BLEU over words.
+        swapped: True to swap hypotheses and references in BLEU and chrF++; False for BLEU alone,
+            not swapped.
+        detokenize: apply the Moses detokenizer to sources, hypotheses and references.
+        detokenize_references: False leaves references as in the corpus files.
+        tokenize: BLEU over Moses tokens, except for hi, ja and zh.
+        longest: maximal number of tokens of a sentence, tag and eos included; pairs with a longer
+            sentence are not scored; 0 scores all.
+        own_bert_models: `own_models` of `BertScore`.
+        measured: by metric, the languages that it was computed for, if not all.
     """
 
     name: str
@@ -84,34 +86,36 @@ class Procedure:
 
     @property
     def label(self) -> str:
-        """Says what readers of the numbers must know."""
-        swapped = "hypotheses and references swapped in BLEU and chrF++"
-        tokens = f"BLEU over Moses' tokens, to {', '.join(_OWN_TOKENS)} sacreBLEU's own"
-        in_place = tokens if self.tokenize else "BLEU with both in their places"
-        parts = [f"as published: {swapped if self.swapped else in_place}"]
-        parts.append("references through SentencePiece and back")
+        """Description of the procedure for readers of the numbers."""
+        swapped_remark = "hypotheses and references swapped in BLEU and chrF++"
+        tokens_remark = (
+            f"BLEU over Moses' tokens, to {', '.join(_SACREBLEU_TOKENIZED)} sacreBLEU's own"
+        )
+        unswapped_remark = tokens_remark if self.tokenize else "BLEU with both in their places"
+        remarks = [f"as published: {swapped_remark if self.swapped else unswapped_remark}"]
+        remarks.append("references through SentencePiece and back")
         if self.detokenize and self.detokenize_references:
-            parts.append("Moses' detokenizer first")
+            remarks.append("Moses' detokenizer first")
         elif self.detokenize:
-            parts.append(
+            remarks.append(
                 "Moses' detokenizer on hypotheses and not on references, an error by the authors' "
                 "erratum"
             )
         if self.longest:
-            parts.append(f"pairs of more than {self.longest} tokens left out")
+            remarks.append(f"pairs of more than {self.longest} tokens left out")
         zeros = (
             "count"
             if self.name in ("mitre", "ted30", "iwslt17")
             else "are left out of en →, → en, zero and avg"
         )
-        return "; ".join([*parts, f"values of exactly zero {zeros}"])
+        return "; ".join([*remarks, f"values of exactly zero {zeros}"])
 
     def table(self, metric: str, values: Mapping[Direction, float]) -> dict[str, dict[str, Any]]:
-        """Averages a metric as the paper's tables do, ready for JSON.
+        """Average a metric as the paper's tables do; return JSON-serialisable averages by label.
 
         Args:
-            metric: key of the scores of `PaperScorer.scores`.
-            values: of the evaluated directions.
+            metric: key in the result of `PaperScorer.scores`.
+            values: the metric by direction.
         """
         table = TABLES[self.name](values, self.measured.get(metric))
         return {label: dataclasses.asdict(average) for label, average in table.items()}
@@ -160,10 +164,10 @@ language_layers.md 6)."""
 
 
 def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
-    """Returns the procedure of a name, or with "auto" the one of a model's languages.
+    """Return a procedure by name, or with "auto" by the model's languages.
 
     Raises:
-        UserError: if the name is unknown or no benchmark has these languages.
+        UserError: if the name is unknown, or if no benchmark has these languages.
     """
     if name in PROCEDURES:
         return PROCEDURES[name]
@@ -180,12 +184,12 @@ def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
 
 @dataclasses.dataclass(frozen=True)
 class PaperTexts:
-    """One direction's texts as the scripts score them.
+    """Texts of one direction, prepared as in the published scripts.
 
     Attributes:
-        sources: what was translated.
+        sources: source sentences.
         hypotheses: output texts.
-        references: what they should be.
+        references: reference translations.
     """
 
     sources: list[str]
@@ -194,15 +198,15 @@ class PaperTexts:
 
 
 class PaperScorer:
-    """Scores directions by a published procedure.
+    """Scorer of directions by a published procedure.
 
     Args:
-        procedure: of the benchmark.
-        vocabulary: of the model; references pass through it.
-        tokenizer: Flores-200's; None leaves spBLEU out.
+        procedure: procedure of the benchmark.
+        vocabulary: vocabulary of the model; references are encoded and decoded with it.
+        tokenizer: tokenizer of Flores-200; None leaves spBLEU out.
 
     Raises:
-        UserError: if the procedure needs a package that is missing.
+        UserError: if the procedure needs a package that is not installed.
     """
 
     def __init__(
@@ -220,78 +224,82 @@ class PaperScorer:
         hypotheses: Sequence[str],
         references: Sequence[str],
     ) -> PaperTexts:
-        """Prepares the texts of a direction: selects, passes through SentencePiece, detokenizes."""
-        kept = PaperTexts([], [], [])
+        """Select the sentence pairs of a direction, pass them through SentencePiece, detokenize."""
+        prepared = PaperTexts([], [], [])
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
             encode = self._vocabulary.encode
             pieces = [encode(*side) for side in zip((source, reference), direction, strict=True)]
-            # A source has a tag and eos besides its pieces, a target has eos.
+            # A source has a tag and eos besides its pieces, a target has only eos.
             longest = self.procedure.longest
             if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
                 continue
             source_lang, target_lang = direction
-            kept.sources.append(self._detokenize(self._text(pieces[0]), source_lang))
-            output = _UNKNOWN.sub("<unk>", hypothesis)
-            kept.hypotheses.append(self._detokenize(output, target_lang))
-            reference = self._text(pieces[1])
+            prepared.sources.append(self._detokenize(self._join_pieces(pieces[0]), source_lang))
+            output = _UNKNOWN_MARK.sub("<unk>", hypothesis)
+            prepared.hypotheses.append(self._detokenize(output, target_lang))
+            reference = self._join_pieces(pieces[1])
             if self.procedure.detokenize_references:
                 reference = self._detokenize(reference, target_lang)
-            kept.references.append(reference)
-        return kept
+            prepared.references.append(reference)
+        return prepared
 
     def scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
-        """Returns the scores, to two decimals as the scripts print them.
+        """Return the scores with two decimals, as the scripts print them.
 
         Args:
             direction: source and target.
-            texts: from `texts`.
+            texts: result of `texts`.
 
         Returns:
-            `spbleu` or `bleu` (absent if its tokenizer is), and `chrf` where they compute it.
+            `spbleu` or `bleu` (absent without its tokenizer), and `chrf` if the scripts compute it.
         """
         if not texts.references:
             return {}
         if not self.procedure.swapped:
-            return self._scores_in_place(direction, texts)
-        found = {}
-        swapped = (texts.references, [texts.hypotheses])  # sic
+            return self._unswapped_scores(direction, texts)
+        scores = {}
+        swapped = (texts.references, [texts.hypotheses])  # as in the scripts
         if self.procedure.spbleu:
             if self._tokenizer is not None:
-                columns = [
+                tokenized = [
                     [self._tokenizer(text) for text in column]
                     for column in (texts.references, texts.hypotheses)
                 ]
                 bleu = BLEU(tokenize="none", force=True)
-                found["spbleu"] = bleu.corpus_score(columns[0], [columns[1]]).score
+                scores["spbleu"] = bleu.corpus_score(tokenized[0], [tokenized[1]]).score
         elif not self.note(direction):
             bleu = BLEU(tokenize=get_language(direction[1]).sacrebleu_tokenizer, force=True)
-            found["bleu"] = bleu.corpus_score(*swapped).score
-        found["chrf"] = CHRF(word_order=2).corpus_score(*swapped).score
-        return {name: round_as_published(value) for name, value in found.items()}
+            scores["bleu"] = bleu.corpus_score(*swapped).score
+        scores["chrf"] = CHRF(word_order=2).corpus_score(*swapped).score
+        return {name: round_as_published(value) for name, value in scores.items()}
 
     def note(self, direction: Direction) -> str:
-        """Says why BLEU is left out of a direction's scores; "" if it is not."""
+        """Return why BLEU is left out for a direction; "" if it is computed."""
         if self.procedure.spbleu:
             return "" if self._tokenizer is not None else missing_model_note()
-        if self.procedure.tokenize and direction[1] not in _OWN_TOKENS:
+        if self.procedure.tokenize and direction[1] not in _SACREBLEU_TOKENIZED:
             return ""
         return missing_tokenizer_note(get_language(direction[1]).sacrebleu_tokenizer)
 
-    def _scores_in_place(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
-        """Returns BLEU with hypotheses and references in their places."""
+    def _unswapped_scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
+        """Return BLEU without swapping hypotheses and references."""
         if self.note(direction):
             return {}
         target, hypotheses, references = direction[1], texts.hypotheses, texts.references
         bleu = BLEU(tokenize=get_language(target).sacrebleu_tokenizer, force=True)
-        if self.procedure.tokenize and target not in _OWN_TOKENS and self._moses is not None:
+        if (
+            self.procedure.tokenize
+            and target not in _SACREBLEU_TOKENIZED
+            and self._moses is not None
+        ):
             tokenize = self._moses.tokenize
             hypotheses = [tokenize(text, target) for text in hypotheses]
             references = [tokenize(text, target) for text in references]
             bleu = BLEU(tokenize="none", force=True)
         return {"bleu": round_as_published(bleu.corpus_score(hypotheses, [references]).score)}
 
-    def _text(self, ids: Sequence[int]) -> str:
-        """Joins pieces as fairseq does in its "T-" lines, with an escaped <unk>."""
+    def _join_pieces(self, ids: Sequence[int]) -> str:
+        """Join pieces as in fairseq's "T-" lines, with an escaped <unk>."""
         unknown = self._vocabulary.unk_id
         pieces = self._vocabulary.named_pieces
         joined = "".join("<<unk>>" if i == unknown else pieces[i - unknown - 1] for i in ids)
@@ -304,5 +312,5 @@ class PaperScorer:
 
 
 def round_as_published(value: float) -> float:
-    """Rounds as the scripts do: printed with four decimals, read, rounded to two."""
+    """Round to four decimals and then to two, as the scripts do by printing and reading."""
     return round(float(f"{value:.4f}"), 2)

@@ -1,4 +1,4 @@
-"""The report: one HTML file, without anything from elsewhere, on one or several runs."""
+"""Self-contained HTML report of one or several evaluated runs."""
 
 from __future__ import annotations
 
@@ -42,21 +42,20 @@ from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, 
 from mnmt_jax.evaluation.svg_charts import Line, line_chart
 from mnmt_jax.files.atomic_write import write_text
 
-_OPEN_DIRECTIONS = 4  # directions whose samples are unfolded
-_LONG_TEXT = 160  # characters from which a sample takes two columns, not one per text
-_COLUMNS = 5  # texts of a sample that stand beside each other; more are rows
-_OPEN_LANGUAGES = 9  # from here on only the leading metrics' maps are unfolded
+_UNFOLDED_DIRECTIONS = 4  # number of directions whose samples are unfolded
+_LONG_TEXT = 160  # characters; samples with longer texts have two columns
+_MAX_COLUMNS = 5  # maximal number of texts of a sample side by side; more are shown as rows
+_UNFOLDED_LANGUAGES = 9  # number of languages from which other metrics' maps are folded
 _GENERATOR = generator_mark("mnmt-jax")
-_METHODS = "How this was computed"
+_METHODS_TITLE = "How this was computed"
 
 
 def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
-    """Writes the report of one run, or of several beside each other.
+    """Write the report of one run, or of several runs side by side.
 
     Args:
-        path: of the HTML file; its folder is made.
-        runs: evaluations of one task; what is compared is comparable only if they had the same
-            test sentences.
+        path: path of the HTML file; its folder is created.
+        runs: evaluations of one task. Their scores are comparable only on the same test sentences.
 
     Raises:
         UserError: if there is no run.
@@ -69,12 +68,12 @@ def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
 
 
 def is_report(text: str) -> bool:
-    """Returns whether `write_report` wrote a page, of this version or of one without its mark."""
-    return _GENERATOR in text or tag("h2", _METHODS) in text
+    """Return whether a page is a report, with or without the generator mark."""
+    return _GENERATOR in text or tag("h2", _METHODS_TITLE) in text
 
 
 def report_page(runs: Sequence[RunResult]) -> str:
-    """Returns the report as HTML."""
+    """Return the report as HTML."""
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
     title = f"{run_title([model_label(run) for run in runs], 'models')} on {tasks}"
     sections = [
@@ -84,7 +83,7 @@ def report_page(runs: Sequence[RunResult]) -> str:
         _curves(runs),
         _samples(runs),
         _averages(with_common_directions(runs)),
-        _paper(runs),
+        _paper_section(runs),
         _methods(runs),
     ]
     return html_page(title, sections, generator=_GENERATOR)
@@ -131,22 +130,22 @@ def _summary(runs: Sequence[RunResult]) -> Html:
 def _group_rows(
     runs: Sequence[RunResult], group: DirectionGroup, metrics: Sequence[Metric]
 ) -> Html:
-    """Write the means of one group of directions, one row per run, under the group's heading."""
+    """Return the table body of one group of directions: a heading and one row per run."""
     counts = [_counts(group, number) for number in range(len(runs))]
-    same = len(set(counts)) == 1
-    title = f"{group.title}, {counts[0]}" if same else group.title
+    same_counts = len(set(counts)) == 1
+    title = f"{group.title}, {counts[0]}" if same_counts else group.title
     heading = tag("th", title, colspan=1 + len(metrics), scope="rowgroup", class_="group")
     best = [group.best(metric) for metric in metrics]
     rows = [tag("tr", heading)]
     for number, run in enumerate(runs):
-        known = ([group.statuses[number]] if group.mixed else []) + (
-            [] if same else [counts[number]]
+        remarks = ([group.statuses[number]] if group.mixed else []) + (
+            [] if same_counts else [counts[number]]
         )
-        remark = tag("span", ", ".join(known), class_="muted") if known else ""
+        remark = tag("span", ", ".join(remarks), class_="muted") if remarks else ""
         cells = [tag("th", run_name(model_label(run), number), remark, scope="row")]
-        for metric, highest in zip(metrics, best, strict=True):
+        for metric, best_mean in zip(metrics, best, strict=True):
             mean = group.mean(number, metric.key).mean
-            is_best = mean is not None and mean == highest
+            is_best = mean is not None and mean == best_mean
             cells.append(tag("td", format_score(mean), class_="best" if is_best else ""))
         rows.append(tag("tr", cells))
     return tag("tbody", rows)
@@ -158,7 +157,7 @@ def _counts(group: DirectionGroup, number: int) -> str:
 
 
 def _facts_table(runs: Sequence[RunResult]) -> Html:
-    """Write a table of training and decoding, one row per run."""
+    """Return a table of training and decoding facts, one row per run."""
     titles = ("model", "steps", "seconds", "parameters", "decoding")
     head = tag("tr", [tag("th", text, scope="col") for text in titles])
     rows = []
@@ -176,29 +175,29 @@ def _facts_table(runs: Sequence[RunResult]) -> Html:
 def _maps(runs: Sequence[RunResult]) -> Html:
     languages = languages_of(runs)
     leading = leading_metrics(runs)
-    parts = []
+    maps = []
     for metric in titled_metrics(runs):
         if all(value is None for run in runs for value in run.values(metric.key).values()):
             continue
-        explanation = tag("p", metric.explanation, _floor(metric, runs), class_="muted")
-        small = len(languages) < _OPEN_LANGUAGES
+        explanation = tag("p", metric.explanation, _reference_error(metric, runs), class_="muted")
+        small = len(languages) < _UNFOLDED_LANGUAGES
         unfolded = metric in (leading[0], leading[-1]) or small
         body = [explanation, metric_heatmaps(runs, metric, languages)]
-        parts.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
-    return section("Every direction", parts)
+        maps.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
+    return section("Every direction", maps)
 
 
-def _floor(metric: Metric, runs: Sequence[RunResult]) -> str:
-    """Tells how often the language detector errs on the references."""
+def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:
+    """Return a sentence on the language detector's error rate on the references, or ""."""
     if metric.key != "off_target_lid":
         return ""
-    floor = group_mean(runs[0], "off_target_lid_reference", "all").mean
-    return "" if floor is None else f" On the references themselves it says {floor:.1f} %."
+    error = group_mean(runs[0], "off_target_lid_reference", "all").mean
+    return "" if error is None else f" On the references themselves it says {error:.1f} %."
 
 
 def _averages(runs: Sequence[RunResult]) -> Html:
     tables = []
-    # Groups of which directions differ from run to run are in the summary.
+    # Groups whose directions differ between runs are only in the summary.
     trained_alike = len({run.supervised for run in runs}) == 1
     for number, run in enumerate(runs):
         metrics = [
@@ -227,8 +226,8 @@ def _averages(runs: Sequence[RunResult]) -> Html:
     return section("Averages by group", tag("div", tables, class_="maps"))
 
 
-def _paper(runs: Sequence[RunResult]) -> list[Html]:
-    """Shows the averages of a published procedure, apart from the others."""
+def _paper_section(runs: Sequence[RunResult]) -> list[Html]:
+    """Return the section with the averages of a published procedure."""
     tables = []
     label = ""
     for number, run in enumerate(runs):
@@ -248,8 +247,8 @@ def _paper(runs: Sequence[RunResult]) -> list[Html]:
         tables.append(tag("div", table, class_="scroll map"))
     if not tables:
         return []
-    told = tag("p", f"{label}. Not comparable with the numbers above.", class_="muted")
-    return [section("As published", told, tag("div", tables, class_="maps"))]
+    warning = tag("p", f"{label}. Not comparable with the numbers above.", class_="muted")
+    return [section("As published", warning, tag("div", tables, class_="maps"))]
 
 
 # Curves
@@ -275,26 +274,28 @@ def _curves(runs: Sequence[RunResult]) -> list[Html]:
     ]
     if not charts:
         return []
-    told = (
+    explanation = (
         "Negative log-likelihood of the reference, of validation the mean over directions; the "
         "legend gives the last value. The run's metrics.jsonl has mean perplexities of the same "
         "groups."
     )
     return [
-        section("Training", tag("p", told, class_="muted"), tag("div", charts, class_="charts"))
+        section(
+            "Training", tag("p", explanation, class_="muted"), tag("div", charts, class_="charts")
+        )
     ]
 
 
 def _validation_lines(runs: Sequence[RunResult], groups: Mapping[str, str]) -> list[Line]:
-    """Returns a line of each run and group of directions; those of the second group are dashed.
+    """Return one line per run and group of directions; those of the second group are dashed.
 
     Args:
-        runs: whose curves are shown.
-        groups: name of the curve and its title.
+        runs: the runs.
+        groups: title of each curve by its name.
     """
-    second = list(groups)[1]
+    dashed_name = list(groups)[1]
     return [
-        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == second)
+        Line(f"{run.name}, {title}", run.curves[name], number, dashed=name == dashed_name)
         for number, run in enumerate(runs)
         for name, title in groups.items()
         if run.curves.get(name)
@@ -310,39 +311,41 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         by_direction.setdefault(sample.direction, []).append(sample)
     supervised = runs[0].supervised
     ordered = sorted(by_direction, key=lambda pair: supervised is not None and pair in supervised)
-    others = [{(sample.direction, sample.index): sample for sample in run.samples} for run in runs]
-    parts = []
-    for place, pair in enumerate(ordered):
+    samples_by_run = [
+        {(sample.direction, sample.index): sample for sample in run.samples} for run in runs
+    ]
+    blocks = []
+    for position, pair in enumerate(ordered):
         names = f"{language_name(pair[0])} → {language_name(pair[1])}"
         kind = "" if supervised is None else "trained on" if pair in supervised else "zero-shot"
         summary = tag("summary", names, tag("span", f"  {kind}", class_="muted"))
-        cards = [_card(sample, runs, others) for sample in by_direction[pair]]
-        parts.append(collapsible(summary, *cards, unfolded=place < _OPEN_DIRECTIONS))
-    if not parts:
+        cards = [_sample_card(sample, runs, samples_by_run) for sample in by_direction[pair]]
+        blocks.append(collapsible(summary, *cards, unfolded=position < _UNFOLDED_DIRECTIONS))
+    if not blocks:
         return []
-    told = "Taken by their place in the test set, not by quality."
-    return [section("Sample translations", tag("p", told, class_="muted"), parts)]
+    explanation = "Taken by their place in the test set, not by quality."
+    return [section("Sample translations", tag("p", explanation, class_="muted"), blocks)]
 
 
-def _card(
+def _sample_card(
     sample: Sample,
     runs: Sequence[RunResult],
-    others: Sequence[Mapping[tuple[tuple[str, str], int], Sample]],
+    samples_by_run: Sequence[Mapping[tuple[tuple[str, str], int], Sample]],
 ) -> Html:
     cells = [
         _cell(tag("span", "source", class_="key"), text_in(sample.source, sample.source_text)),
         _cell(tag("span", "reference", class_="key"), text_in(sample.target, sample.reference)),
     ]
     for number, run in enumerate(runs):
-        found = others[number].get((sample.direction, sample.index))
-        if found is not None and found.reference == sample.reference:
+        run_sample = samples_by_run[number].get((sample.direction, sample.index))
+        if run_sample is not None and run_sample.reference == sample.reference:
             label = run_name(run.name, number, extra="key")
-            hypothesis = text_in(found.detected or found.target, found.hypothesis)
-            cells.append(_cell(label, hypothesis, _mark(found)))
-    long = max(len(sample.source_text), len(sample.reference)) > _LONG_TEXT
-    if len(cells) > _COLUMNS:
+            hypothesis = text_in(run_sample.detected or run_sample.target, run_sample.hypothesis)
+            cells.append(_cell(label, hypothesis, _status_mark(run_sample)))
+    is_long = max(len(sample.source_text), len(sample.reference)) > _LONG_TEXT
+    if len(cells) > _MAX_COLUMNS:
         return tag("div", cells, class_="sample rows")
-    columns = 2 if long else len(cells)
+    columns = 2 if is_long else len(cells)
     return tag("div", cells, class_="sample", style=f"--columns:{columns}")
 
 
@@ -350,8 +353,8 @@ def _cell(*children: Html) -> Html:
     return tag("div", *children)
 
 
-def _mark(sample: Sample) -> Html:
-    """Says beside a hypothesis whether it is exact, and which language it is in."""
+def _status_mark(sample: Sample) -> Html:
+    """Return the remark on a hypothesis: exact match or detected language."""
     if is_exact(sample.hypothesis, sample.reference):
         return tag("span", "✓ exact", class_="mark exact")
     if not sample.detected:
@@ -362,30 +365,30 @@ def _mark(sample: Sample) -> Html:
     return tag("span", f"detected: {name}", class_="mark")
 
 
-# How it was computed
+# Methods
 
 
 def _methods(runs: Sequence[RunResult]) -> Html:
-    parts: list[Html] = []
+    blocks: list[Html] = []
     for number, run in enumerate(runs):
         rows = []
         for metric, signature in run.signatures.items():
             items = signature.items() if isinstance(signature, Mapping) else [("", signature)]
-            for part, text in items:
+            for subset, text in items:
                 rows += [
-                    tag("dt", f"{metric} {part}".strip()),
+                    tag("dt", f"{metric} {subset}".strip()),
                     tag("dd", tag("code", str(text))),
                 ]
         for key, value in run.decoding.items():
             rows += [tag("dt", key), tag("dd", str(value))]
-        parts.append(tag("h3", run_name(run.name, number)))
-        parts.append(tag("dl", rows))
+        blocks.append(tag("h3", run_name(run.name, number)))
+        blocks.append(tag("dl", rows))
         if run.notes:
-            parts.append(tag("ul", [tag("li", note) for note in run.notes]))
+            blocks.append(tag("ul", [tag("li", note) for note in run.notes]))
         if run.config:
             listing = tag("pre", _config_text(run.config))
-            parts.append(collapsible(tag("summary", "Configuration"), listing, unfolded=False))
-    return section(_METHODS, join(parts))
+            blocks.append(collapsible(tag("summary", "Configuration"), listing, unfolded=False))
+    return section(_METHODS_TITLE, join(blocks))
 
 
 def _config_text(config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What an evaluation found: per direction, per metric, on average; to and from `scores.json`."""
+"""Evaluation results per direction and metric, with averages, and their `scores.json` format."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """Describes one number per direction.
+    """A metric with one value per direction.
 
     Attributes:
         key: field of `DirectionResult`.
-        title: for tables.
-        higher_is_better: False for ratios of failures.
+        title: title in tables.
+        higher_is_better: False for error ratios.
         explanation: one sentence for readers of the report.
     """
 
@@ -63,35 +63,36 @@ METRICS: tuple[Metric, ...] = (
     Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
 )
 STANDARD_METRICS = METRICS[:5]
-"""Metrics that every evaluation has; the others are shown where they were computed."""
+"""Metrics that every evaluation has; the others are optional."""
 _LID = METRICS[4]
 
 
 @dataclass(frozen=True)
 class DirectionResult:
-    """Holds one direction's scores in percent; None where a score was left out.
+    """Scores of one direction, in percent; None where a score was left out.
 
     Attributes:
         source: code of the source language.
         target: code of the target language.
         supervised: whether the model was trained on the direction; None if unknown.
-        sentences: sentences scored.
+        sentences: number of sentences scored.
         bleu: sacreBLEU.
         chrf: chrF++.
-        exact_match: hypotheses equal to their reference.
-        off_target_nearest: by nearest rendering; None where items are not known in all languages.
-        off_target_lid: by a language detector, which `RunResult.detector` names.
-        off_target_lid_reference: what it says of the references: the floor of the above.
-        spbleu: BLEU over Flores-200's pieces.
+        exact_match: share of hypotheses equal to their reference.
+        off_target_nearest: off-target ratio by nearest rendering; None if the items are not
+            available in all languages.
+        off_target_lid: off-target ratio by a language detector, see `RunResult.detector`.
+        off_target_lid_reference: the same ratio of the references, i.e. the detector's error rate.
+        spbleu: BLEU over the pieces of Flores-200.
         comet: COMET, times 100.
         bert_score: BERTScore's F, times 100.
-        paper: scores by a published procedure, with roles swapped and so on; never to be mixed with
-            those above.
+        paper: scores by a published procedure (swapped roles and the like); not comparable with
+            the scores above.
         empty: number of empty hypotheses.
         unknown_characters: number of source characters that no piece of the vocabulary covers.
-        detected: hypotheses per detected language (by nearest rendering if there is one, else by
-            the language detector; "" is none), most frequent first.
-        notes: what was left out and why.
+        detected: number of hypotheses per detected language, most frequent first. Detection is by
+            nearest rendering if available, else by the language detector; "" is no language.
+        notes: scores that were left out, with the reason.
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
     """
 
@@ -123,16 +124,16 @@ class DirectionResult:
 
 @dataclass(frozen=True)
 class Sample:
-    """Shows one translation.
+    """One translation shown in the report.
 
     Attributes:
         source: code of the source language.
         target: code of the target language.
         index: number of the sentence in the test set, from 0.
-        source_text: what was translated.
+        source_text: the source sentence.
         hypothesis: the model's output.
-        reference: what it should be.
-        detected: language the hypothesis is in, as in `DirectionResult.detected`.
+        reference: the reference translation.
+        detected: detected language of the hypothesis, as in `DirectionResult.detected`.
     """
 
     source: str
@@ -151,27 +152,27 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Holds the evaluation of one run on one task.
+    """The evaluation of one run on one task.
 
     Attributes:
-        name: what to call the run beside others.
+        name: display name of the run.
         task: name of the corpus or mixture.
-        layout: the model's row of the table of layouts.
-        step: updates the evaluated parameters have seen; None if unknown.
+        layout: the model's layout, a row of the table of layouts.
+        step: number of updates of the evaluated parameters; None if unknown.
         seconds: wall-clock seconds of training, as logged; None if unknown.
         parameters: number of parameters; None if unknown.
-        directions: results in the order they are shown in.
-        signatures: how each metric was computed: per metric, per target language where it matters.
-        curves: training curves by name: `train` (loss), and of validation `supervised`,
-            `zero_shot`, `from_english` and `to_english`.
+        directions: results per direction, in display order.
+        signatures: signature of each metric, per target language where they differ.
+        curves: training curves by name: `train` (training loss), and the validation losses
+            `supervised`, `zero_shot`, `from_english` and `to_english`.
         samples: translations to show.
         config: the run's resolved configuration, by section.
-        decoding: how the translations were made (beam size and the like).
-        decoding_overrides: those settings of decoding that flags changed from the run's own; None
-            if unknown.
-        paper: averages by a published procedure: its name, a label, and per metric and group
-            {"mean", "directions"}; empty if it was not asked for.
-        notes: what a reader must know: things left out and why.
+        decoding: decoding settings (beam size and the like).
+        decoding_overrides: decoding settings that flags changed from the run's values; None if
+            unknown.
+        paper: averages by a published procedure: its name, a label, and {"mean", "directions"}
+            per metric and group; empty if it was not requested.
+        notes: remarks for readers: what was left out and why.
     """
 
     name: str
@@ -192,77 +193,77 @@ class RunResult:
 
     @property
     def supervised(self) -> frozenset[Direction] | None:
-        """Evaluated directions that were trained on; None if that is unknown."""
+        """The evaluated directions that were trained on; None if unknown."""
         if any(item.supervised is None for item in self.directions):
             return None
         return frozenset(item.direction for item in self.directions if item.supervised)
 
     def values(self, key: str) -> dict[Direction, float | None]:
-        """Returns one metric per direction.
+        """Return the values of one metric per direction.
 
         Args:
-            key: of a `Metric`.
+            key: `Metric.key`.
         """
         return {item.direction: getattr(item, key) for item in self.directions}
 
     @functools.cached_property
     def averages(self) -> Mapping[str, Averages]:
-        """Averages per metric."""
+        """Averages over direction groups, per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
         return {key: average_groups(self.values(key), self.supervised) for key in keys}
 
     @property
     def detector(self) -> str:
-        """The name of the language detector of `off_target_lid`."""
+        """Name of the language detector of `off_target_lid`."""
         return detector_name(self.signatures.get("off_target_lid", LID176))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The standard metrics, and those of the others that were computed."""
-        others = METRICS[len(STANDARD_METRICS) :]
+        """The standard metrics, and the optional ones that were computed."""
+        optional = METRICS[len(STANDARD_METRICS) :]
         present = {
             metric.key
-            for metric in others
+            for metric in optional
             if any(value is not None for value in self.values(metric.key).values())
         }
         standard = titled_metrics([self])[: len(STANDARD_METRICS)]
-        return (*standard, *(metric for metric in others if metric.key in present))
+        return (*standard, *(metric for metric in optional if metric.key in present))
 
     @property
     def off_target(self) -> Metric:
-        """The off-target metric to lead with: nearest rendering where it was computed."""
+        """The main off-target metric: by nearest rendering if that was computed."""
         present = any(item.off_target_nearest is not None for item in self.directions)
         return METRICS[3] if present else titled_metrics([self])[4]
 
 
 def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
-    """Returns all metrics, with the language detectors of evaluations in title and explanation."""
+    """Return all metrics, with the evaluations' language detectors in title and explanation."""
     names = ", ".join(dict.fromkeys(result.detector for result in results))
     if names == LID176:
         return METRICS
     title = _LID.title.replace(LID176, names)
-    told = _LID.explanation.replace("fastText's lid.176", names)
-    lid = dataclasses.replace(_LID, title=title, explanation=told)
-    return tuple(lid if metric is _LID else metric for metric in METRICS)
+    explanation = _LID.explanation.replace("fastText's lid.176", names)
+    lid_metric = dataclasses.replace(_LID, title=title, explanation=explanation)
+    return tuple(lid_metric if metric is _LID else metric for metric in METRICS)
 
 
 def write_result(result: RunResult, path: str | Path) -> None:
-    """Writes `scores.json`: everything in the result, and the averages spelt out."""
+    """Write `scores.json`: all fields of the result, counts and averages."""
     counts = {
         "directions": len(result.directions),
         "sentences": sum(item.sentences for item in result.directions),
     }
-    fields = dataclasses.asdict(result)
-    directions, samples = fields.pop("directions"), fields.pop("samples")
+    result_fields = dataclasses.asdict(result)
+    directions, samples = result_fields.pop("directions"), result_fields.pop("samples")
     averages = {key: dataclasses.asdict(value) for key, value in result.averages.items()}
-    document = {"format": FORMAT, **fields, "counts": counts, "averages": averages}
+    document = {"format": FORMAT, **result_fields, "counts": counts, "averages": averages}
     document |= {"directions": directions, "samples": samples}
     text = json.dumps(document, ensure_ascii=False, indent=1)
     write_text(Path(path), text + "\n")
 
 
 def is_result(text: str) -> bool:
-    """Returns whether `write_result` wrote a file, of any version."""
+    """Return whether the text of a file was written by any version of `write_result`."""
     try:
         document = parse_json(text, finite=False)
     except ValueError:
@@ -271,13 +272,13 @@ def is_result(text: str) -> bool:
 
 
 def read_result(path: str | Path) -> RunResult:
-    """Reads what `write_result` wrote.
+    """Read a result written by `write_result`.
 
     Args:
-        path: of `scores.json` or of the folder it is in.
+        path: path of `scores.json` or of its folder.
 
     Raises:
-        UserError: if the file is missing, damaged or of another format.
+        UserError: if the file is missing, damaged or has another format.
     """
     path = Path(path)
     path = path / "scores.json" if path.is_dir() else path
@@ -309,7 +310,7 @@ def _from_json(document: dict[str, Any]) -> RunResult:
 
 
 def languages_of(results: Sequence[RunResult]) -> tuple[str, ...]:
-    """Lists the languages of all evaluated directions in their order, English first."""
+    """List the languages of all evaluated directions in order of occurrence, English first."""
     codes = dict.fromkeys(
         code for result in results for item in result.directions for code in item.direction
     )

@@ -1,4 +1,4 @@
-"""All scores of one direction, and the translations of it to show."""
+"""Scoring of one direction, and selection of sample translations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 SAMPLE_DIRECTIONS = 24
-SAMPLES = 5  # sentences shown per direction
+SAMPLES = 5  # number of sentences shown per direction
 
 
 @dataclass(frozen=True)
 class ScoredDirection:
-    """Holds what there is to say about one direction.
+    """Result of one direction with signatures and sample translations.
 
     Attributes:
-        result: the numbers.
+        result: all scores.
         scores: the quality scores with their signatures.
-        samples: a few of its translations.
+        samples: sample translations.
     """
 
     result: DirectionResult
@@ -42,15 +42,15 @@ def score_direction(
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
 ) -> ScoredDirection:
-    """Scores the translations of one direction.
+    """Score the translations of one direction.
 
     Args:
         direction: source and target.
-        texts: its sentences.
-        outputs: their translations.
-        benchmark: has the language detector, and the exact one if there is one.
-        supervised: directions trained on; None if unknown.
-        first_sample: number of the first sentence to show; counted on from the start at the end.
+        texts: the test set.
+        outputs: translations of its sources.
+        benchmark: benchmark with the language detectors.
+        supervised: directions that the model was trained on; None if unknown.
+        first_sample: index of the first sample sentence, modulo the number of sentences.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
@@ -78,44 +78,46 @@ def score_direction(
         text_fingerprint=texts.fingerprint,
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
-    shown = sorted({(first_sample + place) % len(rows) for place in range(SAMPLES)})
-    samples = [Sample(source, target, index, *rows[index]) for index in shown]
+    sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
+    samples = [Sample(source, target, index, *rows[index]) for index in sample_indices]
     return ScoredDirection(result, scores, tuple(samples))
 
 
 def _text_notes(
     texts: TestSet, outputs: Sequence[TranslatedSentence], unknown: Counter[str]
 ) -> list[str]:
-    """Say what is odd about the texts themselves."""
-    cut = sum(output.truncated for output in outputs)
-    alone = sum(map(has_words_on_one_side, texts.sources, texts.references))
+    """Return notes on irregularities of the texts; empty strings for none."""
+    truncated_count = sum(output.truncated for output in outputs)
+    one_sided_count = sum(map(has_words_on_one_side, texts.sources, texts.references))
     return [
-        f"{cut} sources were too long and were cut" if cut else "",
+        f"{truncated_count} sources were too long and were cut" if truncated_count else "",
         f"sources with characters unknown to the vocabulary, {describe_unknown(unknown)}"
         if unknown
         else "",
-        f"{alone} pairs have words on one side alone, the other is punctuation" if alone else "",
+        f"{one_sided_count} pairs have words on one side alone, the other is punctuation"
+        if one_sided_count
+        else "",
     ]
 
 
 def sampled_directions(
     directions: Sequence[Direction], supervised: Collection[Direction] | None
 ) -> frozenset[Direction]:
-    """Chooses directions to show samples of: a few of all kinds, zero-shot ones first.
+    """Choose directions for samples: supervised and zero-shot ones, mainly the latter.
 
     Args:
-        directions: what was evaluated.
-        supervised: directions trained on; None if unknown.
+        directions: the evaluated directions.
+        supervised: directions that the model was trained on; None if unknown.
     """
     trained = [pair for pair in directions if supervised is not None and pair in supervised]
     others = [pair for pair in directions if pair not in set(trained)]
-    rest = max(SAMPLE_DIRECTIONS - len(others), SAMPLE_DIRECTIONS // 4 if trained else 0)
-    chosen = _evenly(trained, rest)
-    return frozenset([*chosen, *_evenly(others, SAMPLE_DIRECTIONS - len(chosen))])
+    trained_count = max(SAMPLE_DIRECTIONS - len(others), SAMPLE_DIRECTIONS // 4 if trained else 0)
+    sampled = _evenly_spaced(trained, trained_count)
+    return frozenset([*sampled, *_evenly_spaced(others, SAMPLE_DIRECTIONS - len(sampled))])
 
 
-def _evenly(pairs: Sequence[Direction], count: int) -> list[Direction]:
-    """Takes at most `count` items at even distances."""
+def _evenly_spaced(pairs: Sequence[Direction], count: int) -> list[Direction]:
+    """Select at most `count` evenly spaced directions."""
     if len(pairs) <= count:
         return list(pairs)
     return [pairs[index * len(pairs) // count] for index in range(count)]

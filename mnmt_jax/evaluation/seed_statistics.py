@@ -1,4 +1,4 @@
-"""Statistics over seeds: mean, range, sample variance, and a test of two systems.
+"""Statistics over seeds: mean, range, sample variance, and significance tests.
 
 The unit of observation is a training run: one score per seed.
 """
@@ -16,19 +16,19 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.markdown_tables import group_mean, leading_metrics, markdown_table
 from mnmt_jax.evaluation.result import RunResult
 
-_MOST_PERMUTATIONS = 200_000
+_MAX_PERMUTATIONS = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
 class SeedSummary:
-    """Scores of one system over seeds.
+    """Summary of the scores of one system over seeds.
 
     Attributes:
         count: number of seeds.
         mean: arithmetic mean.
         low: smallest score.
         high: largest score.
-        variance: sample variance, with n - 1; None of one seed.
+        variance: sample variance (n - 1); None for a single seed.
     """
 
     count: int
@@ -43,10 +43,11 @@ class MeanDifference:
     """The difference of two systems' mean scores.
 
     Attributes:
-        mean: first minus second.
+        mean: mean of the first system minus mean of the second.
         low: lower end of the 95 % confidence interval; None if a system has one seed.
-        high: upper end of it.
-        p: two-sided p of the exact permutation test; None if there are too many permutations.
+        high: upper end of the interval; None if a system has one seed.
+        p: two-sided p of the exact permutation test; None if there are too many permutations or
+            a system has one seed.
     """
 
     mean: float
@@ -56,13 +57,13 @@ class MeanDifference:
 
 
 def summarize_scores(scores: Sequence[float]) -> SeedSummary:
-    """Describe the scores of one system.
+    """Summarize the scores of one system.
 
     Args:
         scores: one per seed.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is no score.
     """
     if not scores:
         raise UserError("no score: evaluate at least one seed")
@@ -71,27 +72,27 @@ def summarize_scores(scores: Sequence[float]) -> SeedSummary:
 
 
 def compare_means(first: Sequence[float], second: Sequence[float]) -> MeanDifference:
-    """Compare the scores of two systems, trained independently.
+    """Compare the scores of two systems that were trained independently.
 
     Args:
-        first: one per seed.
-        second: one per seed; as many or not.
+        first: scores of the first system, one per seed.
+        second: scores of the second system, one per seed; the number of seeds may differ.
 
     Returns:
-        The difference of the means; Welch's interval, which lets variances differ; and p of the
-        permutation test, the share of all divisions of the scores into groups of these sizes whose
-        means differ at least as much. Its least value is 2 / (n + m choose n): 0.1 with three
-        seeds each, 0.008 with five.
+        The difference of the means, Welch's interval (unequal variances), and p of the permutation
+        test: the share of all divisions of the scores into groups of these sizes whose means differ
+        at least as much. Its minimum is 2 / (n + m choose n): 0.1 with three seeds per system,
+        0.008 with five.
 
     Raises:
         UserError: if a system has no score.
     """
     mean = summarize_scores(first).mean - summarize_scores(second).mean
-    low, high = _interval(first, second)
+    low, high = _welch_interval(first, second)
     return MeanDifference(mean, low, high, _permutation_p(first, second))
 
 
-def _interval(
+def _welch_interval(
     first: Sequence[float], second: Sequence[float]
 ) -> tuple[float, float] | tuple[None, None]:
     """Return Welch's 95 % interval of the difference of two means."""
@@ -106,16 +107,18 @@ def _interval(
 
 
 def _permutation_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    if math.comb(len(first) + len(second), len(first)) > _MOST_PERMUTATIONS:
+    if math.comb(len(first) + len(second), len(first)) > _MAX_PERMUTATIONS:
         return None
     if min(len(first), len(second)) < 2:
         return None
     from scipy import stats
 
-    def gap(one: Sequence[float], other: Sequence[float]) -> float:
-        return statistics.fmean(one) - statistics.fmean(other)
+    def mean_difference(left: Sequence[float], right: Sequence[float]) -> float:
+        return statistics.fmean(left) - statistics.fmean(right)
 
-    test = stats.permutation_test((first, second), gap, n_resamples=math.inf, vectorized=False)
+    test = stats.permutation_test(
+        (first, second), mean_difference, n_resamples=math.inf, vectorized=False
+    )
     return float(test.pvalue)
 
 
@@ -126,33 +129,34 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
         results: evaluations of one task.
 
     Returns:
-        By system, in the order of the first evaluation of each: its evaluations, by seed. The name
-        of a system is what the names of its runs begin with.
+        The evaluations of each system, sorted by seed; systems are in order of their first
+        evaluation. The name of a system is the common prefix of its runs' names.
 
     Raises:
-        UserError: if one system has two evaluations of one seed, or a run is without configuration.
+        UserError: if a system has two evaluations with the same seed, or if a run has no
+            configuration.
     """
     groups: dict[str, list[RunResult]] = {}
     for result in results:
         groups.setdefault(_system_key(result), []).append(result)
-    named: dict[str, list[RunResult]] = {}
+    by_system: dict[str, list[RunResult]] = {}
     for group in groups.values():
         seeds = [result.config["train"]["seed"] for result in group]
         if len(set(seeds)) < len(seeds):
             raise UserError(
-                f"{join_names([result.name for result in group])}: evaluations of one configuration "
-                "and seed; name each run once"
+                f"{join_names([result.name for result in group])}: evaluations of one "
+                "configuration and seed; name each run once"
             )
-        common = os.path.commonprefix([result.name for result in group])
-        name = common.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
+        prefix = os.path.commonprefix([result.name for result in group])
+        name = prefix.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
         name = name or group[0].name
-        name = name if name not in named else f"{name} ({len(named) + 1})"
-        named[name] = sorted(group, key=lambda result: int(result.config["train"]["seed"]))
-    return named
+        name = name if name not in by_system else f"{name} ({len(by_system) + 1})"
+        by_system[name] = sorted(group, key=lambda result: int(result.config["train"]["seed"]))
+    return by_system
 
 
 def _system_key(result: RunResult) -> str:
-    """Return what is equal for evaluations that differ in the seed alone."""
+    """Return a key that is equal for evaluations that differ only in the seed."""
     if "seed" not in result.config.get("train", {}):
         raise UserError(f"{result.name}: the evaluation has no training configuration to group by")
     config = {**result.config, "train": {**result.config["train"], "seed": 0}}
@@ -160,14 +164,14 @@ def _system_key(result: RunResult) -> str:
 
 
 def seed_table(groups: Mapping[str, Sequence[RunResult]]) -> str:
-    """Write a Markdown table of systems over seeds, compared with the first.
+    """Format a Markdown table of systems over seeds, compared with the first system.
 
     Args:
         groups: evaluations of each system, one per seed; the first system is the baseline.
 
     Returns:
-        Per group of directions and metric a row for each system: mean, range and sample variance
-        over seeds of the mean over directions, the difference to the first system with its 95 %
+        One row per group of directions, metric and system: mean, range and sample variance (over
+        seeds) of the mean over directions, the difference to the first system with its 95 %
         interval, and p of the permutation test.
     """
     metrics = leading_metrics([result for results in groups.values() for result in results])
@@ -178,10 +182,10 @@ def seed_table(groups: Mapping[str, Sequence[RunResult]]) -> str:
                 name: _present(group_mean(result, metric.key, field).mean for result in results)
                 for name, results in groups.items()
             }
-            first = next(iter(scores.values()))
+            baseline = next(iter(scores.values()))
             for name, values in scores.items():
                 if values:
-                    cells = _cells(values, None if values is first else first)
+                    cells = _cells(values, None if values is baseline else baseline)
                     rows.append([name, title, metric.title, *cells])
     header = ["system", "directions", "metric", "seeds", "mean", "range", "variance"]
     return markdown_table([*header, "difference to the first", "p"], rows)
@@ -192,17 +196,23 @@ def _present(values: Iterable[float | None]) -> list[float]:
 
 
 def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[str]:
-    """Write the statistics of a system, and its difference to the baseline's scores."""
-    system = summarize_scores(values)
-    variance = "–" if system.variance is None else f"{system.variance:.3f}"
+    """Format the statistics of a system and its difference to the baseline."""
+    summary = summarize_scores(values)
+    variance = "–" if summary.variance is None else f"{summary.variance:.3f}"
     cells = [
-        str(system.count),
-        f"{system.mean:.2f}",
-        f"{system.low:.1f} to {system.high:.1f}",
+        str(summary.count),
+        f"{summary.mean:.2f}",
+        f"{summary.low:.1f} to {summary.high:.1f}",
         variance,
     ]
     if not baseline:
         return [*cells, "–", "–"]
-    gap = compare_means(values, baseline)
-    interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
-    return [*cells, f"{gap.mean:+.2f}{interval}", "–" if gap.p is None else f"{gap.p:.3f}"]
+    difference = compare_means(values, baseline)
+    interval = (
+        "" if difference.low is None else f" ({difference.low:+.1f} to {difference.high:+.1f})"
+    )
+    return [
+        *cells,
+        f"{difference.mean:+.2f}{interval}",
+        "–" if difference.p is None else f"{difference.p:.3f}",
+    ]

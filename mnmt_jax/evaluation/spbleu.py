@@ -1,6 +1,7 @@
 """spBLEU: BLEU over the pieces of Flores-200's SentencePiece model, sacreBLEU's `flores200`.
 
-The model is a file of sacreBLEU's. Without it there is no spBLEU; no other tokenizer stands in.
+sacreBLEU distributes the model file. Without it spBLEU is left out; there is no other tokenizer to
+fall back on.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ TOKENIZER = "flores200"
 
 
 def cached_model_path() -> Path:
-    """Returns the path at which sacreBLEU keeps the model once it has downloaded it."""
+    """Return the path of the model in sacreBLEU's cache, whether or not the file exists."""
     return Path(SACREBLEU_DIR) / "models" / os.path.basename(SPM_MODELS[TOKENIZER]["url"])
 
 
 class FloresTokenizer:
-    """Splits text into the pieces that spBLEU counts.
+    """Tokenizer of spBLEU.
 
     Args:
-        path: of the SentencePiece model.
+        path: path of the SentencePiece model.
+
+    Attributes:
+        fingerprint: hash of the model file, 8 hexadecimal digits.
 
     Raises:
-        UserError: if the file is missing or no SentencePiece model.
+        UserError: if the file is missing or is not a SentencePiece model.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -48,17 +52,17 @@ class FloresTokenizer:
             raise UserError(f"{path}: not a SentencePiece model; {download_hint()}") from error
         self.fingerprint = hashlib.sha256(model).hexdigest()[:8]
 
-    @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one tokenizer lives as long as its command
+    @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - the tokenizer lives as long as the process
     def __call__(self, text: str) -> str:
-        """Returns the pieces of a text, separated by blanks."""
+        """Return the pieces of a text, separated by spaces."""
         return " ".join(self._processor.encode(text, out_type=str))
 
 
 def find_tokenizer(path: str | Path | None = None) -> FloresTokenizer | None:
-    """Loads the tokenizer from a file or from sacreBLEU's cache; None if it is not there.
+    """Load the tokenizer from a file or from sacreBLEU's cache; None if it is not cached.
 
     Args:
-        path: given by the user; must exist then.
+        path: path of the model, which must exist; None looks into the cache.
     """
     if path is not None:
         return FloresTokenizer(path)
@@ -66,7 +70,7 @@ def find_tokenizer(path: str | Path | None = None) -> FloresTokenizer | None:
 
 
 def download_hint() -> str:
-    """Says how to get the model."""
+    """Return instructions to get the model."""
     return (
         "get flores200_sacrebleu_tokenizer_spm.model (`sacrebleu -tok flores200` downloads it to "
         f"{cached_model_path()}) or name it with --flores200_model"
@@ -74,23 +78,23 @@ def download_hint() -> str:
 
 
 def missing_model_note() -> str:
-    """Says that spBLEU was left out and what to do about it."""
+    """Return a note that spBLEU was left out, with instructions."""
     return f"spBLEU left out: sacreBLEU's flores200 tokenizer is not here; {download_hint()}"
 
 
 def spbleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenizer: FloresTokenizer
 ) -> tuple[float, str]:
-    """Returns corpus spBLEU in percent and its signature.
+    """Return corpus spBLEU in percent and its signature.
 
     Args:
         hypotheses: output texts.
-        references: one per hypothesis.
-        tokenizer: Flores-200's.
+        references: reference translations, one per hypothesis.
+        tokenizer: tokenizer of Flores-200.
 
-    Source: sacreBLEU with `-tok flores200`; the same numbers.
+    Source: sacreBLEU with `-tok flores200`; the scores are equal.
     """
-    bleu = BLEU(tokenize="none", force=True)  # force only silences a hint about tokens
+    bleu = BLEU(tokenize="none", force=True)  # force only silences a warning about tokenized input
     score = bleu.corpus_score(
         [tokenizer(text) for text in hypotheses], [[tokenizer(text) for text in references]]
     )

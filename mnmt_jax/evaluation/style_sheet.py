@@ -1,7 +1,8 @@
-"""The style sheet of pages: no fonts, images or scripts from elsewhere; light, dark and print.
+"""Self-contained style sheet of HTML pages, for light and dark themes and print.
 
 Source of `COLOURS`: the categorical palettes of IBM's Carbon design system for data visualization,
-white and dark theme, in their order: 3:1 against the background and told apart by neighbours.
+white and dark theme, in their order. They have a contrast of 3:1 with the background, and
+neighbours are distinguishable.
 """
 
 COLOURS = (
@@ -15,10 +16,10 @@ DARK_COLOURS = (
 
 
 def colour_class(number: int) -> str:
-    """Return the class that gives an element, as `--run`, the colour of a run or curve.
+    """Return the CSS class that sets `--run` to the colour of a run or curve.
 
     Args:
-        number: from 0; colours repeat after `len(COLOURS)`.
+        number: index from 0; colours repeat after `len(COLOURS)`.
     """
     return f"run-{number % len(COLOURS)}"
 

@@ -13,18 +13,18 @@ from mnmt_jax.evaluation.style_sheet import colour_class
 _WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 48
 _TICKS = 5
-_ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: its height, room for its label and its value
+_ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: height, widths of label and value
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a chart.
+    """A curve of a line chart.
 
     Attributes:
-        label: for the legend and for those who cannot see the chart.
-        points: (x, y), x rising.
-        run: number of the run, which gives the colour.
-        dashed: draw dashes.
+        label: label in the legend and in the accessible title.
+        points: (x, y) pairs, x increasing.
+        run: index of the run; determines the colour.
+        dashed: whether the line is dashed.
     """
 
     label: str
@@ -34,54 +34,65 @@ class Line:
 
 
 def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str) -> Html:
-    """Draws curves over common axes; the legend gives each curve's last value as text.
+    """Return a line chart; the legend has the last value of each curve.
 
     Args:
         title: caption.
         lines: curves, each with at least one point.
-        x_title: what x is.
-        y_title: what y is, with its unit.
+        x_title: title of the x axis.
+        y_title: title of the y axis, with its unit.
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    whole = all(float(x).is_integer() for x in xs)
-    x_ticks = ticks(min(0.0, *xs), max(xs), least=1.0 if whole else 0.0)
+    integral = all(float(x).is_integer() for x in xs)
+    x_ticks = ticks(min(0.0, *xs), max(xs), least=1.0 if integral else 0.0)
     y_ticks = ticks(min(ys), max(ys))
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
+        x_share = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        y_share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return (
-            _LEFT + across * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM),
+            _LEFT + x_share * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - y_share * (_HEIGHT - _TOP - _BOTTOM),
         )
 
-    parts = []
+    elements = []
     for y in y_ticks:
-        left, height = place(x_ticks[0], y)
-        parts.append(
-            tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=_n(height), y2=_n(height), class_="grid")
+        left, pixel_y = to_pixels(x_ticks[0], y)
+        elements.append(
+            tag(
+                "line",
+                x1=_LEFT,
+                x2=_WIDTH - _RIGHT,
+                y1=_px(pixel_y),
+                y2=_px(pixel_y),
+                class_="grid",
+            )
         )
-        parts.append(tag("text", _number(y), x=_n(left - 7), y=_n(height + 4), text_anchor="end"))
+        elements.append(
+            tag("text", _number(y), x=_px(left - 7), y=_px(pixel_y + 4), text_anchor="end")
+        )
     for x in x_ticks:
-        across, floor = place(x, y_ticks[0])
+        pixel_x, bottom = to_pixels(x, y_ticks[0])
         anchor = "end" if x == x_ticks[-1] else "middle"
-        parts.append(tag("text", _number(x), x=_n(across), y=_n(floor + 18), text_anchor=anchor))
+        elements.append(
+            tag("text", _number(x), x=_px(pixel_x), y=_px(bottom + 18), text_anchor=anchor)
+        )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(tag("text", x_title, x=_n(middle), y=_HEIGHT - 6, text_anchor="middle"))
+    elements.append(tag("text", x_title, x=_px(middle), y=_HEIGHT - 6, text_anchor="middle"))
     for line in lines:
-        places = [place(*point) for point in line.points]
-        path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in places)
-        path += "h0" if len(places) == 1 else ""  # a dot, by the round cap
+        pixels = [to_pixels(*point) for point in line.points]
+        path = "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in pixels)
+        path += "h0" if len(pixels) == 1 else ""  # the round cap draws a dot
         style = "dashed" if line.dashed else ""
-        parts.append(
+        elements.append(
             tag(
                 "path", tag("title", line.label), d=path, class_=f"{colour_class(line.run)} {style}"
             )
         )
     drawing = tag(
         "svg",
-        parts,
+        elements,
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         role="img",
         aria_label=f"{title}: {y_title} by {x_title}; last values are in the legend",
@@ -91,31 +102,31 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) -> Html:
-    """Draws a bar per label from 0 on, one below the other, each with its value as text.
+    """Return a horizontal bar chart, with each value also as text.
 
     Args:
         title: caption.
-        bars: label and value, at least one.
-        x_title: what the values are.
+        bars: (label, value) pairs, at least one.
+        x_title: description of the values.
     """
     values = [value for _, value in bars]
     low, high = min(0.0, *values), max(0.0, *values)
     width = _WIDTH - _LABEL - _VALUE
     unit = width / ((high - low) or 1.0)
     zero = _LABEL - low * unit
-    parts = []
+    elements = []
     for number, (label, value) in enumerate(bars):
         top = _ROW * number
         start, length = min(zero, zero + value * unit), abs(value * unit)
-        text = _n(top + 0.72 * _ROW)
-        parts += [
-            tag("text", label, x=_LABEL - 8, y=text, text_anchor="end"),
-            tag("rect", x=_n(start), y=_n(top + 3), width=_n(length), height=_ROW - 6),
-            tag("text", f"{value:.4f}", x=_WIDTH, y=text, text_anchor="end"),
+        baseline = _px(top + 0.72 * _ROW)
+        elements += [
+            tag("text", label, x=_LABEL - 8, y=baseline, text_anchor="end"),
+            tag("rect", x=_px(start), y=_px(top + 3), width=_px(length), height=_ROW - 6),
+            tag("text", f"{value:.4f}", x=_WIDTH, y=baseline, text_anchor="end"),
         ]
     drawing = tag(
         "svg",
-        parts,
+        elements,
         viewBox=f"0 0 {_WIDTH} {_ROW * len(bars)}",
         role="img",
         aria_label=f"{title}: {x_title} by label; the values are text",
@@ -126,12 +137,12 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
 
 
 def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """Returns round numbers, evenly spaced, that enclose the range; at least two.
+    """Return at least two evenly spaced round numbers that enclose a range.
 
     Args:
-        low: end of the range.
-        high: the other end; equal ends are widened.
-        least: distance between two numbers, e.g. 1 for layers.
+        low: lower end of the range.
+        high: upper end of the range; if it is equal, the range is widened.
+        least: minimal distance of the numbers, e.g. 1 for layers.
     """
     if high <= low:
         low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
@@ -139,8 +150,8 @@ def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
     step = max(step, least)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 10) for index in range(first, last + 1)]
+    start, stop = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(index * step, 10) for index in range(start, stop + 1)]
 
 
 def _legend(lines: Sequence[Line]) -> Html:
@@ -153,8 +164,8 @@ def _legend(lines: Sequence[Line]) -> Html:
     return tag("div", items, class_="legend")
 
 
-def _n(value: float) -> str:
-    """Writes a coordinate."""
+def _px(value: float) -> str:
+    """Format a coordinate in pixels."""
     return f"{value:.1f}".removesuffix(".0")
 
 

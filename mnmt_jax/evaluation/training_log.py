@@ -1,4 +1,4 @@
-"""What a run's `metrics.jsonl` tells: curves and the seconds training took."""
+"""Training curves and training time from a run's `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.files.json_objects import is_number, read_records
 
 _CURVES = ("train", "supervised", "zero_shot", "from_english", "to_english")
-_POINTS = 400  # kept of a curve; more than a chart is wide
+_MAX_POINTS = 400  # maximal number of points of a curve, not counting the last one
 
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """Sums up a training.
+    """Summary of a training run.
 
     Attributes:
-        seconds: of training up to the step asked for; None if unknown.
-        curves: negative log-likelihood in nats per target token: `train`, and on validation
-            `supervised`, `zero_shot`, `from_english` and `to_english`, means over directions;
-            absent where nothing was logged.
+        seconds: wall-clock seconds of training up to the requested step; None if unknown.
+        curves: negative log-likelihood in nats per target token: `train`, and the validation means
+            over directions `supervised`, `zero_shot`, `from_english` and `to_english`; curves
+            without logged points are absent.
     """
 
     seconds: float | None = None
@@ -30,37 +30,39 @@ class TrainingLog:
 
 
 def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog:
-    """Reads a log; a missing file is an empty one, a damaged line (of a killed run) is skipped.
+    """Read a log. A missing file counts as empty; a damaged line (of a killed run) is skipped.
 
     Args:
-        path: of `metrics.jsonl`.
-        step: updates to take the seconds at; None takes the last.
+        path: path of `metrics.jsonl`.
+        step: number of updates at which to read the seconds; None for the last record.
     """
     if path is None or not path.is_file():
         return TrainingLog()
     seconds = None
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in _CURVES}
     for _, record in read_records(path):
-        at = record["step"]
-        if is_number(record.get("seconds")) and (step is None or at <= step):
+        record_step = record["step"]
+        if is_number(record.get("seconds")) and (step is None or record_step <= step):
             seconds = float(record["seconds"])
         validation = record.get("validation")
         validation = validation if isinstance(validation, dict) else {}
         for name in points:
             losses = record if name == "train" else validation.get(name)
             if (value := _loss(losses)) is not None:
-                points[name].append((at, value))
-    return TrainingLog(seconds, {name: _thinned(curve) for name, curve in points.items() if curve})
+                points[name].append((record_step, value))
+    return TrainingLog(
+        seconds, {name: _subsample(curve) for name, curve in points.items() if curve}
+    )
 
 
 def _loss(losses: Any) -> float | None:
-    """Returns the plain loss of a record: null where it was not finite."""
+    """Return the negative log-likelihood of a record; None if absent or not finite."""
     value = losses.get("nll") if isinstance(losses, dict) else None
     return value if is_number(value) else None
 
 
-def _thinned(points: list[tuple[float, float]]) -> Curve:
-    """Keeps every n-th point and the last."""
-    every = -(-len(points) // _POINTS)
-    kept = points[::every]
-    return tuple(kept if kept[-1] == points[-1] else [*kept, points[-1]])
+def _subsample(points: list[tuple[float, float]]) -> Curve:
+    """Return every n-th point and the last one, about `_MAX_POINTS` in all."""
+    stride = -(-len(points) // _MAX_POINTS)
+    subsampled = points[::stride]
+    return tuple(subsampled if subsampled[-1] == points[-1] else [*subsampled, points[-1]])

@@ -1,6 +1,6 @@
-"""Translations on disk, one file per direction, so that an evaluation can be continued.
+"""Translation store on disk, one file per direction, for resumable evaluations.
 
-OUTPUT/translations/made_by.json    what they were made with
+OUTPUT/translations/made_by.json    provenance of the translations
 OUTPUT/translations/de-fr.jsonl     {"source": ..., "hypothesis": ..., "reference": ...}
 """
 
@@ -18,7 +18,7 @@ from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
 from mnmt_jax.files.json_objects import differing_keys, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
-_STAMP = "made_by.json"
+_PROVENANCE_FILE = "made_by.json"
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class TranslatedSentence:
 
     Attributes:
         text: the hypothesis.
-        truncated: the source was too long and its end was not translated.
-        pivot: what stood between, if it was translated through another language.
-        unknown_characters: of the source, that no piece of the vocabulary covers.
+        truncated: whether the source was too long and was cut at the end.
+        pivot: intermediate text if translated through a pivot language, else None.
+        unknown_characters: characters of the source that no piece of the vocabulary covers.
     """
 
     text: str
@@ -39,114 +39,121 @@ class TranslatedSentence:
 
 
 TranslateFn = Callable[[Sequence[str], Direction], Sequence[TranslatedSentence]]
-"""Translates the sentences of one direction, in order."""
+"""Function that translates the sentences of one direction, in order."""
 
 
 def check_translations(folder: Path) -> None:
-    """Checks that a folder for translations holds none of somebody else's.
+    """Check that a folder for translations holds no files other than those of an evaluation.
 
     Raises:
-        UserError: if it does.
+        UserError: if it holds other `.jsonl` files or another `made_by.json`.
     """
-    stamp = folder / _STAMP
-    check_replaced(stamp, _is_stamp)
-    if not stamp.is_file() and (found := sorted(folder.glob("*.jsonl"))):
+    provenance_file = folder / _PROVENANCE_FILE
+    check_replaced(provenance_file, _is_provenance)
+    if not provenance_file.is_file() and (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(
-            f"{found[0]}: is there already and is not of mnmt-jax; move it, or choose another "
+            f"{files[0]}: is there already and is not of mnmt-jax; move it, or choose another "
             "--output"
         )
 
 
 def changed_provenance(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
-    """Returns which facts differ from those that a folder's translations were made by.
+    """Return the keys in which the provenance of a folder's translations differs.
 
     Args:
-        folder: that `check_translations` has passed.
-        made_by: as for a `TranslationStore`.
+        folder: folder that passed `check_translations`.
+        made_by: the expected provenance, as in `TranslationStore`.
 
     Returns:
-        Their names; none if there are no translations.
+        The differing keys; empty if there are no translations.
     """
-    stamp = folder / _STAMP
-    if not stamp.is_file() or not stamp.stat().st_size or not any(folder.glob("*.jsonl")):
+    provenance_file = folder / _PROVENANCE_FILE
+    if (
+        not provenance_file.is_file()
+        or not provenance_file.stat().st_size
+        or not any(folder.glob("*.jsonl"))
+    ):
         return []
-    return differing_keys(parse_json(stamp.read_bytes(), finite=False), made_by)
+    return differing_keys(parse_json(provenance_file.read_bytes(), finite=False), made_by)
 
 
 def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:
-    """Describe the sentences of a direction's file that are not those of a test set.
+    """Describe how the sentences of a direction's file differ from a test set.
 
     Args:
-        folder: of a `TranslationStore`.
+        folder: folder of a `TranslationStore`.
         direction: source and target.
-        texts: the test set's sentences.
+        texts: the test set.
 
     Returns:
-        E.g. "sentences: 100 of de-fr, now 10"; "" if they are the same, or if there is no file or
-        only a damaged one.
+        E.g. "sentences: 100 of de-fr, now 10"; "" if they are equal, or if the file is missing or
+        damaged.
     """
     rows = _rows(_path(folder, direction))
-    if rows is None or (kept := [pair for pair, _ in rows]) == _pairs(texts):
+    if rows is None or (stored_pairs := [pair for pair, _ in rows]) == _pairs(texts):
         return ""
-    return f"sentences: {len(kept)} of {'-'.join(direction)}, now {len(texts.sources)}"
+    return f"sentences: {len(stored_pairs)} of {'-'.join(direction)}, now {len(texts.sources)}"
 
 
 class TranslationStore:
-    """Translates each direction once.
+    """Store of translations that translates each direction once.
 
     Args:
-        folder: where the files are.
-        made_by: whatever the translations depend on besides their sources: parameters,
-            vocabulary, instruction, search.
-            Files that were made by something else are removed.
+        folder: folder of the files.
+        made_by: provenance: what the translations depend on besides their sources, i.e.
+            parameters, vocabulary, instruction, search. Files of another provenance are removed.
 
     Attributes:
-        reused: directions whose files were found complete.
-        stale: the folder holds translations made by something else.
+        reused: directions whose files were complete.
+        stale: whether the folder held translations of another provenance.
     """
 
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
-        self._folder, self._stamp = folder, folder / _STAMP
-        # Compared as JSON, which has no tuples.
-        self._text = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+        self._folder, self._provenance_file = folder, folder / _PROVENANCE_FILE
+        # Compared as JSON, where tuples are lists.
+        self._provenance = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):  # of several processes the first removes what is stale
-            self.stale = self._stamp.is_file() and not self._is_ours()
-            if self.stale or not self._stamp.is_file():
-                for old in folder.glob("*.jsonl"):
-                    old.unlink()
-                write_text(self._stamp, self._text)
+        with locked(folder):  # the first of several processes removes stale files
+            self.stale = self._provenance_file.is_file() and not self._has_same_provenance()
+            if self.stale or not self._provenance_file.is_file():
+                for stale_file in folder.glob("*.jsonl"):
+                    stale_file.unlink()
+                write_text(self._provenance_file, self._provenance)
 
-    def _is_ours(self) -> bool:
-        return self._stamp.read_text(encoding="utf-8") == self._text
+    def _has_same_provenance(self) -> bool:
+        return self._provenance_file.read_text(encoding="utf-8") == self._provenance
 
     def missing(self, texts: Mapping[Direction, TestSet]) -> list[Direction]:
-        """Returns the directions whose files are not complete.
+        """Return the directions without a complete file.
 
         Args:
-            texts: the sentences of each.
+            texts: the test set of each direction.
         """
-        return [each for each in texts if read_outputs(self._folder, each, texts[each]) is None]
+        return [
+            direction
+            for direction in texts
+            if read_outputs(self._folder, direction, texts[direction]) is None
+        ]
 
     def outputs(
         self, direction: Direction, texts: TestSet, translate: TranslateFn
     ) -> list[TranslatedSentence]:
-        """Returns a direction's translations: from its file if that is complete, else new ones.
+        """Return the translations of a direction, from its file if complete, else newly made.
 
         Args:
             direction: source and target.
-            texts: its sentences; a file of other sentences is not used.
-            translate: makes what is missing.
+            texts: the test set; a file of other sentences is not used.
+            translate: function that translates the sources if there is no complete file.
 
         Raises:
-            UserError: if `translate` does not return one translation per sentence, or another
-                command has taken the folder meanwhile, for what something else makes.
+            UserError: if `translate` does not return one translation per sentence, or if another
+                command with another provenance has taken over the folder meanwhile.
         """
-        found = read_outputs(self._folder, direction, texts)
-        if found is not None:
+        stored = read_outputs(self._folder, direction, texts)
+        if stored is not None:
             self.reused.append(direction)
-            return found
+            return stored
         outputs = list(translate(texts.sources, direction))
         if len(outputs) != len(texts.sources):
             raise UserError(
@@ -156,7 +163,7 @@ class TranslationStore:
         rows = zip(texts.sources, outputs, texts.references, strict=True)
         text = "".join(_line(*row) for row in rows)
         with locked(self._folder):
-            if not self._is_ours():
+            if not self._has_same_provenance():
                 raise UserError(
                     f"{self._folder}: another command with other settings has replaced what was "
                     "here; give each its own --output, and all of several processes the same flags"
@@ -168,12 +175,12 @@ class TranslationStore:
 def read_outputs(
     folder: Path, direction: Direction, texts: TestSet
 ) -> list[TranslatedSentence] | None:
-    """Reads the translations of a direction; None if they are missing, damaged or of others.
+    """Read the translations of a direction; None if missing, damaged or of other sentences.
 
     Args:
-        folder: of a `TranslationStore`.
+        folder: folder of a `TranslationStore`.
         direction: source and target.
-        texts: its sentences.
+        texts: the test set.
     """
     return _read(_path(folder, direction), texts)
 
@@ -182,7 +189,7 @@ def _path(folder: Path, direction: Direction) -> Path:
     return folder / f"{'-'.join(direction)}.jsonl"
 
 
-def _is_stamp(text: str) -> bool:
+def _is_provenance(text: str) -> bool:
     try:
         made_by = parse_json(text, finite=False)
     except ValueError:
@@ -202,7 +209,7 @@ def _line(source: str, output: TranslatedSentence, reference: str) -> str:
 
 
 def _read(path: Path, texts: TestSet) -> list[TranslatedSentence] | None:
-    """Reads a file; None if it is missing, damaged or of other sentences."""
+    """Read a file; return None if it is missing, damaged or of other sentences."""
     rows = _rows(path)
     if rows is None or [pair for pair, _ in rows] != _pairs(texts):
         return None
@@ -216,7 +223,7 @@ def _pairs(texts: TestSet) -> list[tuple[str, str]]:
 def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None:
     """Return the sentence pairs of a file with their translations; None if missing or damaged."""
     try:
-        # Not splitlines(): JSON leaves line separators such as U+2028 in strings as they are.
+        # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
         rows = [parse_json(line, finite=False) for line in lines]
         return [
