@@ -112,7 +112,7 @@ def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> A
 
 
 def _fill_layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
-    for attribute, theirs in _ATTENTIONS:
+    for attribute, attention_name in _ATTENTIONS:
         if attention := getattr(layer, attribute, None):
             is_self_attention = (
                 attribute == "self_attention"
@@ -128,9 +128,9 @@ def _fill_layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None
                 _fill_linear(
                     linear,
                     tensors,
-                    [f"{name}.{theirs}.{projection}" for projection in projection_names],
+                    [f"{name}.{attention_name}.{projection}" for projection in projection_names],
                 )
-            _fill_norm(attention.layer_norm, tensors, f"{name}.{theirs}_layer_norm")
+            _fill_norm(attention.layer_norm, tensors, f"{name}.{attention_name}_layer_norm")
     _fill_linear(layer.ffn.linear_0, tensors, [f"{name}.fc1"])
     _fill_linear(layer.ffn.linear_1, tensors, [f"{name}.fc2"])
     _fill_norm(layer.ffn.layer_norm, tensors, f"{name}.final_layer_norm")

@@ -252,9 +252,9 @@ class Names:
         for stage_plan in plan.stages:
             side = self._side(layout.grows and layout.generated in stage_plan.stage.roles)
             for sublayers in stage_plan.layers:
-                ours, theirs = (f"layer_{number}",), f"{side}layers.{layers[side]}."
+                path, prefix = (f"layer_{number}",), f"{side}layers.{layers[side]}."
                 for sublayer in sublayers:
-                    yield from self._sublayer(sublayer, ours, theirs)
+                    yield from self._sublayer(sublayer, path, prefix)
                 number += 1
                 layers[side] += 1
             for sublayer in (*stage_plan.before, *stage_plan.after):
@@ -312,30 +312,30 @@ class Names:
             (count, embed),
             f"{sides[0]}embed_positions.weight",
             (count + FIRST_ROW, embed),
-            lambda theirs: theirs[FIRST_ROW:],
-            lambda ours: np.concatenate([unused.astype(ours.dtype), ours]),
+            lambda stored: stored[FIRST_ROW:],
+            lambda positions: np.concatenate([unused.astype(positions.dtype), positions]),
         )
 
     def _matrix(
-        self, ours: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
+        self, parameter: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
     ) -> Entry:
         """Return the entry of a table; the other toolkit orders its rows differently."""
 
         def write(table: np.ndarray) -> np.ndarray:
-            theirs = np.empty_like(table)
-            theirs[rows] = table
-            return theirs
+            stored = np.empty_like(table)
+            stored[rows] = table
+            return stored
 
         shape = (len(rows), self.config.embed)
         written = tuple(self.dialect.prefix + name for name in written)
-        return Entry((ours,), shape, names, written, shape, lambda table: table[rows], write)
+        return Entry((parameter,), shape, names, written, shape, lambda table: table[rows], write)
 
-    def _sublayer(self, sublayer: Sublayer, ours: Path, theirs: str) -> Iterator[Entry]:
-        """Yield the entries of a sublayer and its norm; `ours` and `theirs` are name prefixes."""
-        yield from sublayer.kind.entries(self, (*ours, sublayer.name), theirs)
+    def _sublayer(self, sublayer: Sublayer, path: Path, prefix: str) -> Iterator[Entry]:
+        """Yield the entries of a sublayer and its norm; `path` and `prefix` precede their names."""
+        yield from sublayer.kind.entries(self, (*path, sublayer.name), prefix)
         if sublayer.norm != "none":
-            name = theirs + sublayer.kind.other_norm
-            yield from self.norm((*ours, f"{sublayer.name}_norm"), name)
+            name = prefix + sublayer.kind.other_norm
+            yield from self.norm((*path, f"{sublayer.name}_norm"), name)
 
     def attention(self, path: Path, name: str) -> Iterator[Entry]:
         """Yield the entries of an attention's projections.
@@ -346,19 +346,19 @@ class Names:
         """
         embed, heads, width = self.config.embed, self.config.heads, self.config.head_dim
         square = (embed, embed)
-        for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+        for our_name, stored_name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
             yield self._entry(
-                (*path, ours, "kernel"),
+                (*path, our_name, "kernel"),
                 (embed, heads, width),
-                f"{name}.{theirs}.weight",
+                f"{name}.{stored_name}.weight",
                 square,
                 lambda weight: weight.T.reshape(embed, heads, width),
                 lambda kernel: kernel.reshape(square).T,
             )
             yield self._entry(
-                (*path, ours, "bias"),
+                (*path, our_name, "bias"),
                 (heads, width),
-                f"{name}.{theirs}.bias",
+                f"{name}.{stored_name}.bias",
                 (embed,),
                 lambda bias: bias.reshape(heads, width),
                 lambda bias: bias.reshape(embed),
@@ -383,13 +383,13 @@ class Names:
         """
         embed = self.config.embed
         sizes = (("wi", embed, hidden), ("wo", hidden, embed))
-        for (ours, before, after), name in zip(sizes, names, strict=True):
+        for (our_name, before, after), name in zip(sizes, names, strict=True):
             kernel, weight = (before, after), (after, before)
-            kernel_path = (*path, ours, "kernel")
+            kernel_path = (*path, our_name, "kernel")
             yield self._entry(
                 kernel_path, kernel, f"{name}.weight", weight, np.transpose, np.transpose
             )
-            yield self.vector((*path, ours, "bias"), f"{name}.bias", after)
+            yield self.vector((*path, our_name, "bias"), f"{name}.bias", after)
 
     def slots(self, path: Path, names: tuple[str, str], sizes: tuple[int, int]) -> Iterator[Entry]:
         """Yield the entries of language branches, and of the centre's branch, which we do not have.
@@ -402,18 +402,18 @@ class Names:
         count, hidden = sizes
         embed = self.config.embed
         pairs = (("first", embed, hidden), ("second", hidden, embed))
-        for (ours, before, after), name in zip(pairs, names, strict=True):
+        for (our_name, before, after), name in zip(pairs, names, strict=True):
             for branch in range(count + 1):
                 slot = branch - 1 if branch else None
                 kernel = self._entry(
-                    (*path, ours, "kernel"),
+                    (*path, our_name, "kernel"),
                     (before, after),
                     f"{name}.{branch}.weight",
                     (after, before),
                     np.transpose,
                     np.transpose,
                 )
-                bias = self.vector((*path, ours, "bias"), f"{name}.{branch}.bias", after)
+                bias = self.vector((*path, our_name, "bias"), f"{name}.{branch}.bias", after)
                 for entry in (kernel, bias):
                     entry_path = entry.path if branch else ()
                     yield dataclasses.replace(entry, path=entry_path, slot=slot)

@@ -101,16 +101,16 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
         )
     fillers = 0 if tags_last else _trailing_fillers(vocabulary.named_pieces)
     first_tag, end = vocabulary.first_tag, vocabulary.size
-    ours = np.arange(end)
-    theirs = np.concatenate(
+    ids = np.arange(end)
+    export_order = np.concatenate(
         [
             np.argsort(SPECIALS),
-            ours[4 : first_tag - fillers],
-            ours[first_tag:],
-            ours[first_tag - fillers : first_tag],
+            ids[4 : first_tag - fillers],
+            ids[first_tag:],
+            ids[first_tag - fillers : first_tag],
         ]
     )
-    return np.argsort(theirs)
+    return np.argsort(export_order)
 
 
 def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndarray) -> list[str]:
@@ -121,8 +121,8 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
         tags: names of its language tags in the other toolkit.
         rows: from `rows_of_vocabulary`.
     """
-    ours = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
-    return [ours[i] for i in np.argsort(rows)]
+    tokens = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
+    return [tokens[i] for i in np.argsort(rows)]
 
 
 def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTable:

@@ -21,7 +21,7 @@ _T5X = {
     f"{TARGET}_segment_ids": "decoder_segment_ids",
     f"{TARGET}_labels": "decoder_target_tokens",
 }
-_OURS = {theirs: ours for ours, theirs in _T5X.items()}
+_OURS = {t5x_key: our_key for our_key, t5x_key in _T5X.items()}
 LOSS_WEIGHTS = "decoder_loss_weights"  # t5x's name of `target_segment_ids != 0`
 
 

@@ -58,7 +58,7 @@ def load_vocabulary() -> Vocabulary:
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = partial_path(directory)  # removes leftovers of killed processes
         try:
-            _rename_unless_exists(_train_vocabulary(partial), directory)
+            _rename_unless_exists(_train(partial), directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return Vocabulary.load(directory)
@@ -88,7 +88,7 @@ def _rename_unless_exists(source: Path, directory: Path) -> None:
             raise
 
 
-def _train_vocabulary(directory: Path) -> Path:
+def _train(directory: Path) -> Path:
     directions = english_centric_directions(MITRE_LANGUAGES)
     text = language_text(get_corpus(CORPUS), directions, _SENTENCES_PER_LANGUAGE)
     train_sentencepiece(text, directory, options=VOCABULARY_OPTIONS)
