@@ -87,7 +87,7 @@ def _open_foreign(
 def _vocabulary_folders(
     kind: str, path: Path, vocabulary: str | Path | None
 ) -> tuple[Path | None, Path | None]:
-    """Return the vocabulary folder as (ours, None) or (None, theirs), by whose format it has."""
+    """Return the vocabulary folder as (ours, None) or (None, theirs), depending on its format."""
     if vocabulary is None:
         # fairseq keeps dictionaries beside the data; users often copy them beside the checkpoint.
         has_dictionary = kind == "fairseq" and any(path.parent.glob("*dict*.txt"))
