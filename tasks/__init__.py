@@ -1,4 +1,4 @@
-"""The seqio tasks and mixtures of `mnmt_jax.interop.tasks`, by their short name in a checkout."""
+"""Short alias of `mnmt_jax.interop.tasks` in a checkout: seqio tasks and mixtures."""
 
 from mnmt_jax.interop.tasks import cldr as cldr
 from mnmt_jax.interop.tasks import published as published

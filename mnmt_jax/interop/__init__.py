@@ -1,1 +1,1 @@
-"""Other toolkits: checkpoints and adapters of theirs, seqio tasks, t5x trainers."""
+"""Interoperability with other toolkits: checkpoints, adapters, seqio tasks, t5x trainers."""

@@ -1,7 +1,7 @@
-"""Encoder-decoders for CTranslate2, whose engine is made for CPUs (extra `ctranslate2`).
+"""Export of encoder-decoders to CTranslate2, a fast CPU engine (extra `ctranslate2`).
 
-The model is described in CTranslate2's own words and written by its own converter. There, texts are
-pieces and tags by name; what `Instruction` lays out here, the caller gives:
+The model is described by CTranslate2's specs and written by its converter. CTranslate2 takes texts
+as lists of pieces and tags by name; the caller adds the tags that `Instruction` adds here:
 
     source: [tag, *pieces, "</s>"]; target prefix: [trigger if it is a tag, tag if it is forced]
 """
@@ -28,7 +28,7 @@ from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_POSITIONS = 1024  # as M2M-100 has; longer input is refused there
+_POSITIONS = 1024  # as in M2M-100; CTranslate2 refuses longer input
 _SPM_FILE = "sentencepiece.bpe.model"
 _NAMES = Dialect("", ("shared.weight",), ("shared.weight",))
 _ATTENTIONS = (("self_attention", "self_attn"), ("attention", "encoder_attn"))
@@ -37,13 +37,13 @@ _ATTENTIONS = (("self_attention", "self_attn"), ("attention", "encoder_attn"))
 def export_ctranslate2(
     config: Config, params: Mapping[str, Any], vocabulary: Vocabulary, directory: Path
 ) -> None:
-    """Writes a directory that `ctranslate2.Translator` loads, in float32; it quantises by itself.
+    """Write a float32 directory for `ctranslate2.Translator`, which can quantize it on loading.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         params: our parameters, lazy or not.
-        vocabulary: the run's; its SentencePiece model lies beside.
-        directory: must exist.
+        vocabulary: vocabulary of the run; its SentencePiece model is written beside the weights.
+        directory: existing folder to write to.
 
     Raises:
         UserError: if CTranslate2 has no such model, or is not installed.
@@ -61,23 +61,23 @@ def export_ctranslate2(
             ("Model.positions", model.positions, positions),
         ],
     )
-    converter, specs = _package()
+    converter, specs = _import_ctranslate2()
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
     tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
     table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
-    spec = _described(specs, model, dict(written_tensors(params, table)))
+    spec = _build_spec(specs, model, dict(written_tensors(params, table)))
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
     starts_with_eos = get_instruction(config.data.instruction).trigger == "eos"
     spec.config.bos_token = "<s>" if "<s>" in tokens else "</s>"
     spec.config.decoder_start_token = "</s>" if starts_with_eos else None
 
-    described = type("Described", (converter,), {"_load": lambda self: spec})
-    described().convert(str(directory), force=True)
+    spec_converter = type("Described", (converter,), {"_load": lambda self: spec})
+    spec_converter().convert(str(directory), force=True)
     (directory / _SPM_FILE).write_bytes(vocabulary.model)
 
 
-def _package() -> tuple[Any, Any]:
+def _import_ctranslate2() -> tuple[Any, Any]:
     try:
         from ctranslate2 import specs
         from ctranslate2.converters import Converter
@@ -88,8 +88,8 @@ def _package() -> tuple[Any, Any]:
     return Converter, specs
 
 
-def _described(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> Any:
-    """Returns the model in CTranslate2's words."""
+def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> Any:
+    """Return the model as a CTranslate2 spec."""
     activation = {"relu": "RELU", "gelu": "GELU"}[model.activation]
     spec = specs.TransformerSpec.from_config(
         model.stage_layers,
@@ -105,30 +105,42 @@ def _described(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> An
         side.scale_embeddings = math.sqrt(model.embed) if model.embedding_scale else 1.0
         side.position_encodings.encodings = encodings
         if model.norm == "pre":
-            _norm(side.layer_norm, tensors, f"{name}.layer_norm")
+            _fill_norm(side.layer_norm, tensors, f"{name}.layer_norm")
         for number, layer in enumerate(side.layer):
-            _layer(layer, tensors, f"{name}.layers.{number}")
+            _fill_layer(layer, tensors, f"{name}.layers.{number}")
     return spec
 
 
-def _layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
-    for attribute, theirs in _ATTENTIONS:
+def _fill_layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
+    for attribute, attention_name in _ATTENTIONS:
         if attention := getattr(layer, attribute, None):
-            own = attribute == "self_attention"  # its queries stand with keys and values
-            parts = [["q_proj", "k_proj", "v_proj"]] if own else [["q_proj"], ["k_proj", "v_proj"]]
-            for linear, joined in zip(attention.linear, [*parts, ["out_proj"]], strict=True):
-                _linear(linear, tensors, [f"{name}.{theirs}.{part}" for part in joined])
-            _norm(attention.layer_norm, tensors, f"{name}.{theirs}_layer_norm")
-    _linear(layer.ffn.linear_0, tensors, [f"{name}.fc1"])
-    _linear(layer.ffn.linear_1, tensors, [f"{name}.fc2"])
-    _norm(layer.ffn.layer_norm, tensors, f"{name}.final_layer_norm")
+            is_self_attention = (
+                attribute == "self_attention"
+            )  # one matrix for queries, keys and values
+            projections = (
+                [["q_proj", "k_proj", "v_proj"]]
+                if is_self_attention
+                else [["q_proj"], ["k_proj", "v_proj"]]
+            )
+            for linear, projection_names in zip(
+                attention.linear, [*projections, ["out_proj"]], strict=True
+            ):
+                _fill_linear(
+                    linear,
+                    tensors,
+                    [f"{name}.{attention_name}.{projection}" for projection in projection_names],
+                )
+            _fill_norm(attention.layer_norm, tensors, f"{name}.{attention_name}_layer_norm")
+    _fill_linear(layer.ffn.linear_0, tensors, [f"{name}.fc1"])
+    _fill_linear(layer.ffn.linear_1, tensors, [f"{name}.fc2"])
+    _fill_norm(layer.ffn.layer_norm, tensors, f"{name}.final_layer_norm")
 
 
-def _linear(linear: Any, tensors: Mapping[str, LazyArray], names: list[str]) -> None:
+def _fill_linear(linear: Any, tensors: Mapping[str, LazyArray], names: list[str]) -> None:
     linear.weight = np.concatenate([tensors[f"{name}.weight"].read() for name in names])
     linear.bias = np.concatenate([tensors[f"{name}.bias"].read() for name in names])
 
 
-def _norm(norm: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
+def _fill_norm(norm: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
     norm.gamma = tensors[f"{name}.weight"].read()
     norm.beta = tensors[f"{name}.bias"].read()

@@ -1,4 +1,4 @@
-"""Run directories to checkpoints of other toolkits."""
+"""Export of run directories to checkpoints of other toolkits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
+_EXPORTERS: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
     "ctranslate2": export_ctranslate2,
     "fairseq": export_fairseq,
     "huggingface": export_huggingface,
@@ -28,12 +28,12 @@ _EXPORT: dict[str, Callable[[Config, Any, Vocabulary, Path], None]] = {
 def export_checkpoint(
     kind: str, run_dir: str | Path, directory: str | Path, *, step: int | str | None = None
 ) -> list[Path]:
-    """Writes a run's parameters, LoRA merged, and vocabulary in the form of another toolkit.
+    """Write a run's parameters, with LoRA merged, and its vocabulary for another toolkit.
 
     Args:
         kind: `ctranslate2`, `fairseq`, `huggingface` or `t5x`.
-        run_dir: the run.
-        directory: to make; must not exist or be empty.
+        run_dir: run directory.
+        directory: folder to create; must not exist or be empty.
         step: as in `restore_params`.
 
     Returns:
@@ -50,5 +50,5 @@ def export_checkpoint(
     params, _ = load_params(run, step)
     check_parameters(run, config.model, vocabulary.size, params)
     with new_folder(directory) as partial:
-        _EXPORT[kind](config, merge_lora(params), vocabulary, partial)
+        _EXPORTERS[kind](config, merge_lora(params), vocabulary, partial)
     return sorted(directory.iterdir())

@@ -1,6 +1,6 @@
 """fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer.
 
-The array functions at the top are what tests and tools use that hold a state dictionary in memory.
+The array functions at the top serve tests and tools that hold a state dictionary in memory.
 """
 
 from __future__ import annotations
@@ -52,46 +52,46 @@ _EMBEDDING = ".embed_tokens.weight"
 
 
 def permute_rows(table: np.ndarray) -> np.ndarray:
-    """Moves embedding rows from fairseq's id order [vocab, embed] to ours."""
+    """Reorder embedding rows, [vocab, embed], from fairseq's id order to ours."""
     return table[plain_rows(len(table))]
 
 
 def unpermute_rows(table: np.ndarray) -> np.ndarray:
-    """Undoes `permute_rows`."""
+    """Reorder embedding rows, [vocab, embed], from our id order to fairseq's."""
     return table[np.argsort(plain_rows(len(table)))]
 
 
 def permute_ids(ids: np.ndarray) -> np.ndarray:
-    """Moves token ids from fairseq's order to ours."""
+    """Convert token ids from fairseq's order to ours."""
     to_ours = np.argsort(SPECIALS)
     return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
 
 
 def read_parameters(state: State, config: Model, layout: Layout) -> dict:
-    """Builds our parameter tree from a fairseq state dictionary.
+    """Build our parameter tree from a fairseq state dictionary.
 
     Args:
-        state: name -> array, PyTorch layout.
+        state: name -> array, in PyTorch's layout.
         config: sizes.
         layout: structure, with layer counts.
 
     Raises:
-        UserError: if tensors are missing, unexpected or of another shape, with the whole list.
+        UserError: if tensors are missing, unexpected or have another shape; lists all of them.
     """
     size = next((len(array) for name, array in state.items() if name.endswith(_EMBEDDING)), 0)
     tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
     params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
-    return _read_all(params)
+    return _read_tree(params)
 
 
 def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
-    """Returns the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
+    """Return the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
     table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
     return {name: tensor.read() for name, tensor in written_tensors(params, table)}
 
 
 def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
-    """Opens a `.pt` checkpoint without running anything of it.
+    """Open a `.pt` checkpoint without running any code of it.
 
     Args:
         path: the file.
@@ -99,7 +99,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
             leaves the vocabulary to the caller.
 
     Raises:
-        UserError: if the file is refused, or is of a model that has no counterpart here.
+        UserError: if the file is refused, or its model has no counterpart here.
     """
     data = read_torch(path)
     if not isinstance(data, Mapping) or not isinstance(data.get("model"), Mapping):
@@ -107,16 +107,16 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     fields = _arguments(path, data)
     tensors = {str(n): t for n, t in data["model"].items() if isinstance(t, LazyArray)}
     with prefix_errors(path):
-        found = language_model_settings(path, fields, tensors)
-        model = found or _model(path, fields)
+        language_model = language_model_settings(path, fields, tensors)
+        model = language_model or _model(path, fields)
         branches = branches_of(fields, tensors, model.stage_layers[0])
     fit = None
     if branches:
         model = dataclasses.replace(model, methods=branches)
-        counted = fields.integer("language_num")
-        fit = functools.partial(with_languages, model, counted=counted)
+        language_count = fields.integer("language_num")
+        fit = functools.partial(with_languages, model, counted=language_count)
     table = None if vocabulary is None else read_fairseq_table(vocabulary, _languages(fields))
-    if found:  # Graformer, section 4.2
+    if language_model:  # Graformer, section 4.2
         instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
     else:
         instruction = _instruction(path, fields.values)
@@ -127,13 +127,13 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
 def export_fairseq(
     config: Config, params: Mapping[str, Any], vocabulary: Vocabulary, directory: Path
 ) -> None:
-    """Writes `checkpoint.pt`, `dict.txt`, `languages.txt` and the SentencePiece model.
+    """Write `checkpoint.pt`, `dict.txt`, `languages.txt` and the SentencePiece model.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         params: our parameters, lazy or not.
-        vocabulary: the run's.
-        directory: must exist.
+        vocabulary: vocabulary of the run.
+        directory: existing folder to write to.
 
     Raises:
         UserError: if fairseq has no such model.
@@ -160,10 +160,10 @@ def export_fairseq(
     (directory / "sentencepiece.model").write_bytes(vocabulary.model)
 
 
-def _read_all(tree: Any) -> Any:
-    if isinstance(tree, LazyArray):
-        return tree.read()
-    return {key: _read_all(branch) for key, branch in tree.items()}
+def _read_tree(params: Any) -> Any:
+    if isinstance(params, LazyArray):
+        return params.read()
+    return {key: _read_tree(value) for key, value in params.items()}
 
 
 def _languages(fields: TypedFields) -> tuple[str, ...] | None:
@@ -175,17 +175,17 @@ def _languages(fields: TypedFields) -> tuple[str, ...] | None:
 
 
 def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
-    """Return the command line of the training, wherever this version of fairseq put it."""
-    found: dict[str, Any] = {}
+    """Return the training arguments, which versions of fairseq store in different places."""
+    arguments: dict[str, Any] = {}
     sections = data.get("cfg")
     sections = sections if isinstance(sections, Mapping) else {}
-    for part in (sections.get("task"), sections.get("model"), data.get("args")):
-        if isinstance(part, argparse.Namespace):
-            found |= vars(part)
-        elif isinstance(part, Mapping):
-            found |= part
-    fields = TypedFields(path, found)
-    if layers_setting(found) not in fields:
+    for section in (sections.get("task"), sections.get("model"), data.get("args")):
+        if isinstance(section, argparse.Namespace):
+            arguments |= vars(section)
+        elif isinstance(section, Mapping):
+            arguments |= section
+    fields = TypedFields(path, arguments)
+    if layers_setting(arguments) not in fields:
         raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
     return fields
 
@@ -196,20 +196,24 @@ def _model(path: Path, fields: TypedFields) -> Model:
     pre = bool(get("decoder_normalize_before"))
     is_register = "register_factor" in arguments
     activation: Any = fields.text("activation_fn", "relu")
-    needed = [
+    requirements = [
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("decoder_learned_pos", bool(get("decoder_learned_pos")), False),
         ("share_all_embeddings", bool(get("share_all_embeddings", True)), True),
         ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
     ]
     if is_register:
-        needed.append(("encoder_layers", stages[0], 0))
+        requirements.append(("encoder_layers", stages[0], 0))
     elif stages[0]:
         for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
             value = fields.integer(f"decoder_{name}")
-            needed.append((f"encoder_{name}", fields.integer(f"encoder_{name}", value), value))
-        needed.append(("encoder_normalize_before", bool(get("encoder_normalize_before")), pre))
-    check_supported(path, needed)
+            requirements.append(
+                (f"encoder_{name}", fields.integer(f"encoder_{name}", value), value)
+            )
+        requirements.append(
+            ("encoder_normalize_before", bool(get("encoder_normalize_before")), pre)
+        )
+    check_supported(path, requirements)
     shared: dict[str, Any] = {
         "embed": fields.integer("decoder_embed_dim"),
         "mlp": fields.integer("decoder_ffn_embed_dim"),
@@ -244,16 +248,16 @@ def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
         return "register"
     tag = arguments.get("encoder_langtok")
     if tag is None and str(arguments.get("arch")).endswith("_merged"):
-        tag = "tgt"  # stands in the text itself
+        tag = "tgt"  # the tag is in the text itself
     source = {"src": "source", "tgt": "target"}.get(str(tag))
-    wanted = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
-    if wanted == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
+    expected = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
+    if expected == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
         raise UserError(
             f"{path}: its settings do not say where language tags are; add encoder_langtok to "
             "them: 'tgt' if each source begins with one, None if there are none"
         )
     for key, instruction in INSTRUCTIONS.items():
-        if instruction == wanted:
+        if instruction == expected:
             return key
     raise UserError(
         f"{path}: encoder_langtok={arguments.get('encoder_langtok')!r}, "
@@ -267,7 +271,7 @@ def _phased(first_stage: bool, bias: int) -> dict[str, Any]:
     return {name: {"arch": "transformer_pdec", "attention_position_bias": bias}}
 
 
-# What the settings say of each layout, besides sizes.
+# Settings of each layout besides sizes.
 _LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
     "register": {"arch": "transformer_register"},
     "encoder_decoder": {"arch": "transformer"},
@@ -280,14 +284,14 @@ _LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def _export_arguments(config: Config) -> dict[str, Any]:
     model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
-    if own := language_model_arguments(model):
-        return _language_model_arguments(config, own)
+    if language_model := language_model_arguments(model):
+        return _language_model_arguments(config, language_model)
     if model.layout not in _LAYOUT_ARGUMENTS:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
     refuse_mismatches("fairseq", model, positions_mismatch(model, ()))
-    found = dict(_LAYOUT_ARGUMENTS[model.layout])
+    exported = dict(_LAYOUT_ARGUMENTS[model.layout])
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()
     if (instruction.trigger == "tag") != is_register:
@@ -296,30 +300,30 @@ def _export_arguments(config: Config) -> dict[str, Any]:
             "counterpart in fairseq: there registers start from the tag, all else from eos"
         )
     stages = (0, *model.stage_layers)[-2:]
-    found |= _size_arguments(model, dict(zip(("encoder", "decoder"), stages, strict=True)))
+    exported |= _size_arguments(model, dict(zip(("encoder", "decoder"), stages, strict=True)))
     source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
-    found |= {
+    exported |= {
         "share_all_embeddings": True,
         "no_token_positional_embeddings": not model.positions,
         "encoder_langtok": source_tag,
         "decoder_langtok": instruction.target_tag,
     }
     if is_register:
-        found["register_factor"] = model.register_factor
-    found |= _method_arguments(model, "attention_position_bias" in found)
-    if not source_tag and str(found["arch"]).endswith("_merged"):
+        exported["register_factor"] = model.register_factor
+    exported |= _method_arguments(model, "attention_position_bias" in exported)
+    if not source_tag and str(exported["arch"]).endswith("_merged"):
         raise UserError(
             f"Data.instruction='{config.data.instruction}' has no counterpart in fairseq's "
-            f"{found['arch']}: its sources begin with the target's tag ('1' or '4')"
+            f"{exported['arch']}: its sources begin with the target's tag ('1' or '4')"
         )
-    return found
+    return exported
 
 
-def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what Graformer's fairseq is told of a model; `own` is what the architecture is.
+def _language_model_arguments(config: Config, architecture: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model for Graformer's fairseq, including `architecture`.
 
     Raises:
-        UserError: if tags stand elsewhere than there.
+        UserError: if Graformer's fairseq places tags differently.
     """
     model, name = config.model, config.data.instruction
     if INSTRUCTIONS[name] != INSTRUCTIONS["3"]:
@@ -332,10 +336,10 @@ def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[st
     for stage in layout.stages:
         side = "decoder" if layout.grows and layout.generated in stage.roles else "encoder"
         layers[side] += stage.layers
-    own_sides = {side: number for side, number in layers.items() if number}
+    present_sides = {side: number for side, number in layers.items() if number}
     return {
-        **own,
-        **_size_arguments(model, own_sides),
+        **architecture,
+        **_size_arguments(model, present_sides),
         "share_all_embeddings": False,
         "decoder_langtok": True,
         "lang_tok_replacing_bos_eos": True,
@@ -343,31 +347,31 @@ def _language_model_arguments(config: Config, own: Mapping[str, Any]) -> dict[st
 
 
 def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
-    """Returns what settings say of methods: of PhasedDecoder's, or of AdapNonCenter's models."""
+    """Return the settings of methods, in PhasedDecoder's or in AdapNonCenter's form."""
     if branches := None if phased else branch_settings(model):
         return branches
-    found: dict[str, Any] = {"flag": "False", "inner_size": 0, "dropout": 0.1} if phased else {}
+    adaption: dict[str, Any] = {"flag": "False", "inner_size": 0, "dropout": 0.1} if phased else {}
     for method in model.methods:
         if not (phased and isinstance(method, Adaption)):
             raise UserError(f"fairseq has no '{model.layout}' with '{method.name}' (Model.methods)")
-        found = {"flag": "True", "inner_size": method.mlp, "dropout": method.dropout}
-    return {f"adaption_{name}": value for name, value in found.items()}
+        adaption = {"flag": "True", "inner_size": method.mlp, "dropout": method.dropout}
+    return {f"adaption_{name}": value for name, value in adaption.items()}
 
 
 def _size_arguments(model: Model, layers: Mapping[str, int]) -> dict[str, Any]:
-    """Returns what fairseq is told of sizes and of what all layers have; `layers` are by side."""
-    found: dict[str, Any] = {}
+    """Return the settings of sizes and of all layers; `layers` holds the layer count per side."""
+    sizes: dict[str, Any] = {}
     for side, number in layers.items():
-        found |= {
+        sizes |= {
             f"{side}_layers": number,
             f"{side}_embed_dim": model.embed,
             f"{side}_ffn_embed_dim": model.mlp,
             f"{side}_attention_heads": model.heads,
-            # A norm without layers before it would be one parameter more than the model has.
+            # A side without layers has no final norm in our model.
             f"{side}_normalize_before": model.norm == "pre" and number > 0,
             f"{side}_learned_pos": "learned" in model.positions,
         }
-    return found | {
+    return sizes | {
         "activation_fn": model.activation,
         "no_scale_embedding": not model.embedding_scale,
         "dropout": model.dropout,

@@ -1,4 +1,4 @@
-"""A checkpoint of another toolkit, opened: everything is known of it but the values."""
+"""Opened checkpoints of other toolkits: settings and lazy tensors, and checks of support."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from mnmt_jax.interop.token_table import TokenTable
 from mnmt_jax.vocabulary.normalization import NONE
 
 CTRANSLATE2_LAYOUT = "encoder_decoder"
-"""The one layout that CTranslate2 has."""
+"""The only layout that CTranslate2 supports."""
 
-# Types of settings that compare by value.
+# Types of settings that are compared by value.
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """What a format's reader found.
+    """A checkpoint of another toolkit, with its tensors not yet read.
 
     Attributes:
         path: file or folder, for messages.
         model: sizes and layout.
-        instruction: where the model expects language tags.
-        tensors: by their names there.
-        dialect: of the names.
-        tokens: its vocabulary, if it lies beside the weights or was given.
-        decode: how its authors search.
-        fit: makes the model of the vocabulary's languages, where it depends on them.
-        normalization: what is done to text before `tokens` encodes it.
+        instruction: key of the instruction, i.e. where the model expects language tags.
+        tensors: tensors by their names in the checkpoint.
+        dialect: dialect of these names.
+        tokens: its vocabulary, if found beside the weights or passed by the caller.
+        decode: search settings of its authors.
+        fit: builds the model from the vocabulary's languages, if the model depends on them.
+        normalization: normalization of text before `tokens` encodes it.
     """
 
     path: Path
@@ -49,11 +49,11 @@ class Foreign:
 
 
 class Mismatch(NamedTuple):
-    """A setting of a run that another toolkit's model does not have.
+    """A setting of a run that the model of another toolkit does not support.
 
     Attributes:
         reason: what differs, as a clause.
-        binding: flag of `train` that makes them equal.
+        binding: flag of `train` that resolves the difference.
     """
 
     reason: str
@@ -61,11 +61,11 @@ class Mismatch(NamedTuple):
 
 
 def positions_mismatch(model: Model, *others: tuple[Any, ...]) -> list[Mismatch]:
-    """Return whether a model's positions are not those of fairseq and its descendants.
+    """Return a mismatch if a model's positions differ from those of fairseq and its descendants.
 
     Args:
-        model: of the run.
-        others: values of `Model.positions` that the toolkit has besides the published ones.
+        model: model of the run.
+        others: further values of `Model.positions` that the toolkit supports.
     """
     published = Model().positions
     if model.positions in (published, *others):
@@ -79,15 +79,15 @@ def positions_mismatch(model: Model, *others: tuple[Any, ...]) -> list[Mismatch]
 
 
 def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]) -> None:
-    """Refuse an export with all reasons, and all bindings to train with, in one line.
+    """Refuse an export, with all reasons and the bindings to train with in one message.
 
     Args:
-        toolkit: its name and that of its model.
-        model: of the run.
-        mismatches: none is no refusal.
+        toolkit: name of the toolkit and, if needed, of its model.
+        model: model of the run.
+        mismatches: from `positions_mismatch` and the like; nothing is raised if empty.
 
     Raises:
-        UserError: if there are any.
+        UserError: if there are mismatches.
     """
     if mismatches:
         reasons, bindings = zip(*mismatches, strict=True)
@@ -98,25 +98,25 @@ def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]
 
 
 def _and_ctranslate2(model: Model) -> str:
-    """Return the other format that has the layout with any base."""
+    """Return the text that names CTranslate2, if it can export the model."""
     fits = model.layout == CTRANSLATE2_LAYOUT and model.positions[:1] == ("sinusoidal",)
     return " or ctranslate2" if fits else ""
 
 
 def check_supported(path: Path, settings: Sequence[tuple[str, Any, Any]]) -> None:
-    """Refuses a model that only one of two toolkits has.
+    """Refuse a model that only one of the two toolkits supports.
 
     Args:
-        path: of the checkpoint, or what is exported.
-        settings: name, value found, value needed.
+        path: path of the checkpoint, or a name of what is exported.
+        settings: triples of name, actual value, required value.
 
     Raises:
-        UserError: listing all settings that differ.
+        UserError: if settings differ; lists all of them.
     """
     differing = [
-        f"{name}={short_repr(found)} (only {needed!r} is supported)"
-        for name, found, needed in settings
-        if type(found) not in _PLAIN or found != needed
+        f"{name}={short_repr(value)} (only {required!r} is supported)"
+        for name, value, required in settings
+        if type(value) not in _PLAIN or value != required
     ]
     if differing:
         raise UserError(f"{path}: no model of both sides has {'; '.join(differing)}")

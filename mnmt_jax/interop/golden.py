@@ -21,10 +21,10 @@ _PREFIX = "param/"
 
 
 def open_golden(path: Path) -> Foreign:
-    """Opens a file of the authors' numbers.
+    """Open a reference model of the authors.
 
     Raises:
-        UserError: if it is no such file.
+        UserError: if the file is not a valid `.npz` reference model.
     """
     if not path.is_file() or path.suffix != ".npz":
         raise UserError(f"{path}: --format golden reads one .npz file")
@@ -49,7 +49,7 @@ def open_golden(path: Path) -> Foreign:
 
 
 def golden_model(values: Mapping[str, Any]) -> Model:
-    """Returns the sizes and layout that a file's scalars describe, without dropout.
+    """Return the model that a file's scalars describe, with dropout 0.
 
     Raises:
         KeyError: if a scalar is missing.
@@ -79,11 +79,11 @@ def golden_model(values: Mapping[str, Any]) -> Model:
 
 
 def two_stage_layout(first_stage: int, attention_position_bias: int) -> str:
-    """Returns the layout of PhasedDecoder with these settings.
+    """Return the layout of PhasedDecoder with these settings.
 
     Args:
-        first_stage: layers before the target joins.
-        attention_position_bias: target positions that the source sees, 0 or 1.
+        first_stage: number of layers before the target joins.
+        attention_position_bias: number of target positions visible to the source, 0 or 1.
     """
     name = "two_stage" if first_stage else "prefix"
     return f"{name}_trigger" if attention_position_bias else name

@@ -1,4 +1,4 @@
-"""Hugging Face directories: M2M-100 and NLLB (one architecture), and MITRE."""
+"""Hugging Face checkpoint directories: M2M-100 and NLLB (one architecture), and MITRE."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 Values = Mapping[str, Any]
 _PAD, _EOS = 1, 2
-# Keys of config.json that only this project reads.
-_OURS, _NORMALIZATION = "mnmt_jax_instruction", "mnmt_jax_text_normalization"
+# Keys of config.json that only this project uses.
+_INSTRUCTION, _NORMALIZATION = "mnmt_jax_instruction", "mnmt_jax_text_normalization"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Kind:
 
     Attributes:
         name: the `model_type`.
-        architecture: class that loads it there.
-        layout: of ours.
-        instruction: where it expects language tags.
-        dialect: of its parameter names.
-        sides: prefixes of its size fields, one for each stage.
-        spm_file: name of its SentencePiece model.
-        defaults: fields that are always the same.
+        architecture: class of `transformers` that loads it.
+        layout: our layout.
+        instruction: key of the instruction, i.e. where it expects language tags.
+        dialect: dialect of its parameter names.
+        sides: prefixes of its size fields, one per stage.
+        spm_file: file name of its SentencePiece model.
+        defaults: constant fields of its configuration.
     """
 
     name: str
@@ -107,14 +107,14 @@ _KIND_OF_LAYOUT = {kind.layout: kind for kind in (_M2M100, _MITRE)}
 
 
 def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
-    """Opens a directory with `config.json`, weights and, usually, tokenizer files.
+    """Open a directory with `config.json`, weights and, usually, tokenizer files.
 
     Args:
         folder: the directory.
-        vocabulary: where the tokenizer files are, if elsewhere.
+        vocabulary: folder of the tokenizer files, if it is another one.
 
     Raises:
-        UserError: if files are missing, or are of a model that has no counterpart here.
+        UserError: if files are missing, or the model has no counterpart here.
     """
     fields = _fields(folder / "config.json")
     name = fields.text("model_type", "")
@@ -125,15 +125,15 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
     kind = _KINDS[name]
     with prefix_errors(fields.place):
         model = _model(fields, kind)
-        instruction = fields.text(_OURS, kind.instruction)
+        instruction = fields.text(_INSTRUCTION, kind.instruction)
         get_instruction(instruction)
         normalization = fields.text(_NORMALIZATION, NONE)
         check_normalization(normalization)
     tensors = _tensors(folder)
     size = _vocabulary_size(fields, kind.dialect, tensors)
-    place = vocabulary or folder
+    tokenizer_folder = vocabulary or folder
     has_tokens = vocabulary is not None or any(folder.glob("*.model"))
-    tokens = read_hugging_face_table(place, kind.name, size) if has_tokens else None
+    tokens = read_hugging_face_table(tokenizer_folder, kind.name, size) if has_tokens else None
     return Foreign(
         folder,
         model,
@@ -154,14 +154,14 @@ def export_huggingface(
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes a directory that `open_huggingface` and, for M2M-100, `transformers` read.
+    """Write a directory that `open_huggingface` and, for M2M-100, `transformers` read.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         params: our parameters, lazy or not.
-        vocabulary: the run's.
-        directory: must exist.
-        shard_bytes: size of a weights file at most.
+        vocabulary: vocabulary of the run.
+        directory: existing folder to write to.
+        shard_bytes: maximum size of a weights file.
 
     Raises:
         UserError: if Hugging Face has no such model.
@@ -187,9 +187,9 @@ def export_huggingface(
 
 
 def tokenizer_class(vocabulary: Vocabulary) -> str | None:
-    """Returns the class of `transformers` that reads the exported tokenizer files, if one does.
+    """Return the class of `transformers` that reads the exported tokenizer files, if there is one.
 
-    Its classes have their language lists built in, so only these two lists have one.
+    These classes have built-in language lists, so only two lists are supported.
     """
     if vocabulary.languages == NLLB_LANGUAGES:
         return "NllbTokenizer"
@@ -197,7 +197,7 @@ def tokenizer_class(vocabulary: Vocabulary) -> str | None:
 
 
 def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) -> int:
-    """Return the rows of the embedding, which the configuration and the weights must agree on."""
+    """Return the number of embedding rows; the configuration and the weights must agree."""
     size = fields.integer("vocab_size", low=1)
     rows = {
         tensor.shape[0]
@@ -205,8 +205,10 @@ def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) ->
         if name.endswith(dialect.embedding) and tensor.shape
     }
     if rows != {size}:
-        told = " and ".join(map(str, sorted(rows))) or "no"
-        raise UserError(f"{fields.place}: vocab_size={size}, but the embedding has {told} rows")
+        row_counts = " and ".join(map(str, sorted(rows))) or "no"
+        raise UserError(
+            f"{fields.place}: vocab_size={size}, but the embedding has {row_counts} rows"
+        )
     return size
 
 
@@ -249,8 +251,8 @@ def _model(fields: TypedFields, kind: Kind) -> Model:
 def _decode(folder: Path, fields: TypedFields) -> Decode:
     path = folder / "generation_config.json"
     if path.is_file():
-        own = _fields(path)
-        fields = TypedFields(path, {**fields.values, **own.values})
+        generation_fields = _fields(path)
+        fields = TypedFields(path, {**fields.values, **generation_fields.values})
     with prefix_errors(fields.place):
         return Decode(
             beam_size=fields.integer("num_beams", 0) or 5,
@@ -321,7 +323,7 @@ def _values(config: Config, kind: Kind) -> dict[str, Any]:
     values |= {"num_hidden_layers": model.stage_layers[0], "dropout": model.dropout}
     values["attention_dropout"] = model.attention_dropout
     if config.data.instruction != kind.instruction:
-        values[_OURS] = config.data.instruction
+        values[_INSTRUCTION] = config.data.instruction
     if model.register_factor != 1.0:
         values["register_factor"] = model.register_factor
     return values
@@ -332,9 +334,9 @@ def _write_tokenizer(
 ) -> None:
     tokens, tags = names
     (directory / kind.spm_file).write_bytes(vocabulary.model)
-    first = tokens.index(tags[0])
-    _write(directory / "vocab.json", {token: i for i, token in enumerate(tokens[:first])})
-    _write(directory / "added_tokens.json", {tag: first + i for i, tag in enumerate(tags)})
+    first_tag = tokens.index(tags[0])
+    _write(directory / "vocab.json", {token: i for i, token in enumerate(tokens[:first_tag])})
+    _write(directory / "added_tokens.json", {tag: first_tag + i for i, tag in enumerate(tags)})
     specials = {
         "bos_token": "<s>" if "<s>" in tokens else "</s>",
         "eos_token": "</s>",
@@ -345,7 +347,7 @@ def _write_tokenizer(
     _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
     name = tokenizer_class(vocabulary)
     if name is not None:
-        settings = {"num_madeup_words": len(tokens) - first - len(tags)}
+        settings = {"num_madeup_words": len(tokens) - first_tag - len(tags)}
         _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})
 
 

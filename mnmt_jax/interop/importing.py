@@ -1,4 +1,4 @@
-"""Checkpoints of other toolkits to run directories."""
+"""Import of other toolkits' checkpoints into run directories."""
 
 from __future__ import annotations
 
@@ -33,40 +33,42 @@ _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
 def import_checkpoint(
     kind: str, path: str | Path, run_dir: str | Path, *, vocabulary: str | Path | None = None
 ) -> Config:
-    """Turns a checkpoint into a run that can be translated with, evaluated and fine-tuned.
+    """Convert a checkpoint into a run for translation, evaluation and fine-tuning.
 
     Args:
         kind: `fairseq`, `huggingface`, `t5x` or `golden`.
-        path: file or folder.
-        run_dir: the run to make; must not exist.
+        path: file or folder of the checkpoint.
+        run_dir: run directory to create; must not exist.
         vocabulary: folder of a saved `Vocabulary`, or of the other toolkit's vocabulary files; None
-            takes those that lie beside the weights.
+            takes the files beside the weights.
 
     Returns:
-        The run's configuration.
+        The configuration of the run.
 
     Raises:
-        UserError: if anything is missing or does not fit; nothing is written then.
+        UserError: if anything is missing or does not match; nothing is written in that case.
     """
     run_dir = Path(run_dir)
     check_output(run_dir)
     if kind == "t5x":
-        config, found, params = open_t5x(Path(path), vocabulary)
+        config, loaded_vocabulary, params = open_t5x(Path(path), vocabulary)
     else:
-        config, found, params = _open_foreign(kind, Path(path), vocabulary)
-    write_run(run_dir, config, found, params, origin=(str(path), f"imported from {kind}"))
+        config, loaded_vocabulary, params = _open_foreign(kind, Path(path), vocabulary)
+    write_run(
+        run_dir, config, loaded_vocabulary, params, origin=(str(path), f"imported from {kind}")
+    )
     return config
 
 
 def _open_foreign(
     kind: str, path: Path, vocabulary: str | Path | None
 ) -> tuple[Config, Vocabulary, Any]:
-    ours, theirs = _vocabulary_folders(kind, path, vocabulary)
-    foreign = _OPEN[kind](path, theirs)
-    found, rows = _vocabulary(foreign, ours, tags_last=kind != "huggingface")
+    our_folder, foreign_folder = _vocabulary_folders(kind, path, vocabulary)
+    foreign = _OPEN[kind](path, foreign_folder)
+    loaded_vocabulary, rows = _load_vocabulary(foreign, our_folder, tags_last=kind != "huggingface")
     try:
-        model = foreign.fit(found.languages) if foreign.fit else foreign.model
-        model = dataclasses.replace(model, vocab_size=found.size)
+        model = foreign.fit(loaded_vocabulary.languages) if foreign.fit else foreign.model
+        model = dataclasses.replace(model, vocab_size=loaded_vocabulary.size)
         layout = get_layout(model.layout, model.stage_layers)
         params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
     except UserError as error:
@@ -79,18 +81,18 @@ def _open_foreign(
         decode=foreign.decode,
         mesh=Mesh(),
     )
-    return config, found, params
+    return config, loaded_vocabulary, params
 
 
 def _vocabulary_folders(
-    kind: str, path: Path, given: str | Path | None
+    kind: str, path: Path, vocabulary: str | Path | None
 ) -> tuple[Path | None, Path | None]:
-    """Tells a vocabulary of ours from one of the other toolkit; one of the two is None."""
-    if given is None:
-        # fairseq keeps dictionaries beside the data, but people put them beside the checkpoint.
-        beside = kind == "fairseq" and any(path.parent.glob("*dict*.txt"))
-        return None, path.parent if beside else None
-    folder = Path(given)
+    """Return the vocabulary folder as (ours, None) or (None, theirs), depending on its format."""
+    if vocabulary is None:
+        # fairseq keeps dictionaries beside the data; users often copy them beside the checkpoint.
+        has_dictionary = kind == "fairseq" and any(path.parent.glob("*dict*.txt"))
+        return None, path.parent if has_dictionary else None
+    folder = Path(vocabulary)
     if (folder / "vocabulary.json").is_file():
         return folder, None
     if not folder.is_dir():
@@ -98,7 +100,7 @@ def _vocabulary_folders(
     return None, folder
 
 
-def _vocabulary(
+def _load_vocabulary(
     foreign: Foreign, folder: Path | None, *, tags_last: bool
 ) -> tuple[Vocabulary, np.ndarray]:
     if folder is not None:

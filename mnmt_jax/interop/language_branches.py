@@ -1,9 +1,9 @@
-"""AdapNonCenter's models, fairseq's encoder-decoder with language-specific layers, and ours.
+"""Conversion of AdapNonCenter's models: fairseq's encoder-decoder with language-specific layers.
 
-Their settings say how many languages there are and which of four models it is; which layers have
-branches, and how wide these are, only their tensors say. Languages count from 1: the first is the
-centre, whose tensors exist and compute nothing. A corpus without a centre has one language more
-than it has, of which nothing is ever translated (language-layers spec 1, 2.1).
+Their settings hold the number of languages and which of four models it is. Which layers have
+branches, and how wide they are, follows from the tensors. Languages count from 1: the first is the
+centre, whose tensors exist but compute nothing. For a corpus without a centre, the count includes
+one extra language that is never translated (language-layers spec 1, 2.1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mnmt_jax.interop.names import Tensors
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
 
-# Theirs -> norm of the encoder layer without a residual connection; None has no such layer.
+# Architecture -> norm of the encoder layer without a residual connection; None: no such layer.
 _KINDS: Mapping[str, Literal["post", "pre"] | None] = {
     "transformer_cll": None,
     "transformer_cll_merged": None,
@@ -31,23 +31,23 @@ _BRANCH = re.compile(r"(?:^|\.)decoder\.layers\.(\d{1,4})\.language_specific1\.0
 
 
 def branches_of(fields: TypedFields, tensors: Tensors, layers: int) -> tuple[Any, ...]:
-    """Returns the methods of a model of theirs, without its languages; none for other models.
+    """Return the methods of one of these models, without its languages; () for other models.
 
     Args:
-        fields: its settings.
-        tensors: its weights, of which shapes are read.
-        layers: of the encoder.
+        fields: settings of the checkpoint.
+        tensors: its weights; only shapes are read.
+        layers: number of encoder layers.
     """
     kind = fields.text("arch", "") or fields.text("_name", "")
     if kind not in _KINDS:
         return ()
-    found = {
+    widths = {
         int(match[1]): tensor.shape[0]
         for name, tensor in tensors.items()
         if (match := _BRANCH.search(name)) and tensor.shape
     }
-    numbers = tuple(layers + number + 1 for number in sorted(found))
-    branches = LanguageLayers(layers=numbers, mlp=max(found.values(), default=1))
+    numbers = tuple(layers + number + 1 for number in sorted(widths))
+    branches = LanguageLayers(layers=numbers, mlp=max(widths.values(), default=1))
     norm = _KINDS[kind]
     if norm is None:
         return (branches,)
@@ -55,12 +55,12 @@ def branches_of(fields: TypedFields, tensors: Tensors, layers: int) -> tuple[Any
 
 
 def with_languages(model: Model, languages: Sequence[str], counted: int) -> Model:
-    """Returns a model of theirs with the languages of its vocabulary.
+    """Return one of these models with the languages of its vocabulary.
 
     Args:
-        model: with the methods of `branches_of`.
-        languages: codes in the order of their numbers.
-        counted: how many they count.
+        model: model with the methods of `branches_of`.
+        languages: language codes in the order of their numbers.
+        counted: `language_num` of the checkpoint.
 
     Raises:
         UserError: if the vocabulary has other languages.
@@ -72,31 +72,31 @@ def with_languages(model: Model, languages: Sequence[str], counted: int) -> Mode
         )
     without = tuple(languages[:1]) if counted == len(languages) else ()
     methods = tuple(
-        dataclasses.replace(each, languages=tuple(languages), without=without)
-        if isinstance(each, LanguageLayers)
-        else each
-        for each in model.methods
+        dataclasses.replace(method, languages=tuple(languages), without=without)
+        if isinstance(method, LanguageLayers)
+        else method
+        for method in model.methods
     )
     return dataclasses.replace(model, methods=methods)
 
 
 def branch_settings(model: Model) -> dict[str, Any] | None:
-    """Returns what their settings say of a model of ours; None if it is none of theirs."""
-    branches = [each for each in model.methods if isinstance(each, LanguageLayers)]
-    cuts = [each for each in model.methods if isinstance(each, CutResidual)]
+    """Return AdapNonCenter's settings of a model; None if it has no such model."""
+    branches = [method for method in model.methods if isinstance(method, LanguageLayers)]
+    cuts = [method for method in model.methods if isinstance(method, CutResidual)]
     if len(branches) != 1 or len(branches) + len(cuts) != len(model.methods):
         return None
     (branch,), norm = branches, None
     encoder, decoder = model.stage_layers
     middle = encoder // 2 + 1
-    wanted = decoding = tuple(range(encoder + 1, encoder + decoder + 1))
+    expected = decoder_layers = tuple(range(encoder + 1, encoder + decoder + 1))
     if cuts:
-        norm, wanted = cuts[0].norm or model.norm, (encoder + middle,)
+        norm, expected = cuts[0].norm or model.norm, (encoder + middle,)
         if cuts[0].sublayer != "mlp" or cuts[0].layer not in (0, middle) or model.norm != "post":
             return None
-    chosen = branch.layers or decoding
+    layers = branch.layers or decoder_layers
     is_centre = branch.without in ((), branch.languages[:1])
-    if tuple(sorted(chosen)) != wanted or branch.off or not is_centre:
+    if tuple(sorted(layers)) != expected or branch.off or not is_centre:
         return None
-    kind = next(name for name, own in _KINDS.items() if own == norm)
+    kind = next(name for name, cut_norm in _KINDS.items() if cut_norm == norm)
     return {"arch": kind, "language_num": len(branch.languages) + (not branch.without)}

@@ -1,7 +1,7 @@
-"""Settings of Graformer's fairseq: two language models, the graft of them, and its baselines.
+"""Settings of Graformer's fairseq: two language models, the grafted model, and its baselines.
 
-Which of them a checkpoint is of, its architecture and its settings say; sizes of the tables of
-positions only the arrays.
+The architecture and the settings of a checkpoint say which of these models it holds. The number of
+learned positions follows from the arrays.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.modules import ACTIVATIONS, FIRST_ROW
 
-# Beginnings of the names of architectures, a name before those that it begins.
-_MASKED, _CAUSAL, _GRAFTED, _ADAPTER, _APART = (
+# Prefixes of architecture names; a longer prefix comes before a shorter one that it starts with.
+_MASKED, _CAUSAL, _GRAFTED, _ADAPTER, _TWO_TABLES = (
     "transformer_encoder_model",
     "transformer_lm",
     "bridge_transformer",
@@ -34,38 +34,46 @@ _SIDES = {
     _CAUSAL: ("decoder",),
     _GRAFTED: _BOTH,
     _ADAPTER: _BOTH,
-    _APART: _BOTH,
+    _TWO_TABLES: _BOTH,
 }
-_ALIKE = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
-# What settings say of a language model besides sizes, and layouts that the baselines have.
-_ALONE = {
+_SHARED_SETTINGS = (
+    "embed_dim",
+    "ffn_embed_dim",
+    "attention_heads",
+    "normalize_before",
+    "learned_pos",
+)
+# Settings of a single language model besides sizes, and the layouts of the baselines.
+_SINGLE_MODEL_SETTINGS = {
     "masked_lm": {"arch": _MASKED, "share_encoder_input_output_embed": True},
     "causal_lm": {"arch": _CAUSAL, "share_decoder_input_output_embed": True},
 }
-_OF_TWO_TABLES = ("encoder_decoder",)
-# Of both sides, where settings say nothing.
+_TWO_TABLE_LAYOUTS = ("encoder_decoder",)
+# Values for both sides if the settings lack them.
 _DEFAULTS = {"normalize_before": True, "learned_pos": False}
 
 
 def language_model_settings(
     path: Path, fields: TypedFields, tensors: Mapping[str, LazyArray]
 ) -> Model | None:
-    """Returns the model of a checkpoint of Graformer's fairseq; None if it is another's.
+    """Return the model of a checkpoint of Graformer's fairseq; None for other checkpoints.
 
     Args:
-        path: of the checkpoint.
-        fields: settings of its training.
-        tensors: by their names.
+        path: path of the checkpoint.
+        fields: its training settings.
+        tensors: its tensors by name.
 
     Raises:
-        UserError: if no model of ours is like it.
+        UserError: if we have no such model.
     """
     arguments = fields.values
     kind = next((name for name in _SIDES if _architecture(arguments).startswith(name)), None)
     others = {"register_factor", "attention_position_bias", "language_num"} & arguments.keys()
-    if kind is None or (kind == _APART and (others or arguments.get("share_all_embeddings", True))):
+    if kind is None or (
+        kind == _TWO_TABLES and (others or arguments.get("share_all_embeddings", True))
+    ):
         return None
-    shared = _shared(path, fields, tensors, _SIDES[kind])
+    shared = _shared_sizes(path, fields, tensors, _SIDES[kind])
     layers = {side: fields.integer(f"{side}_layers") for side in _SIDES[kind]}
     if kind in (_MASKED, _CAUSAL):
         layout = "masked_lm" if kind == _MASKED else "causal_lm"
@@ -73,39 +81,47 @@ def language_model_settings(
     if kind == _ADAPTER:
         methods = (TuningLayers(), Tables(output=True))
         return Model("encoder_decoder", tuple(layers.values()), methods=methods, **shared)
-    if kind == _APART:
+    if kind == _TWO_TABLES:
         tables = Tables(output=not arguments.get("share_decoder_input_output_embed"))
         return Model("encoder_decoder", tuple(layers.values()), methods=(tables,), **shared)
-    own = _layers_without_memory(path, arguments)
-    stages = (layers["encoder"], own, layers["decoder"] - own)
-    # What it begins as and what is frozen are matters of a training that begins with two models.
+    decoder_only = _layers_without_cross_attention(path, arguments)
+    stages = (layers["encoder"], decoder_only, layers["decoder"] - decoder_only)
+    # Initialisation and freezing matter only for training that starts from two models.
     method = Graformer(bool(arguments.get("lm_fusion")), encoder="none", decoder="none")
     return Model("grafted", stages, methods=(method,), **shared)
 
 
 def language_model_arguments(model: Model) -> dict[str, Any] | None:
-    """Returns what Graformer's fairseq is told of a model besides sizes; None if it has none such.
+    """Return the settings of Graformer's fairseq besides sizes; None if it has no such model.
 
     Args:
         model: sizes, layout and methods.
     """
     if not model.methods:
-        return dict(_ALONE[model.layout]) if model.layout in _ALONE else None
-    first, *others = model.methods
-    if isinstance(first, Graformer) and not others:
-        below = ",".join(map(str, range(model.stage_layers[1])))
-        return {"arch": _GRAFTED, "no_encoder_attn_layers": below, "lm_fusion": first.fusion}
-    if model.layout not in _OF_TWO_TABLES:
+        return (
+            dict(_SINGLE_MODEL_SETTINGS[model.layout])
+            if model.layout in _SINGLE_MODEL_SETTINGS
+            else None
+        )
+    method, *others = model.methods
+    if isinstance(method, Graformer) and not others:
+        decoder_only = ",".join(map(str, range(model.stage_layers[1])))
+        return {
+            "arch": _GRAFTED,
+            "no_encoder_attn_layers": decoder_only,
+            "lm_fusion": method.fusion,
+        }
+    if model.layout not in _TWO_TABLE_LAYOUTS:
         return None
     if model.methods == (TuningLayers(), Tables(output=True)):
         return {"arch": _ADAPTER}
-    if isinstance(first, Tables) and first.target and not others:
-        return {"arch": _APART, "share_decoder_input_output_embed": not first.output}
+    if isinstance(method, Tables) and method.target and not others:
+        return {"arch": _TWO_TABLES, "share_decoder_input_output_embed": not method.output}
     return None
 
 
 def layers_setting(arguments: Mapping[str, Any]) -> str:
-    """Returns the name of a setting that every checkpoint of such a model has."""
+    """Return the name of the layer-count setting that every checkpoint of this architecture has."""
     masked = _architecture(arguments).startswith(_MASKED)
     return "encoder_layers" if masked else "decoder_layers"
 
@@ -114,34 +130,37 @@ def _architecture(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("arch") or arguments.get("_name"))
 
 
-def _shared(
+def _shared_sizes(
     path: Path,
     fields: TypedFields,
     tensors: Mapping[str, LazyArray],
     sides: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Returns the sizes, which both sides must have alike."""
+    """Return the sizes, which must be equal on both sides."""
     get, (side, *others) = fields.values.get, sides
 
-    def told(side: str, name: str) -> Any:
+    def setting(side: str, name: str) -> Any:
         return get(f"{side}_{name}", _DEFAULTS.get(name))
 
     activation = fields.text("activation_fn", "relu")
-    needed = [
+    requirements = [
         ("layernorm_embedding", bool(get("layernorm_embedding")), False),
         ("activation_fn", activation, activation if activation in ACTIVATIONS else "relu"),
     ]
     for other in others:
-        needed += [(f"{other}_{name}", told(other, name), told(side, name)) for name in _ALIKE]
-    check_supported(path, needed)
+        requirements += [
+            (f"{other}_{name}", setting(other, name), setting(side, name))
+            for name in _SHARED_SETTINGS
+        ]
+    check_supported(path, requirements)
     positions: tuple[Any, ...] = Model().positions
-    if told(side, "learned_pos"):
-        positions = ("learned", _rows(path, tensors))
+    if setting(side, "learned_pos"):
+        positions = ("learned", _learned_positions(path, tensors))
     return {
         "embed": fields.integer(f"{side}_embed_dim"),
         "mlp": fields.integer(f"{side}_ffn_embed_dim"),
         "heads": fields.integer(f"{side}_attention_heads"),
-        "norm": "pre" if told(side, "normalize_before") else "post",
+        "norm": "pre" if setting(side, "normalize_before") else "post",
         "activation": activation,
         "positions": positions,
         "embedding_scale": not get("no_scale_embedding"),
@@ -150,8 +169,8 @@ def _shared(
     }
 
 
-def _rows(path: Path, tensors: Mapping[str, LazyArray]) -> int:
-    """Returns the number of learned positions."""
+def _learned_positions(path: Path, tensors: Mapping[str, LazyArray]) -> int:
+    """Return the number of learned positions."""
     ending = "embed_positions.weight"
     sizes = {t.shape[0] for name, t in tensors.items() if name.endswith(ending) and t.shape}
     if len(sizes) != 1:
@@ -162,15 +181,15 @@ def _rows(path: Path, tensors: Mapping[str, LazyArray]) -> int:
     return sizes.pop() - FIRST_ROW
 
 
-def _layers_without_memory(path: Path, arguments: Mapping[str, Any]) -> int:
-    """Returns how many of the target's first layers know no source."""
-    named = str(arguments.get("no_encoder_attn_layers") or "")
-    numbers = [layer.strip() for layer in named.split(",") if layer.strip()]
+def _layers_without_cross_attention(path: Path, arguments: Mapping[str, Any]) -> int:
+    """Return the number of initial target layers without cross-attention to the source."""
+    setting = str(arguments.get("no_encoder_attn_layers") or "")
+    numbers = [layer.strip() for layer in setting.split(",") if layer.strip()]
     is_list = all(number.isdecimal() and len(number) < 5 for number in numbers)
     layers = sorted(map(int, numbers)) if is_list else []
     if not layers or layers != list(range(len(layers))):
         raise UserError(
-            f"{path}: no_encoder_attn_layers={short_repr(named)}: the layers without a source must be "
-            "the first"
+            f"{path}: no_encoder_attn_layers={short_repr(setting)}: the layers without a source "
+            "must be the first"
         )
     return len(layers)

@@ -1,8 +1,9 @@
-"""Parameters by their names in other toolkits: one table, read one way and written the other.
+"""Parameter name tables of other toolkits, for both import and export.
 
-fairseq, Hugging Face's M2M-100 and MITRE name what is inside a layer alike; a `Dialect` says what
-stands around it. Names are matched by suffix, because releases put different prefixes before them.
-An entry holds both changes of form (PyTorch's Linear is [out, in]) so that a round trip is exact.
+fairseq, Hugging Face's M2M-100 and MITRE use the same names inside a layer; a `Dialect` holds the
+names outside the layers. Names are matched by suffix, because releases use different prefixes.
+An entry holds the conversions in both directions (PyTorch's Linear is [out, in]), so a round trip
+is exact.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ Tensors = Mapping[str, LazyArray]
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """How a toolkit names what is around the layers.
+    """The names that a toolkit uses outside the layers.
 
     Attributes:
-        prefix: put before every name that is written.
-        embedding: names the one embedding may be stored under; empty where each side's table and
-            each head's matrix has a name, and learned positions have.
-        written: those it is written under.
-        encoder: name of the stages that the generated role does not pass.
-        decoder: name of the others; empty where there are no others.
+        prefix: prefix of every exported name.
+        embedding: names that the single embedding may be stored under; empty if the table of each
+            side, the matrix of each head and learned positions have names of their own.
+        written: names that the embedding is exported under.
+        encoder: name of the stages that the generated role does not pass through.
+        decoder: name of the other stages; empty if there are none.
     """
 
     prefix: str
@@ -54,8 +55,8 @@ _SIDES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 FAIRSEQ = Dialect("")
 M2M100 = Dialect("model.", ("shared.weight", *_SIDES, "lm_head.weight"), ("shared.weight",))
-# MITRE's modelling file derives from M2M-100's decoder; its prefixes were not seen, so names are
-# matched without them.
+# MITRE's modelling file derives from M2M-100's decoder. Its prefixes are not verified, so names are
+# matched without prefixes.
 MITRE = Dialect(
     "model.decoder.",
     ("embed_tokens.weight", "shared.weight", "lm_head.weight"),
@@ -63,7 +64,7 @@ MITRE = Dialect(
     decoder="",
 )
 
-# Computed position tables and versions are bookkeeping; `embed_positions.weight` is learned.
+# Computed position tables and versions are not parameters; `embed_positions.weight` is learned.
 _NO_PARAMETER = re.compile(
     r"(^|\.)(version|embed_positions\.(weights|_float_tensor)|final_logits_bias)$"
 )
@@ -71,18 +72,18 @@ _NO_PARAMETER = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """How one parameter of ours is stored elsewhere.
+    """How another toolkit stores one of our parameters.
 
     Attributes:
-        path: keys into our parameter tree; () is a tensor of theirs that we do not have: it is
-            not read, and zeros are written.
-        shape: ours, without the axis of slots.
-        names: suffixes of the other name; several where a matrix may be stored more than once.
-        written: the names to write.
-        other_shape: the other one.
-        read: from their array to ours.
-        write: the inverse.
-        slot: where along our first axis theirs stands, if several of theirs are one of ours.
+        path: keys into our parameter tree; () marks a tensor that we do not have: it is not read,
+            and zeros are exported.
+        shape: shape of our parameter, without the slot axis.
+        names: suffixes of the stored name; several if a matrix may be stored more than once.
+        written: names to export.
+        other_shape: shape of the stored tensor.
+        read: converts the stored array to ours.
+        write: the inverse of `read`.
+        slot: index along our first axis, if we stack several stored tensors into one parameter.
     """
 
     path: Path
@@ -96,49 +97,49 @@ class Entry:
 
 
 def entries(config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray) -> list[Entry]:
-    """Returns the table of a model.
+    """Return the name table of a model.
 
     Args:
         config: sizes.
         layout: structure, with layer counts.
-        dialect: whose names.
-        rows: their embedding row of each of our ids, int [vocab].
+        dialect: naming of the other toolkit.
+        rows: embedding row in the other toolkit of each of our ids, int [vocab].
     """
     return list(Names(config, layout, dialect).entries(np.asarray(rows)))
 
 
 def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
-    """Finds every parameter of ours; reads nothing but what must be compared.
+    """Return our parameters as lazy arrays; only duplicates that must be compared are read.
 
     Args:
-        tensors: by their names.
+        tensors: stored tensors by name.
         table: from `entries`.
 
     Returns:
-        Our parameter tree of float32 arrays to be read.
+        Our parameter tree of lazy float32 arrays.
 
     Raises:
-        UserError: with one list of all tensors that are missing, unexpected or of another shape.
+        UserError: if tensors are missing, unexpected or have another shape; lists all of them.
     """
-    found, unexpected, problems = _match(tensors, table)
+    name_lists, unexpected, problems = _match(tensors, table)
     if problems:
         expected = sum(math.prod(entry.other_shape) for entry in table)
-        once = [names[0] for names in found if names] + unexpected
-        stored = sum(tensors[name].size for name in once)
+        counted_names = [names[0] for names in name_lists if names] + unexpected
+        stored = sum(tensors[name].size for name in counted_names)
         raise UserError(
             f"the checkpoint does not fit the model ({stored:,} values stored, {expected:,} "
             f"expected); nothing was written. {len(problems)} problems:\n  " + "\n  ".join(problems)
         )
     params: dict[str, Any] = {}
     stacks: dict[Path, dict[int, LazyArray]] = {}
-    for entry, names in zip(table, found, strict=True):
+    for entry, names in zip(table, name_lists, strict=True):
         if not entry.path:
             continue
-        ours = _ours(tensors[names[0]], entry)
+        parameter = _convert(tensors[names[0]], entry)
         if entry.slot is None:
-            put(params, entry.path, ours)
+            put(params, entry.path, parameter)
         else:
-            stacks.setdefault(entry.path, {})[entry.slot] = ours
+            stacks.setdefault(entry.path, {})[entry.slot] = parameter
     for path, slots in stacks.items():
         put(params, path, LazyArray.stacked([slots[number] for number in sorted(slots)]))
     return params
@@ -147,10 +148,10 @@ def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
 def written_tensors(
     params: Mapping[str, Any], table: list[Entry]
 ) -> Iterator[tuple[str, LazyArray]]:
-    """Yields their name and array of every parameter of ours; the inverse of `read_params`.
+    """Yield the exported name and array of each parameter; the inverse of `read_params`.
 
     Args:
-        params: our tree of NumPy or lazy arrays.
+        params: our parameter tree, of NumPy or lazy arrays.
         table: from `entries`.
     """
     for entry in table:
@@ -163,58 +164,58 @@ def written_tensors(
             lazy = lazy.then(operator.itemgetter(entry.slot), entry.shape, lazy.dtype)
         storage = "/".join(entry.path) if len(entry.written) > 1 else None
         for name in entry.written:
-            found = lazy.then(entry.write, entry.other_shape, lazy.dtype)
-            yield name, dataclasses.replace(found, storage=storage)
+            converted = lazy.then(entry.write, entry.other_shape, lazy.dtype)
+            yield name, dataclasses.replace(converted, storage=storage)
 
 
 def put(tree: dict[str, Any], path: Path, leaf: Any) -> None:
-    """Sets a leaf of a nested dictionary, making the dictionaries on the way."""
+    """Set a leaf of a nested dictionary; create missing inner dictionaries."""
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     tree[path[-1]] = leaf
 
 
 def get(tree: Mapping[str, Any], path: Path) -> Any:
-    """Returns a leaf of a nested dictionary."""
+    """Return a leaf of a nested dictionary."""
     for key in path:
         tree = tree[key]
     return tree
 
 
-def _ours(tensor: LazyArray, entry: Entry) -> LazyArray:
-    def change(array: np.ndarray) -> np.ndarray:
+def _convert(tensor: LazyArray, entry: Entry) -> LazyArray:
+    def convert(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(entry.read(array), np.float32)
 
-    return tensor.then(change, entry.shape, np.dtype(np.float32))
+    return tensor.then(convert, entry.shape, np.dtype(np.float32))
 
 
 def _match(tensors: Tensors, table: list[Entry]) -> tuple[list[list[str]], list[str], list[str]]:
-    """Returns the names found for each entry, the names of no entry, and what is wrong."""
+    """Return the stored names of each entry, the names without an entry, and the problems."""
     by_suffix: dict[str, list[str]] = {}
     for name in tensors:
-        parts = name.split(".")
-        for start in range(len(parts)):
-            by_suffix.setdefault(".".join(parts[start:]), []).append(name)
-    found: list[list[str]] = []
+        components = name.split(".")
+        for start in range(len(components)):
+            by_suffix.setdefault(".".join(components[start:]), []).append(name)
+    name_lists: list[list[str]] = []
     problems: list[str] = []
     for entry in table:
         names = sorted({name for suffix in entry.names for name in by_suffix.get(suffix, [])})
-        found.append(names)
+        name_lists.append(names)
         problems += _problems(tensors, entry, names)
-    used = {name for names in found for name in names}
-    unexpected = [n for n in sorted(set(tensors) - used) if not _NO_PARAMETER.search(n)]
+    used = {name for names in name_lists for name in names}
+    unexpected = [name for name in sorted(set(tensors) - used) if not _NO_PARAMETER.search(name)]
     problems += [f"unexpected {name} {list(tensors[name].shape)}" for name in unexpected]
-    return found, unexpected, problems
+    return name_lists, unexpected, problems
 
 
 def _problems(tensors: Tensors, entry: Entry, names: list[str]) -> list[str]:
     if not names:
         return [f"missing {entry.names[0]} {list(entry.other_shape)}"]
-    wrong = [name for name in names if tensors[name].shape != entry.other_shape]
-    if wrong:
+    misshapen = [name for name in names if tensors[name].shape != entry.other_shape]
+    if misshapen:
         return [
             f"{name} has shape {list(tensors[name].shape)}, expected {list(entry.other_shape)}"
-            for name in wrong
+            for name in misshapen
         ]
     if len(names) > 1 and len(entry.names) == 1:
         return [f"{' and '.join(names)} both end in {entry.names[0]}"]
@@ -225,49 +226,49 @@ def _problems(tensors: Tensors, entry: Entry, names: list[str]) -> list[str]:
     ]
 
 
-def _same_values(one: LazyArray, other: LazyArray) -> bool:
-    if one.storage is not None and one.storage == other.storage:
+def _same_values(left: LazyArray, right: LazyArray) -> bool:
+    if left.storage is not None and left.storage == right.storage:
         return True
-    return np.array_equal(one.read(), other.read())
+    return np.array_equal(left.read(), right.read())
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Makes the table of a model; a kind of sublayer asks it for the entries of its parts."""
+    """Builder of a model's name table; sublayer kinds call its methods for their parameters."""
 
     config: Model
     layout: Layout
     dialect: Dialect
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
-        """Yields all entries; `rows` as in the function `entries`.
+        """Yield all entries; `rows` as in the function `entries`.
 
         Raises:
-            UserError: if a parameter has no name there.
+            UserError: if a parameter has no name in the dialect.
         """
         plan, layout = make_plan(self.config, self.layout), self.layout
         yield from self._tables(plan, rows)
-        number, layers = 0, collections.Counter[str]()  # those of each side
-        for part in plan.stages:
-            side = self._side(layout.grows and layout.generated in part.stage.roles)
-            for sublayers in part.layers:
-                ours, theirs = (f"layer_{number}",), f"{side}layers.{layers[side]}."
-                for each in sublayers:
-                    yield from self._sublayer(each, ours, theirs)
+        number, layers = 0, collections.Counter[str]()  # layers per side
+        for stage_plan in plan.stages:
+            side = self._side(layout.grows and layout.generated in stage_plan.stage.roles)
+            for sublayers in stage_plan.layers:
+                path, prefix = (f"layer_{number}",), f"{side}layers.{layers[side]}."
+                for sublayer in sublayers:
+                    yield from self._sublayer(sublayer, path, prefix)
                 number += 1
                 layers[side] += 1
-            for each in (*part.before, *part.after):
-                yield from self._sublayer(each, (), side)
+            for sublayer in (*stage_plan.before, *stage_plan.after):
+                yield from self._sublayer(sublayer, (), side)
         for head in plan.heads:
-            for each in head.after:
-                yield from self._sublayer(each, (), f"{side}lm_")
+            for sublayer in head.after:
+                yield from self._sublayer(sublayer, (), f"{side}lm_")
 
     def _side(self, decodes: bool) -> str:
         name = self.dialect.decoder if decodes else self.dialect.encoder
         return f"{name}." if name else ""
 
     def _tables(self, plan: Plan, rows: np.ndarray) -> Iterator[Entry]:
-        """Yields the entries of tables and learned positions."""
+        """Yield the entries of tables and learned positions."""
         if not self.dialect.embedding:
             for table in plan.tables:
                 yield from self._table(plan, table, rows)
@@ -286,13 +287,13 @@ class Names:
         yield self._matrix("embedding", self.dialect.embedding, self.dialect.written, rows)
 
     def _table(self, plan: Plan, table: Table, rows: np.ndarray) -> Iterator[Entry]:
-        """Yields the entries of a table and of its roles' learned positions, as in fairseq."""
+        """Yield the entries of a table and of its roles' learned positions, as fairseq has them."""
         grows, generated = self.layout.grows, self.layout.generated
         roles = [role for role in self.layout.embedded_roles() if plan.table_of(role) == table]
         sides = list(dict.fromkeys(self._side(grows and role == generated) for role in roles))
-        last = self._side(grows)
+        output_side = self._side(grows)
         names = [f"{side}embed_tokens.weight" for side in sides] + [
-            f"{last}{'lm_' if head.layer else ''}output_projection.weight"
+            f"{output_side}{'lm_' if head.layer else ''}output_projection.weight"
             for head in plan.heads
             if head.table == table.name
         ]
@@ -311,53 +312,53 @@ class Names:
             (count, embed),
             f"{sides[0]}embed_positions.weight",
             (count + FIRST_ROW, embed),
-            lambda theirs: theirs[FIRST_ROW:],
-            lambda ours: np.concatenate([unused.astype(ours.dtype), ours]),
+            lambda stored: stored[FIRST_ROW:],
+            lambda positions: np.concatenate([unused.astype(positions.dtype), positions]),
         )
 
     def _matrix(
-        self, ours: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
+        self, parameter: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
     ) -> Entry:
-        """Returns the entry of a table, whose rows they have in another order."""
+        """Return the entry of a table; the other toolkit orders its rows differently."""
 
         def write(table: np.ndarray) -> np.ndarray:
-            theirs = np.empty_like(table)
-            theirs[rows] = table
-            return theirs
+            stored = np.empty_like(table)
+            stored[rows] = table
+            return stored
 
         shape = (len(rows), self.config.embed)
         written = tuple(self.dialect.prefix + name for name in written)
-        return Entry((ours,), shape, names, written, shape, lambda table: table[rows], write)
+        return Entry((parameter,), shape, names, written, shape, lambda table: table[rows], write)
 
-    def _sublayer(self, each: Sublayer, ours: Path, theirs: str) -> Iterator[Entry]:
-        """Yields the entries of a sublayer and its norm; `ours` and `theirs` come before them."""
-        yield from each.kind.entries(self, (*ours, each.name), theirs)
-        if each.norm != "none":
-            name = theirs + each.kind.other_norm
-            yield from self.norm((*ours, f"{each.name}_norm"), name)
+    def _sublayer(self, sublayer: Sublayer, path: Path, prefix: str) -> Iterator[Entry]:
+        """Yield the entries of a sublayer and its norm; `path` and `prefix` precede their names."""
+        yield from sublayer.kind.entries(self, (*path, sublayer.name), prefix)
+        if sublayer.norm != "none":
+            name = prefix + sublayer.kind.other_norm
+            yield from self.norm((*path, f"{sublayer.name}_norm"), name)
 
     def attention(self, path: Path, name: str) -> Iterator[Entry]:
-        """Yields the entries of an attention's projections.
+        """Yield the entries of an attention's projections.
 
         Args:
-            path: of the attention.
-            name: their one of it.
+            path: path of the attention in our tree.
+            name: its name in the other toolkit.
         """
         embed, heads, width = self.config.embed, self.config.heads, self.config.head_dim
         square = (embed, embed)
-        for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+        for our_name, stored_name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
             yield self._entry(
-                (*path, ours, "kernel"),
+                (*path, our_name, "kernel"),
                 (embed, heads, width),
-                f"{name}.{theirs}.weight",
+                f"{name}.{stored_name}.weight",
                 square,
                 lambda weight: weight.T.reshape(embed, heads, width),
                 lambda kernel: kernel.reshape(square).T,
             )
             yield self._entry(
-                (*path, ours, "bias"),
+                (*path, our_name, "bias"),
                 (heads, width),
-                f"{name}.{theirs}.bias",
+                f"{name}.{stored_name}.bias",
                 (embed,),
                 lambda bias: bias.reshape(heads, width),
                 lambda bias: bias.reshape(embed),
@@ -373,56 +374,58 @@ class Names:
         yield self.vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
 
     def mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
-        """Yields the entries of a feed-forward's two layers.
+        """Yield the entries of the two layers of a feed-forward.
 
         Args:
-            path: of the feed-forward.
-            names: their names of the layers.
-            hidden: width between them.
+            path: path of the feed-forward in our tree.
+            names: names of the two layers in the other toolkit.
+            hidden: hidden width.
         """
         embed = self.config.embed
         sizes = (("wi", embed, hidden), ("wo", hidden, embed))
-        for (ours, before, after), name in zip(sizes, names, strict=True):
+        for (our_name, before, after), name in zip(sizes, names, strict=True):
             kernel, weight = (before, after), (after, before)
-            path_ = (*path, ours, "kernel")
-            yield self._entry(path_, kernel, f"{name}.weight", weight, np.transpose, np.transpose)
-            yield self.vector((*path, ours, "bias"), f"{name}.bias", after)
+            kernel_path = (*path, our_name, "kernel")
+            yield self._entry(
+                kernel_path, kernel, f"{name}.weight", weight, np.transpose, np.transpose
+            )
+            yield self.vector((*path, our_name, "bias"), f"{name}.bias", after)
 
     def slots(self, path: Path, names: tuple[str, str], sizes: tuple[int, int]) -> Iterator[Entry]:
-        """Yields the entries of the branches of languages, and of the centre's, which we lack.
+        """Yield the entries of language branches, and of the centre's branch, which we do not have.
 
         Args:
-            path: of the branches.
-            names: their names of the lists of layers.
-            sizes: number of branches, and the width between their layers.
+            path: path of the branches in our tree.
+            names: names of the two lists of layers in the other toolkit.
+            sizes: number of branches, and their hidden width.
         """
         count, hidden = sizes
         embed = self.config.embed
         pairs = (("first", embed, hidden), ("second", hidden, embed))
-        for (ours, before, after), name in zip(pairs, names, strict=True):
-            for theirs in range(count + 1):
-                slot = theirs - 1 if theirs else None
+        for (our_name, before, after), name in zip(pairs, names, strict=True):
+            for branch in range(count + 1):
+                slot = branch - 1 if branch else None
                 kernel = self._entry(
-                    (*path, ours, "kernel"),
+                    (*path, our_name, "kernel"),
                     (before, after),
-                    f"{name}.{theirs}.weight",
+                    f"{name}.{branch}.weight",
                     (after, before),
                     np.transpose,
                     np.transpose,
                 )
-                bias = self.vector((*path, ours, "bias"), f"{name}.{theirs}.bias", after)
+                bias = self.vector((*path, our_name, "bias"), f"{name}.{branch}.bias", after)
                 for entry in (kernel, bias):
-                    own = entry.path if theirs else ()
-                    yield dataclasses.replace(entry, path=own, slot=slot)
+                    entry_path = entry.path if branch else ()
+                    yield dataclasses.replace(entry, path=entry_path, slot=slot)
 
     def norm(self, path: Path, name: str) -> Iterator[Entry]:
-        """Yields the entries of a norm; arguments as in `attention`."""
+        """Yield the entries of a norm; arguments as in `attention`."""
         yield self.vector((*path, "scale"), f"{name}.weight", self.config.embed)
         yield self.vector((*path, "bias"), f"{name}.bias", self.config.embed)
 
     def vector(self, path: Path, name: str, size: int) -> Entry:
-        """Returns the entry of a vector; arguments as in `attention`."""
-        return self._entry(path, (size,), name, (size,), _same, _same)
+        """Return the entry of a vector; arguments as in `attention`."""
+        return self._entry(path, (size,), name, (size,), _identity, _identity)
 
     def _entry(
         self,
@@ -437,5 +440,5 @@ class Names:
         return Entry(path, shape, (name,), written, other_shape, read, write)
 
 
-def _same(array: np.ndarray) -> np.ndarray:
+def _identity(array: np.ndarray) -> np.ndarray:
     return array

@@ -1,7 +1,7 @@
-"""The safetensors format: a JSON header and bytes, read and written one tensor at a time.
+"""Reader and writer of the safetensors format, one tensor at a time.
 
-Reading never maps the file into memory, so pages of it do not count as memory of the process, and
-writing needs no more than one tensor; the format's own package must hold them all to write.
+Reading does not map the file into memory, so its pages do not count as memory of the process.
+Writing holds one tensor at a time; the format's own package holds all of them.
 
 Source: the format's description in its repository's README: eight bytes, little endian, give the
 length of the header; the header maps each name to dtype, shape and [begin, end) after the header.
@@ -24,7 +24,7 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, short_repr
 
 SHARD_BYTES = 5_000_000_000
-_MAX_HEADER = 25_000_000  # a hundred thousand tensors; JSON takes up to twenty times as much memory
+_MAX_HEADER = 25_000_000  # about 100,000 tensors; parsed JSON takes up to 20 times the memory
 _MAX_AXES = 32
 _REMEDY = "download it again"
 _DTYPES = {
@@ -43,7 +43,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def read_safetensors(path: str | Path) -> dict[str, LazyArray]:
-    """Opens the tensors of a file; their values are read later.
+    """Open the tensors of a file; their values are read later.
 
     Args:
         path: a `.safetensors` file, or the `.safetensors.index.json` of a sharded one.
@@ -57,7 +57,9 @@ def read_safetensors(path: str | Path) -> dict[str, LazyArray]:
     header, start = _read_header(path)
     header.pop("__metadata__", None)
     end = path.stat().st_size - start
-    tensors = {name: _lazy(path, name, facts, (start, end)) for name, facts in header.items()}
+    tensors = {
+        name: _lazy_tensor(path, name, entry, (start, end)) for name, entry in header.items()
+    }
     total = sum(tensor.bytes for tensor in tensors.values())
     if total > end:
         raise UserError(
@@ -68,31 +70,31 @@ def read_safetensors(path: str | Path) -> dict[str, LazyArray]:
 
 
 def read_shards(index: Path, read: Any) -> dict[str, LazyArray]:
-    """Opens the tensors of a sharded checkpoint.
+    """Open the tensors of a sharded checkpoint.
 
     Args:
-        index: a JSON file whose `weight_map` gives each tensor's file, beside it.
+        index: a JSON file whose `weight_map` maps each tensor to a file in the same folder.
         read: opens one file.
 
     Raises:
-        UserError: if the index or a shard is missing, or does not hold what the index says.
+        UserError: if the index or a shard is missing, or a shard lacks a tensor of the index.
     """
     values = read_json(index, remedy=_REMEDY)
     try:
-        places = TypedFields(index, values).object("weight_map")
-        files = {name: places.text(name) for name in places.values}
+        weight_map = TypedFields(index, values).object("weight_map")
+        files = {name: weight_map.text(name) for name in weight_map.values}
     except UserError as error:
         raise UserError(f"{index}: not an index of shards; {_REMEDY}") from error
-    strange = sorted({file for file in files.values() if not _is_shard(file)})
-    if strange:
-        names = join_names([short_repr(file) for file in strange])
+    invalid = sorted({file for file in files.values() if not _is_shard(file)})
+    if invalid:
+        names = join_names([short_repr(file) for file in invalid])
         raise UserError(f"{index}: names files outside its folder, or indices: {names}")
     shards = {file: read(index.parent / file) for file in sorted(set(files.values()))}
     absent = sorted(name for name, file in files.items() if name not in shards[file])
     if absent:
         raise UserError(f"{index}: not in the files it names: {', '.join(absent)}")
-    extra = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
-    return extra | {name: shards[file][name] for name, file in files.items()}
+    all_tensors = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
+    return all_tensors | {name: shards[file][name] for name, file in files.items()}
 
 
 def write_safetensors(
@@ -102,13 +104,13 @@ def write_safetensors(
     stem: str = "model",
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes tensors one at a time, sharded with an index if they need more than one file.
+    """Write tensors one at a time, in shards with an index if one file is not enough.
 
     Args:
-        directory: must exist.
-        tensors: names and arrays.
-        stem: of the files' names.
-        shard_bytes: size of a file at most, unless one tensor is larger.
+        directory: existing folder to write to.
+        tensors: pairs of name and array.
+        stem: stem of the file names.
+        shard_bytes: maximum size of a file, unless a single tensor is larger.
 
     Returns:
         The files written.
@@ -119,21 +121,21 @@ def write_safetensors(
         _write_file(path, shards[0])
         return [path]
     count, paths = len(shards), []
-    places: dict[str, str] = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         path = directory / f"{stem}-{number:05d}-of-{count:05d}.safetensors"
         _write_file(path, shard)
-        places |= {name: path.name for name, _ in shard}
+        weight_map |= {name: path.name for name, _ in shard}
         paths.append(path)
     total = sum(tensor.bytes for shard in shards for _, tensor in shard)
     index = directory / f"{stem}.safetensors.index.json"
-    facts = {"metadata": {"total_size": total}, "weight_map": places}
-    index.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    contents = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    index.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
     return [*paths, index]
 
 
 def _is_shard(name: str) -> bool:
-    """Return whether a name is of a file beside the index, and not of an index."""
+    """Return whether a name is a file in the index's folder and not an index itself."""
     return Path(name).name == name and len(name) < 256 and not name.endswith(".json")
 
 
@@ -154,9 +156,9 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _lazy(path: Path, name: str, facts: Any, room: tuple[int, int]) -> LazyArray:
+def _lazy_tensor(path: Path, name: str, entry: Any, data_range: tuple[int, int]) -> LazyArray:
     try:
-        fields = TypedFields(path, facts)
+        fields = TypedFields(path, entry)
         code, shape = fields.text("dtype"), fields.integers("shape")
         begin, end = fields.integers("data_offsets")
     except ValueError as error:
@@ -165,8 +167,8 @@ def _lazy(path: Path, name: str, facts: Any, room: tuple[int, int]) -> LazyArray
         raise UserError(f"{path}: '{name}' has {len(shape)} axes; at most {_MAX_AXES} are read")
     if code not in _DTYPES:
         raise UserError(f"{path}: '{name}' has the type {code}; only {', '.join(_DTYPES)} are read")
-    start, available = room
-    count, dtype = math.prod(shape), _DTYPES[code]  # NumPy's product would overflow in silence
+    start, available = data_range
+    count, dtype = math.prod(shape), _DTYPES[code]  # NumPy's product would overflow silently
     if not 0 <= begin <= end <= available:
         raise UserError(f"{path}: '{name}' lies outside the file; download it again")
     if end - begin != count * dtype.itemsize:
@@ -183,13 +185,13 @@ def _split(
     tensors: Iterable[tuple[str, LazyArray]], limit: int
 ) -> list[list[tuple[str, LazyArray]]]:
     shards: list[list[tuple[str, LazyArray]]] = [[]]
-    room = limit
+    remaining = limit
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
-        if shards[-1] and tensor.bytes > room:
+        if shards[-1] and tensor.bytes > remaining:
             shards.append([])
-            room = limit
+            remaining = limit
         shards[-1].append((name, tensor))
-        room -= tensor.bytes
+        remaining -= tensor.bytes
     return shards
 
 
@@ -198,8 +200,8 @@ def _write_file(path: Path, tensors: Sequence[tuple[str, LazyArray]]) -> None:
     offset = 0
     for name, tensor in tensors:
         end = offset + tensor.bytes
-        facts = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
-        header[name] = facts | {"data_offsets": [offset, end]}
+        entry = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name] = entry | {"data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

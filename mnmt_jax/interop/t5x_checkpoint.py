@@ -1,4 +1,4 @@
-"""Checkpoints of t5x: this project's parameters in t5x's folders. Needs no t5x.
+"""t5x checkpoints of this project's models, read and written without t5x.
 
 MODEL_DIR/checkpoint_N/state   Orbax tree: `target` (parameters), `state` (step, optimizer)
 MODEL_DIR/mnmt_jax/            configuration and vocabulary, as in a run directory
@@ -31,46 +31,46 @@ _STATE = "state"
 
 
 def run_beside(model_dir: Path) -> RunDirectory:
-    """Returns the folder of configuration and vocabulary in t5x's model directory."""
+    """Return the folder of configuration and vocabulary in t5x's model directory."""
     return RunDirectory(model_dir / "mnmt_jax")
 
 
 def open_t5x(
     path: Path, vocabulary: str | Path | None = None
 ) -> tuple[Config, Vocabulary, dict[str, Any]]:
-    """Reads a checkpoint that t5x wrote of one of the project's models.
+    """Read a checkpoint that t5x wrote of one of the project's models.
 
     Args:
-        path: `MODEL_DIR`, for its newest checkpoint, or `MODEL_DIR/checkpoint_N`.
+        path: `MODEL_DIR`, which means its newest checkpoint, or `MODEL_DIR/checkpoint_N`.
         vocabulary: folder of a saved `Vocabulary`; None takes the one in `MODEL_DIR`.
 
     Returns:
-        Configuration, vocabulary and parameters, as a tree of `LazyArray`.
+        Configuration, vocabulary, and parameters as a tree of `LazyArray`.
 
     Raises:
-        UserError: if something is missing or the parameters are not the configured model's.
+        UserError: if something is missing or the parameters do not match the configured model.
     """
-    folder = _checkpoint(path)
+    folder = _checkpoint_folder(path)
     run = run_beside(folder.parent)
     if not run.config_file.is_file():
         raise UserError(
             f"{run.config_file}: no such file; gin_configs/t5x/train.gin makes t5x write it, copy "
             "it there together with the vocabulary"
         )
-    config, found = run.config(), Vocabulary.load(vocabulary or run.vocabulary)
-    params = _read_target(folder)
-    _check(folder, config, found, params)
-    return config, found, jax.tree.map(LazyArray.of, params)
+    config, loaded_vocabulary = run.config(), Vocabulary.load(vocabulary or run.vocabulary)
+    params = _read_params(folder)
+    _check_shapes(folder, config, loaded_vocabulary, params)
+    return config, loaded_vocabulary, jax.tree.map(LazyArray.of, params)
 
 
 def export_t5x(config: Config, params: Any, vocabulary: Vocabulary, directory: Path) -> None:
-    """Writes parameters as `directory/checkpoint_0`, for t5x to start from or to translate with.
+    """Write parameters to `directory/checkpoint_0`, for training or translating with t5x.
 
     Args:
-        config: of the run.
-        params: tree of `LazyArray`, LoRA merged.
-        vocabulary: the run's.
-        directory: exists.
+        config: configuration of the run.
+        params: tree of `LazyArray`, with LoRA merged.
+        vocabulary: vocabulary of the run.
+        directory: existing folder to write to.
     """
     run = run_beside(directory)
     run.path.mkdir()
@@ -86,8 +86,8 @@ def export_t5x(config: Config, params: Any, vocabulary: Vocabulary, directory: P
         writer.save((directory / "checkpoint_0").absolute(), arguments)
 
 
-def _checkpoint(path: Path) -> Path:
-    """Returns the folder of one checkpoint."""
+def _checkpoint_folder(path: Path) -> Path:
+    """Return the folder of the checkpoint, the newest one of a model directory."""
     if _FOLDER.fullmatch(path.name) and (path / _STATE).is_dir():
         return path.absolute()
     steps = [
@@ -100,31 +100,31 @@ def _checkpoint(path: Path) -> Path:
     return (path / f"checkpoint_{max(steps)}").absolute()
 
 
-def _read_target(folder: Path) -> dict[str, Any]:
-    """Reads the parameters alone, not the optimizer's state."""
+def _read_params(folder: Path) -> dict[str, Any]:
+    """Read the parameters without the optimizer state."""
     try:
         with event_loops_that_drain(), ocp.PyTreeCheckpointer() as reader:
             shapes = reader.metadata(folder / _STATE).item_metadata.tree["target"]
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
-            wanted = ocp.args.PyTreeRestore(
+            restore_arguments = ocp.args.PyTreeRestore(
                 item={"target": shapes}, restore_args={"target": as_numpy}, partial_restore=True
             )
-            return reader.restore(folder / _STATE, args=wanted)["target"]
+            return reader.restore(folder / _STATE, args=restore_arguments)["target"]
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise UserError(f"{folder}: cannot be read as a checkpoint of t5x ({text})") from error
 
 
-def _check(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) -> None:
+def _check_shapes(folder: Path, config: Config, vocabulary: Vocabulary, params: Any) -> None:
     shapes = parameter_shapes(config.model, vocabulary.size)
-    wanted, there = (
+    expected, stored = (
         {name: leaf.shape for name, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
         for tree in (shapes, params)
     )
     differing = [
-        f"{name} is {there.get(name, 'absent')}, expected {wanted.get(name, 'absent')}"
-        for name in sorted(wanted.keys() | there.keys())
-        if wanted.get(name) != there.get(name)
+        f"{name} is {stored.get(name, 'absent')}, expected {expected.get(name, 'absent')}"
+        for name in sorted(expected.keys() | stored.keys())
+        if expected.get(name) != stored.get(name)
     ]
     if differing:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Language tags of published models, and how they translate to this project's codes."""
+"""Language tags of published models, and their mapping to this project's codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NLLB_TAGS: tuple[str, ...] = tuple(
 )
 """The 202 language tags of NLLB-200 in the order of its ids."""
 
-# Flores-200 names these otherwise than Flores+, or two of our codes share the Flores code.
+# Flores-200 and Flores+ name these differently, or two of our codes share the Flores code.
 _FLORES_200 = {"tgl_Latn": "tl", "zho_Hans": "zh", "nob_Latn": "nb"}
 _CODE_OF_FLORES: Mapping[str, str] = MappingProxyType(
     {facts.flores: code for code, facts in LANGUAGES.items() if facts.flores} | _FLORES_200
@@ -51,9 +51,9 @@ _FLORES = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 
 def code_of_tag(token: str) -> str | None:
-    """Returns our code of a tag such as `__de__` or `deu_Latn`; None if it is no tag.
+    """Return our code of a tag such as `__de__` or `deu_Latn`; None if it is not a tag.
 
-    Tags of languages that this project has no code for keep their own, e.g. `ace_Arab`.
+    If the project has no code for the language, return the tag's own code, e.g. `ace_Arab`.
     """
     if match := _UNDERSCORED.fullmatch(token):
         return _CODE_OF_FLORES.get(match[1], match[1])
@@ -67,6 +67,6 @@ NLLB_LANGUAGES: tuple[str, ...] = tuple(_CODE_OF_FLORES.get(tag, tag) for tag in
 
 
 def tag_tokens(languages: Sequence[str]) -> list[str]:
-    """Returns the tags that other toolkits expect: NLLB's own for its list, else `__xx__`."""
-    own = NLLB_TAGS if tuple(languages[: len(NLLB_TAGS)]) == NLLB_LANGUAGES else ()
-    return [*own, *(f"__{code}__" for code in languages[len(own) :])]
+    """Return the tags that other toolkits expect: NLLB's tags for its list, else `__xx__`."""
+    nllb_tags = NLLB_TAGS if tuple(languages[: len(NLLB_TAGS)]) == NLLB_LANGUAGES else ()
+    return [*nllb_tags, *(f"__{code}__" for code in languages[len(nllb_tags) :])]

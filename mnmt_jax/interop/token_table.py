@@ -1,4 +1,4 @@
-"""Ids of other toolkits: what stands at each, and where our ids lie among them."""
+"""Token tables of other toolkits: the token of each id, and the mapping from our ids."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
-# Rows that no text reaches; fairseq fills its dictionaries up with the first kind.
+# Tokens that no text yields; fairseq pads its dictionaries with the first kind.
 _FILLER = re.compile(r"madeupword\d+|<mask>")
-# What follows the pieces where the files do not say: the lists that the toolkits have built in.
+# Built-in tag lists of the toolkits, appended to the pieces if the files list no tags.
 _M2M100_TAGS = tuple(f"__{code}__" for code in M2M100_LANGUAGES)
 _MITRE_TAGS = tuple(f"__{code}__" for code in MITRE_LANGUAGES)
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
-    """What stands at each id, and the SentencePiece model that makes the pieces.
+    """The token of each id, and the SentencePiece model of the pieces.
 
     Attributes:
-        tokens: by id; specials, pieces, tags and fillers.
+        tokens: tokens by id: specials, pieces, tags and fillers.
         model: path of the SentencePiece model.
     """
 
@@ -40,7 +40,7 @@ class TokenTable:
     model: Path
 
     def vocabulary(self) -> tuple[Vocabulary, np.ndarray]:
-        """Returns our vocabulary of the same tokens, and their id of each of our ids.
+        """Return our vocabulary of the same tokens, and the table's id of each of our ids.
 
         Raises:
             UserError: if the table does not start with the four specials in some order, has no
@@ -70,22 +70,23 @@ class TokenTable:
 
 
 def plain_rows(size: int) -> np.ndarray:
-    """Returns fairseq's id of each of our ids when all but the specials stand alike, [size]."""
+    """Return fairseq's id of each of our ids, [size]; only the order of specials differs."""
     rows = np.arange(size)
     rows[: len(SPECIALS)] = SPECIALS
     return rows
 
 
 def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray:
-    """Returns where another toolkit has each of our ids, [vocab].
+    """Return the other toolkit's id of each of our ids, [vocab].
 
     Args:
-        vocabulary: ours.
-        tags_last: tags after fillers, as fairseq appends them; else before, as Hugging Face has it.
+        vocabulary: our vocabulary.
+        tags_last: whether tags follow the fillers, as in fairseq; otherwise they precede them, as
+            in Hugging Face.
 
     Raises:
-        UserError: if it has copies of pieces or additions: no tokenizer there knows a text's
-            language.
+        UserError: if the vocabulary has copies of pieces or additions, because the other
+            tokenizers do not know the language of a text.
     """
     if vocabulary.additions:
         codes = join_names([language for language, _ in vocabulary.additions])
@@ -99,64 +100,64 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
             "which other toolkits' tokenizers do not know; export with --format t5x"
         )
     fillers = 0 if tags_last else _trailing_fillers(vocabulary.named_pieces)
-    first, end = vocabulary.first_tag, vocabulary.size
-    ours = np.arange(end)
-    theirs = np.concatenate(
+    first_tag, end = vocabulary.first_tag, vocabulary.size
+    ids = np.arange(end)
+    export_order = np.concatenate(
         [
             np.argsort(SPECIALS),
-            ours[4 : first - fillers],
-            ours[first:],
-            ours[first - fillers : first],
+            ids[4 : first_tag - fillers],
+            ids[first_tag:],
+            ids[first_tag - fillers : first_tag],
         ]
     )
-    return np.argsort(theirs)
+    return np.argsort(export_order)
 
 
 def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndarray) -> list[str]:
-    """Returns the token at each id of the other toolkit.
+    """Return the token of each id of the other toolkit.
 
     Args:
-        vocabulary: ours.
-        tags: its tags' names there.
+        vocabulary: our vocabulary.
+        tags: names of its language tags in the other toolkit.
         rows: from `rows_of_vocabulary`.
     """
-    ours = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
-    return [ours[i] for i in np.argsort(rows)]
+    tokens = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
+    return [tokens[i] for i in np.argsort(rows)]
 
 
 def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTable:
-    """Reads a dictionary, a language list and a SentencePiece model, whatever they are called.
+    """Read fairseq's dictionary, language list and SentencePiece model, found by pattern.
 
     Args:
-        folder: holds one `*dict*.txt`, one `*.model` and, unless `languages` are given, one
+        folder: holds one `*dict*.txt`, one `*.model` and, if `languages` is None, one
             `*languages*.txt`.
-        languages: in tag order, if the checkpoint knows them.
+        languages: languages in tag order, if the checkpoint lists them.
 
     Raises:
-        UserError: if a file is missing or there are several.
+        UserError: if a file is missing or several match.
     """
     # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
-    lines = _only(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
+    lines = _single_file(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
     words = [line.rsplit(" ", 1)[0].removesuffix(" #fairseq:overwrite") for line in lines if line]
     if languages is None:
-        text = _only(folder, "*languages*.txt").read_text(encoding="utf-8")
+        text = _single_file(folder, "*languages*.txt").read_text(encoding="utf-8")
         languages = text.replace(",", " ").split()
     tags = [f"__{code}__" for code in languages]
-    return TokenTable((*_NAMES, *words, *tags), _only(folder, "*.model"))
+    return TokenTable((*_NAMES, *words, *tags), _single_file(folder, "*.model"))
 
 
 def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
-    """Reads the tokenizer files of a Hugging Face directory.
+    """Read the tokenizer files of a Hugging Face directory.
 
     Args:
         folder: the directory.
         kind: `model_type` of its configuration.
-        size: rows of the embedding; ids without a token become fillers.
+        size: number of embedding rows; ids without a token become fillers.
 
     Raises:
-        UserError: if files are missing, or give a token outside the embedding or two for one id.
+        UserError: if files are missing, an id is outside the embedding, or two tokens share an id.
     """
-    model = _only(folder, "*.model")
+    model = _single_file(folder, "*.model")
     has_list = (folder / "vocab.json").is_file()
     if has_list:
         ids = _ids(_fields(folder / "vocab.json"))
@@ -171,7 +172,7 @@ def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
 
 
 def _trailing_fillers(pieces: Sequence[str]) -> int:
-    """Counts the fillers after the last piece that is none."""
+    """Return the number of fillers at the end of the pieces."""
     count = 0
     while count < len(pieces) and _FILLER.fullmatch(pieces[-1 - count]):
         count += 1
@@ -191,13 +192,13 @@ def _by_id(folder: Path, ids: Mapping[str, int], size: int) -> tuple[str, ...]:
 
 
 def _append(ids: dict[str, int], tokens: Sequence[str], size: int) -> None:
-    """Gives tokens the next ids, unless there are tags or the embedding has no rows for them."""
-    new = [token for token in tokens if token not in ids]
+    """Append tokens unless the table already has tags or the embedding has no rows for them."""
+    missing = [token for token in tokens if token not in ids]
     if any(code_of_tag(token) is not None and token in ids for token in tokens):
         return
     start = max(ids.values(), default=-1) + 1
-    if start + len(new) <= size:
-        ids.update({token: start + i for i, token in enumerate(new)})
+    if start + len(missing) <= size:
+        ids.update({token: start + i for i, token in enumerate(missing)})
 
 
 def _added_tokens(folder: Path) -> dict[str, int]:
@@ -220,15 +221,16 @@ def _ids(fields: TypedFields) -> dict[str, int]:
 
 
 def _tag_list(folder: Path) -> tuple[str, ...]:
-    """Returns the tags that a directory lists without ids."""
+    """Return the tags that a directory lists without ids."""
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            special = _fields(folder / name).values.get("additional_special_tokens") or ()
-            if not isinstance(special, list | tuple):
+            special_tokens = _fields(folder / name).values.get("additional_special_tokens") or ()
+            if not isinstance(special_tokens, list | tuple):
                 raise UserError(
-                    f"{folder / name}: additional_special_tokens={short_repr(special)} must be a list"
+                    f"{folder / name}: additional_special_tokens={short_repr(special_tokens)} "
+                    "must be a list"
                 )
-            tokens = (_content(folder / name, token) for token in special)
+            tokens = (_content(folder / name, token) for token in special_tokens)
             tags = [token for token in tokens if code_of_tag(token) is not None]
             if tags:
                 return tuple(tags)
@@ -249,7 +251,7 @@ def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
 
 
 def _ids_of_pieces(model: Path) -> dict[str, int]:
-    """Returns the usual ids: fairseq's specials, then the pieces of the model."""
+    """Return the default ids: fairseq's specials, then the pieces of the model."""
     pieces = Vocabulary.from_sentencepiece(model, ()).model_pieces
     return {name: i for i, name in enumerate(_NAMES)} | {
         piece: i + 1 for i, piece in enumerate(pieces) if i >= 3
@@ -257,7 +259,7 @@ def _ids_of_pieces(model: Path) -> dict[str, int]:
 
 
 def _content(place: Path | str, token: Any) -> str:
-    """Return the text of a token that is listed as such or as an object."""
+    """Return the text of a token that is stored as a string or as an object."""
     fields = token if isinstance(token, Mapping) else {"content": token}
     return TypedFields(place, fields).text("content")
 
@@ -266,12 +268,12 @@ def _fields(path: Path) -> TypedFields:
     return TypedFields(path, read_json(path, remedy="download it again"))
 
 
-def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(path for path in folder.glob(pattern) if path.is_file())
-    if len(found) != 1:
-        listed = f"it has {', '.join(path.name for path in found)}" if found else "it has none"
+def _single_file(folder: Path, pattern: str) -> Path:
+    matches = sorted(path for path in folder.glob(pattern) if path.is_file())
+    if len(matches) != 1:
+        listed = f"it has {', '.join(path.name for path in matches)}" if matches else "it has none"
         raise UserError(
             f"{folder}: one {pattern} is needed, {listed}; put the vocabulary's files into a "
             "folder of their own and name it with --vocabulary"
         )
-    return found[0]
+    return matches[0]

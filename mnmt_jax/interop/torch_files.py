@@ -1,9 +1,9 @@
-"""PyTorch's `.pt` and `.bin` files without PyTorch, and without running what they say.
+"""PyTorch's `.pt` and `.bin` files, read and written without PyTorch and without running code.
 
-Such a file is a zip with a pickle and the bytes of each storage. A pickle is a program: it may call
-whatever it can name. Here it can name a short list of things, each replaced by a harmless stand-in
-of ours, and anything else ends the reading. Nor can it take much more memory than the file has
-bytes: what it may repeat is counted. Values are read later, one tensor at a time.
+Such a file is a zip archive with a pickle and the bytes of each storage. A pickle is a program that
+may call anything it can name. Here it can name a short list of classes and functions, which are
+replaced by harmless stand-ins; any other name is refused. Memory stays close to the size of the
+file, because repeated references are counted. Values are read later, one tensor at a time.
 
 Source: the layout that `torch.save` has written since PyTorch 1.6.
 """
@@ -29,11 +29,11 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 
 _CHUNK = 1 << 24
-# Names and sizes of tensors take some 200 bytes each. A byte of a pickle can become a hundred in
-# memory, an empty list for instance.
+# The name and sizes of a tensor take about 200 bytes. One byte of a pickle can take a hundred bytes
+# in memory, for example an empty list.
 _MAX_PROGRAM = 1 << 23
 _REMEDY = "Save the weights alone, e.g. as safetensors"
-# The classes written in Python: theirs are the operations that can be taken away or added.
+# The pure-Python classes: only their operations can be removed or replaced.
 _Unpickler: Any = pickle._Unpickler
 _Pickler: Any = pickle._Pickler
 _STORAGES = {
@@ -52,18 +52,18 @@ _STORAGE_NAMES = {dtype: name for name, dtype in _STORAGES.items()}
 
 
 def read_torch(path: str | Path) -> Any:
-    """Opens a file that `torch.save` wrote.
+    """Open a file that `torch.save` wrote.
 
     Args:
         path: the file.
 
     Returns:
-        What was saved: dictionaries, lists, numbers, text, `argparse.Namespace`, and a `LazyArray`
-        for each tensor.
+        The saved object: dictionaries, lists, numbers, text, `argparse.Namespace`, and a
+        `LazyArray` for each tensor.
 
     Raises:
-        UserError: if the file is damaged, of the format before PyTorch 1.6, names anything but
-            data, or says that it holds more than its own size; nothing of it has been run then.
+        UserError: if the file is damaged, has the format before PyTorch 1.6, names anything but
+            data, or declares more bytes than it has; none of its code is run.
     """
     path = Path(path)
     if not path.is_file():
@@ -73,23 +73,23 @@ def read_torch(path: str | Path) -> Any:
             f"{path}: not in the zip format of PyTorch 1.6 and later, or cut off; save it again "
             "with torch.save of a current version"
         )
-    program, folder, sizes = _contents(path)
+    program, folder, sizes = _read_archive(path)
     try:
         return _Reader(program, path, folder, sizes).load()
     except UserError:
         raise
-    except Exception as error:  # damaged pickles end in errors of many types
+    except Exception as error:  # damaged pickles raise errors of many types
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(
             f"{path}: data.pkl is damaged or more than weights ({reason}); nothing was run"
         ) from error
 
 
-def _contents(path: Path) -> tuple[bytes, str, dict[str, int]]:
-    """Returns the pickle, the folder in the zip that it lies in, and the sizes of all members.
+def _read_archive(path: Path) -> tuple[bytes, str, dict[str, int]]:
+    """Return the pickle, its folder in the zip archive, and the sizes of all members.
 
     Raises:
-        UserError: if it is no file of `torch.save`, which compresses nothing.
+        UserError: if `torch.save` did not write the file; it never compresses members.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -111,7 +111,7 @@ def _contents(path: Path) -> tuple[bytes, str, dict[str, int]]:
 
 
 def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> dict[str, int]:
-    """Returns the members' sizes, which must fit into the file: nothing inflates, none overlap."""
+    """Return the members' sizes; refuse compressed members and a sum above the file's size."""
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
             raise UserError(
@@ -128,7 +128,7 @@ def _sizes(path: Path, members: list[zipfile.ZipInfo]) -> dict[str, int]:
 
 
 class _Operations(dict[int, Callable[..., None]]):
-    """The operations of a pickle by number; what is left out refuses itself by name."""
+    """Pickle operations by number; an operation that was removed is refused by its name."""
 
     def __missing__(self, number: int) -> Callable[..., None]:
         known = pickletools.code2op.get(chr(number))  # type: ignore[attr-defined]
@@ -142,29 +142,29 @@ class _Operations(dict[int, Callable[..., None]]):
 
 
 class _Reader(_Unpickler):
-    """Loads a pickle that can name nothing but `_ALLOWED` and the storages.
+    """Unpickler that can name only `_ALLOWED` and the storages.
 
-    Operations that set attributes are limited to attributes of plain data, or a pickle could change
-    classes of this process; operations that no pickle of PyTorch has are left out. A pickle can
-    refer to a thing again for a few bytes, so what copies things or walks through them is limited
-    by the pickle's size.
+    Operations that set attributes are limited to plain data, because otherwise a pickle could
+    change classes of this process. Operations that PyTorch's pickles do not use are removed. A
+    pickle can refer to an object repeatedly at a few bytes each, so operations that copy or iterate
+    over objects are limited by the pickle's size.
     """
 
     dispatch = _Operations(_Unpickler.dispatch)
-    for _left_out in (
+    for _removed in (
         *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX),
         *(pickle.DICT, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
         *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
     ):
-        del dispatch[_left_out[0]]
+        del dispatch[_removed[0]]
 
     def __init__(self, program: bytes, path: Path, folder: str, sizes: Mapping[str, int]) -> None:
         super().__init__(io.BytesIO(program), encoding="utf-8")
         self._path, self._folder, self._sizes = path, folder, sizes
-        self._may_copy = 1000 + len(program)
+        self._copy_budget = 1000 + len(program)
 
     def refuse(self, what: str) -> NoReturn:
-        """Ends the reading.
+        """Refuse the file.
 
         Raises:
             UserError: always.
@@ -174,7 +174,7 @@ class _Reader(_Unpickler):
         )
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns our stand-in for a name, if it has one."""
+        """Return the stand-in for a name; refuse other names."""
         if module in ("torch", "torch.storage") and name in _STORAGES:
             return _StorageType(name)
         allowed = _ALLOWED.get((module, name))
@@ -183,7 +183,7 @@ class _Reader(_Unpickler):
         return allowed
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """Returns the storage that a reference of the pickle stands for."""
+        """Return the storage of a persistent id."""
         kind, storage_type, key, _, count = pid
         if kind != "storage" or not isinstance(storage_type, _StorageType):
             raise ValueError(f"unknown reference {kind!r}")
@@ -193,21 +193,21 @@ class _Reader(_Unpickler):
         return _Storage(self._path, member, dtype, int(count))
 
     def _build(self) -> None:
-        """Gives an object its attributes: to a namespace alone, others do not need theirs."""
+        """Set the attributes of a namespace; ignore those of dictionaries and dtypes."""
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) is argparse.Namespace and type(state) is dict:
-            self._count(state)
+            self._spend_copy_budget(state)
             vars(target).update(state)
         elif type(target) not in (collections.OrderedDict, _Dtype):
             raise ValueError(f"sets attributes of a {type(target).__name__}")
 
     def _reduce(self) -> None:
-        """Calls one of our stand-ins."""
+        """Call a stand-in."""
         arguments = self.stack[-1]
-        self._count(arguments)
+        self._spend_copy_budget(arguments)
         for argument in arguments:
             if isinstance(argument, Collection):
-                self._count(argument)
+                self._spend_copy_budget(argument)
         super().load_reduce()
 
     def _set_item(self) -> None:
@@ -218,14 +218,14 @@ class _Reader(_Unpickler):
         self._put(self.pop_mark())
 
     def _put(self, items: list[Any]) -> None:
-        """Puts keys and values, which take turns, into the dictionary that is being made."""
+        """Add alternating keys and values to the dictionary on top of the stack."""
         if not all(isinstance(key, str | int | float | None) for key in items[::2]):
             self.refuse("has keys that are neither texts nor numbers")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
-    def _count(self, copied: Collection[Any]) -> None:
-        self._may_copy -= len(copied)
-        if self._may_copy < 0:
+    def _spend_copy_budget(self, items: Collection[Any]) -> None:
+        self._copy_budget -= len(items)
+        if self._copy_budget < 0:
             self.refuse("repeats itself to more than its size")
 
     dispatch[pickle.BUILD[0]] = _build
@@ -247,24 +247,26 @@ class _Storage:
     count: int
 
     def read(self) -> np.ndarray:
-        """Returns all values of the storage; the zip's checksum is checked on the way."""
+        """Return all values of the storage; verifies the checksum of the zip member."""
         data = np.empty(self.count * self.dtype.itemsize, np.uint8)
         filled = 0
         with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
-            while piece := file.read(_CHUNK):
-                data[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
-                filled += len(piece)
+            while chunk := file.read(_CHUNK):
+                data[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                filled += len(chunk)
         return data.view(self.dtype)
 
 
 def _tensor(storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> LazyArray:
-    """Stands for `torch._utils._rebuild_tensor_v2`."""
+    """Stand-in for `torch._utils._rebuild_tensor_v2`."""
     shape, steps = tuple(map(int, size)), tuple(map(int, stride))
     if not isinstance(storage, _Storage) or len(shape) != len(steps):
         raise ValueError("a tensor without storage")
-    empty = 0 in shape
-    last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
-    if min((*shape, *steps, offset), default=0) < 0 or (not empty and last >= storage.count):
+    is_empty = 0 in shape
+    last_index = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+    if min((*shape, *steps, offset), default=0) < 0 or (
+        not is_empty and last_index >= storage.count
+    ):
         raise ValueError("a tensor reaches beyond its storage")
     if math.prod(shape) > storage.count:
         raise ValueError("a tensor is larger than its storage")
@@ -277,49 +279,49 @@ def _tensor(storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> 
     return LazyArray(shape, storage.dtype, read, (storage.member, offset, shape, steps))
 
 
-def _parameter(tensor: Any, *_: Any) -> Any:
-    """Stands for `torch._utils._rebuild_parameter`."""
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
+    """Stand-in for `torch._utils._rebuild_parameter`."""
     return tensor
 
 
-def _ordered(*items: Any) -> collections.OrderedDict[Any, Any]:
-    """Stands for `collections.OrderedDict`, which is filled by other operations."""
+def _empty_ordered_dict(*items: Any) -> collections.OrderedDict[Any, Any]:
+    """Stand-in for `collections.OrderedDict`; other operations fill it."""
     if items:
         raise ValueError("a dictionary made of other things")
     return collections.OrderedDict()
 
 
-def _device(*place: Any) -> str:
-    """Stands for `torch.device`."""
-    if not all(isinstance(part, str | int) for part in place):
+def _device_name(*components: Any) -> str:
+    """Stand-in for `torch.device`."""
+    if not all(isinstance(component, str | int) for component in components):
         raise ValueError("a device that is none")
-    return ":".join(map(str, place))
+    return ":".join(map(str, components))
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`: plain numbers only."""
+    """Stand-in for `numpy.dtype`; supports plain numbers only."""
 
     def __init__(self, code: str, *_: Any) -> None:
         self.dtype = np.dtype(code if code in ("f8", "f4", "f2", "i8", "i4", "b1") else "V1")
 
 
 def _scalar(kind: _Dtype, data: bytes) -> Any:
-    """Stands for NumPy's `scalar`."""
+    """Stand-in for NumPy's `scalar`."""
     return np.frombuffer(data, kind.dtype)[0].item()
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Stands for `_codecs.encode`, which bytes are pickled with."""
+    """Stand-in for `_codecs.encode`, which pickles of bytes call."""
     return text.encode("latin1" if encoding == "latin1" else "utf-8")
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): _ordered,
+    ("collections", "OrderedDict"): _empty_ordered_dict,
     ("argparse", "Namespace"): argparse.Namespace,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     ("torch", "Size"): tuple,
-    ("torch", "device"): _device,
+    ("torch", "device"): _device_name,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
@@ -328,12 +330,12 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 def write_torch(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes what `torch.load` reads, one tensor at a time.
+    """Write a file that `torch.load` reads, one tensor at a time.
 
     Args:
         path: the file.
         data: dictionaries, lists, numbers, text, `argparse.Namespace` and `LazyArray`. Arrays with
-            the same `storage` are written once and share their memory when loaded.
+            the same `storage` are written once and share memory when loaded.
     """
     program = io.BytesIO()
     writer = _Writer(program)
@@ -351,32 +353,32 @@ def write_torch(path: str | Path, data: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """Something of PyTorch's, written by its name alone."""
+    """A global of PyTorch that is pickled by name."""
 
     module: str
     name: str
 
     def __call__(self) -> None:
-        """Makes pickle accept it as the function of a reduction."""
+        """Do nothing; pickle requires the function of a reduction to be callable."""
 
 
-class _OutStorage:
+class _OutputStorage:
     def __init__(self, key: int, array: LazyArray) -> None:
         self.key, self.array = key, array
 
 
 class _Writer(_Pickler):
-    """Pickles `LazyArray` as PyTorch pickles tensors, in protocol 2 as PyTorch does."""
+    """Pickler that writes a `LazyArray` as PyTorch writes a tensor, in PyTorch's protocol 2."""
 
     dispatch = _Pickler.dispatch.copy()
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=2)
         self.arrays: list[LazyArray] = []
-        self._storages: dict[Any, _OutStorage] = {}
+        self._storages: dict[Any, _OutputStorage] = {}
 
     def persistent_id(self, obj: Any) -> Any:
-        if not isinstance(obj, _OutStorage):
+        if not isinstance(obj, _OutputStorage):
             return None
         kind = _Name("torch", _STORAGE_NAMES[obj.array.dtype])
         return ("storage", kind, str(obj.key), "cpu", obj.array.size)
@@ -386,11 +388,11 @@ class _Writer(_Pickler):
             return NotImplemented
         identity = obj.storage if obj.storage is not None else ("own", id(obj))
         if identity not in self._storages:
-            self._storages[identity] = _OutStorage(len(self.arrays), obj)
+            self._storages[identity] = _OutputStorage(len(self.arrays), obj)
             self.arrays.append(obj)
         strides = tuple(int(np.prod(obj.shape[axis + 1 :])) for axis in range(len(obj.shape)))
-        rest: tuple[Any, ...] = (0, tuple(obj.shape), strides, False, collections.OrderedDict())
-        return _Name("torch._utils", "_rebuild_tensor_v2"), (self._storages[identity], *rest)
+        layout: tuple[Any, ...] = (0, tuple(obj.shape), strides, False, collections.OrderedDict())
+        return _Name("torch._utils", "_rebuild_tensor_v2"), (self._storages[identity], *layout)
 
     def _save_name(self, obj: _Name) -> None:
         self.write(pickle.GLOBAL + f"{obj.module}\n{obj.name}\n".encode())

@@ -1,1 +1,1 @@
-"""Our corpora as tasks of seqio, and any task of seqio as a corpus. Needs TensorFlow."""
+"""Adapters between this project's corpora and seqio tasks. Needs TensorFlow."""

@@ -1,9 +1,9 @@
-"""Registers translation tasks and mixtures with seqio. Imports TensorFlow; the core never does.
+"""Registration of translation tasks and mixtures with seqio. Imports TensorFlow; the core does not.
 
-A task's examples have four features: `inputs` and `targets`, piece ids without tags and eos, and
+An example has four features: `inputs` and `targets`, piece ids without tags and eos, and
 `source_lang` and `target_lang`, one index each into the vocabulary's languages. Tags and eos are
-added where batches are laid out, because the instruction is a choice of the run, not of the data.
-Features keep seqio's names `inputs` and `targets`: its evaluators and tools look for them.
+added when batches are built, because the instruction is a setting of the run, not of the data.
+The names `inputs` and `targets` are seqio's, because its evaluators and tools expect them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import Direction
 
 _TEXTS = ("inputs", "targets")
-_DIRECTIONS: dict[str, Direction] = {}  # of the tasks registered here
-_ZERO_SHOT: dict[str, tuple[str, ...]] = {}  # tasks that a mixture validates on only
+_DIRECTIONS: dict[str, Direction] = {}  # by name of a task registered here
+_ZERO_SHOT: dict[str, tuple[str, ...]] = {}  # by mixture: validation-only tasks
 
 
 def output_features(vocabulary: PieceVocabulary) -> dict[str, seqio.Feature]:
-    """Returns the features every task has."""
+    """Return the output features that all tasks share."""
     text = functools.partial(seqio.Feature, vocabulary=vocabulary, add_eos=False)
     lang = functools.partial(seqio.Feature, vocabulary=LanguageVocabulary(), add_eos=False)
     return {"inputs": text(), "targets": text(), "source_lang": lang(), "target_lang": lang()}
@@ -47,27 +47,27 @@ def add_task(
     vocabulary: PieceVocabulary,
     keys: tuple[str, str] = ("inputs", "targets"),
 ) -> seqio.Task:
-    """Registers one direction of any seqio data source.
+    """Register a task for one direction of any seqio data source.
 
     Args:
         name: the task's name.
         source: yields examples that hold the two texts, e.g. a `seqio.TfdsDataSource`.
         direction: source and target language, both with a tag in the vocabulary.
-        vocabulary: turns text into ids.
-        keys: names of the source and target text in the source's examples; dots lead into nested
-            features, as in "translation.de".
+        vocabulary: vocabulary that encodes the text.
+        keys: feature names of the source and target text in the examples; dots separate nested
+            names, as in "translation.de".
     """
     _DIRECTIONS[name] = direction
     return seqio.TaskRegistry.add(
         name,
         source=source,
         preprocessors=[
-            functools.partial(_take_texts, keys=keys),
-            functools.partial(_encode, direction=direction, vocabulary=vocabulary),
+            functools.partial(_select_texts, keys=keys),
+            functools.partial(_encode_texts, direction=direction, vocabulary=vocabulary),
             functools.partial(_add_languages, direction=direction, vocabulary=vocabulary),
             seqio.CacheDatasetPlaceholder(),
         ],
-        postprocess_fn=_text_of,
+        postprocess_fn=_text_to_score,
         output_features=output_features(vocabulary),
         metric_fns=[translation_metrics(direction[1])],
     )
@@ -76,12 +76,12 @@ def add_task(
 def add_corpus(
     corpus: Corpus, *, directions: Iterable[Direction], vocabulary: PieceVocabulary
 ) -> list[str]:
-    """Registers one task per direction of a text corpus, with all the splits it has.
+    """Register one task per direction of a text corpus, with all splits of the corpus.
 
     Args:
-        corpus: gives the text.
-        directions: directions to register; with a training split or without.
-        vocabulary: turns text into ids.
+        corpus: the text corpus.
+        directions: directions to register, with or without a training split.
+        vocabulary: vocabulary that encodes the text.
 
     Returns:
         The tasks' names, `{corpus}_{source}_{target}`.
@@ -90,10 +90,12 @@ def add_corpus(
         UserError: if the corpus has no split of a direction.
     """
     present = {pair for split in corpus.splits() for pair in corpus.directions(split)}
-    wanted = _canonical(directions)
-    if missing := [pair for pair in wanted if pair not in present]:
-        raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(missing[0])}")
-    return add_named_corpus(corpus.name, lambda: corpus, directions=wanted, vocabulary=vocabulary)
+    canonical = _canonical_directions(directions)
+    if absent := [pair for pair in canonical if pair not in present]:
+        raise UserError(f"corpus '{corpus.name}' has no text for {'-'.join(absent[0])}")
+    return add_named_corpus(
+        corpus.name, lambda: corpus, directions=canonical, vocabulary=vocabulary
+    )
 
 
 def add_named_corpus(
@@ -103,34 +105,34 @@ def add_named_corpus(
     directions: Iterable[Direction],
     vocabulary: PieceVocabulary,
 ) -> list[str]:
-    """Registers one task per direction of a corpus that is made when a task is first used.
+    """Register one task per direction of a corpus that is loaded when a task is first used.
 
-    So tasks can be registered before the corpus's files are there.
+    Tasks can therefore be registered before the files of the corpus exist.
 
     Args:
-        name: of the corpus.
-        load: makes it, or raises what is missing; called more than once.
+        name: name of the corpus.
+        load: returns the corpus, or raises if files are missing; called more than once.
         directions: directions to register.
-        vocabulary: turns text into ids.
+        vocabulary: vocabulary that encodes the text.
 
     Returns:
         The tasks' names, `{corpus}_{source}_{target}`.
     """
     names = []
-    for direction in _canonical(directions):
+    for direction in _canonical_directions(directions):
         names.append(task_name(name, direction))
         source = _CorpusSource(load, direction)
         add_task(names[-1], source, direction=direction, vocabulary=vocabulary)
     return names
 
 
-def _canonical(directions: Iterable[Direction]) -> tuple[Direction, ...]:
+def _canonical_directions(directions: Iterable[Direction]) -> tuple[Direction, ...]:
     """Return directions with canonical codes."""
     return tuple((canonical_code(source), canonical_code(target)) for source, target in directions)
 
 
 class _CorpusSource(seqio.FunctionDataSource):
-    """Streams one direction of a corpus; reads files once to count them, when asked."""
+    """Data source of one direction of a corpus; counts examples only on request."""
 
     def __init__(self, load: Callable[[], Corpus], direction: Direction) -> None:
         super().__init__(functools.partial(_corpus_dataset, load, direction), splits=())
@@ -138,14 +140,14 @@ class _CorpusSource(seqio.FunctionDataSource):
 
     @property
     def splits(self) -> Sequence[str]:
-        """Splits that have the direction."""
+        """The splits that contain the direction."""
         corpus = self._load()
         return tuple(
             split for split in corpus.splits() if self._direction in corpus.directions(split)
         )
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of sentence pairs."""
+        """Return the number of sentence pairs."""
         return self._load().size(split, self._direction)
 
     def __repr__(self) -> str:
@@ -155,14 +157,14 @@ class _CorpusSource(seqio.FunctionDataSource):
 def add_mixture(
     name: str, tasks: Sequence[str], *, temperature: float, zero_shot: Sequence[str] = ()
 ) -> seqio.Mixture:
-    """Registers a mixture with rates p_i ~ n_i^(1/T).
+    """Register a mixture with rates p_i ~ n_i^(1/T).
 
     Args:
         name: the mixture's name.
         tasks: names of its tasks.
-        temperature: T; 1 is proportional to size.
-        zero_shot: names of tasks never trained on: a mixture NAME_zero_shot is made of them, and a
-            token cache of the mixture gets their validation splits.
+        temperature: T; 1 samples in proportion to size.
+        zero_shot: names of tasks without training. They form the mixture NAME_zero_shot, and a
+            token cache of this mixture includes their validation splits.
 
     Source: registers.md 6.4 (fairseq's temperature sampling).
     """
@@ -174,70 +176,72 @@ def add_mixture(
 
 
 def translation_metrics(target_lang: str) -> Callable[..., dict[str, float]]:
-    """Returns a seqio metric function: BLEU, chrF++, exact match, off-target ratio, in percent.
+    """Return a seqio metric function: BLEU, chrF++, exact match, off-target ratio, in percent.
 
     Args:
-        target_lang: chooses BLEU's tokenizer; BLEU is absent if that is not installed, and
-            `off_target_lid` if lid.176 does not know the language.
+        target_lang: determines BLEU's tokenizer. BLEU is omitted if that tokenizer is not
+            installed, and `off_target_lid` if lid.176 does not know the language.
     """
 
     def metrics(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         scores = corpus_scores(predictions, targets, target_lang)
-        found = {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}
-        found["off_target_lid"] = lid_off_target(predictions, target_lang).ratio
-        return {name: value for name, value in found.items() if value is not None}
+        values = {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}
+        values["off_target_lid"] = lid_off_target(predictions, target_lang).ratio
+        return {name: value for name, value in values.items() if value is not None}
 
     return metrics
 
 
 def task_sources(name: str, splits: Sequence[str]) -> Iterator[TaskSource]:
-    """Yields every task of a registered task or mixture, ready for the token cache.
+    """Yield all tasks of a registered task or mixture as sources for the token cache.
 
     Args:
-        name: a task or mixture; the modules that register it have been imported.
-        splits: splits to write, of those a task has; of a mixture's zero-shot tasks all but
-            "train".
+        name: a task or mixture whose modules have been imported.
+        splits: splits to write, if the task has them; "train" is skipped for zero-shot tasks of a
+            mixture.
 
     Raises:
-        UserError: if the name is not registered, or a task was not registered by this module.
+        UserError: if the name is not registered, or this module did not register a task.
     """
     for task in seqio.get_subtasks(_provider(name)):
         yield _task_source(task, splits)
     held_out = [split for split in splits if split != "train"]
-    for other in _ZERO_SHOT.get(name, ()):
-        yield _task_source(seqio.TaskRegistry.get(other), held_out)
+    for zero_shot_task in _ZERO_SHOT.get(name, ()):
+        yield _task_source(seqio.TaskRegistry.get(zero_shot_task), held_out)
 
 
 class RegisteredText(Corpus):
-    """Serves the text of a registered task or mixture, zero-shot tasks too, as a corpus.
+    """Corpus of the text of a registered task or mixture, including zero-shot tasks.
 
     Args:
-        name: the task or mixture; the modules that register it have been imported.
+        name: a task or mixture whose modules have been imported.
 
     Raises:
-        UserError: if the name is not registered, or a task was not registered by this module.
+        UserError: if the name is not registered, or this module did not register a task.
     """
 
     def __init__(self, name: str) -> None:
         tasks = [*seqio.get_subtasks(_provider(name))]
-        tasks += [seqio.TaskRegistry.get(other) for other in _ZERO_SHOT.get(name, ())]
+        tasks += [
+            seqio.TaskRegistry.get(zero_shot_task) for zero_shot_task in _ZERO_SHOT.get(name, ())
+        ]
         self._tasks: dict[Direction, list[seqio.Task]] = {}
         for task in tasks:
             self._tasks.setdefault(_direction(task), []).append(task)
         super().__init__(name, tuple(dict.fromkeys(code for pair in self._tasks for code in pair)))
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits that any task has."""
+        """Return the splits that any task has."""
         return tuple(split for split in SPLITS if self.directions(split))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions whose tasks have the split."""
+        """Return the directions whose tasks have the split."""
         return tuple(
             pair for pair, tasks in self._tasks.items() if any(split in t.splits for t in tasks)
         )
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields the texts before they are tokenised; see the base class."""
+        """Yield the texts before tokenization; see the base class."""
         self._check(split, direction)
         for task in self._tasks.get(direction, ()):
             if split in task.splits:
@@ -247,10 +251,10 @@ class RegisteredText(Corpus):
 
 
 def registered_vocabulary(name: str) -> PieceVocabulary:
-    """Returns the vocabulary of a registered task or mixture.
+    """Return the vocabulary of a registered task or mixture.
 
     Raises:
-        UserError: if the name is not registered or its ids are not of a `PieceVocabulary`.
+        UserError: if the name is not registered or its vocabulary is not a `PieceVocabulary`.
     """
     vocabulary = _provider(name).output_features["targets"].vocabulary
     if not isinstance(vocabulary, PieceVocabulary):
@@ -280,7 +284,8 @@ def _task_source(task: seqio.Task, splits: Sequence[str]) -> TaskSource:
 def _direction(task: seqio.Task) -> Direction:
     if task.name not in _DIRECTIONS:
         raise UserError(
-            f"task '{task.name}' has no languages; register it with mnmt_jax.interop.seqio.tasks.add_task"
+            f"task '{task.name}' has no languages; register it with "
+            "mnmt_jax.interop.seqio.tasks.add_task"
         )
     return _DIRECTIONS[task.name]
 
@@ -298,7 +303,7 @@ def _corpus_dataset(
     shuffle_files: bool = False,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Streams a corpus; seqio shuffles with its own buffer."""
+    """Return a dataset that streams a corpus; seqio shuffles it with its own buffer."""
     del shuffle_files, seed
 
     def examples() -> Iterator[dict[str, str]]:
@@ -311,23 +316,28 @@ def _corpus_dataset(
     )
 
 
-def _take_texts(dataset: tf.data.Dataset, keys: tuple[str, str]) -> tf.data.Dataset:
-    def take(example: dict[str, Any]) -> dict[str, Any]:
-        sides = [functools.reduce(operator.getitem, key.split("."), example) for key in keys]
-        return {"inputs": sides[0], "targets": sides[1]}
+def _select_texts(dataset: tf.data.Dataset, keys: tuple[str, str]) -> tf.data.Dataset:
+    def select_texts(example: dict[str, Any]) -> dict[str, Any]:
+        texts = [functools.reduce(operator.getitem, key.split("."), example) for key in keys]
+        return {"inputs": texts[0], "targets": texts[1]}
 
-    return dataset.map(take)
+    return dataset.map(select_texts)
 
 
-def _encode(
+def _encode_texts(
     dataset: tf.data.Dataset, direction: Direction, vocabulary: PieceVocabulary
 ) -> tf.data.Dataset:
-    """Turns each side's text into ids by its language, and keeps it, as seqio's `tokenize` does."""
-    sides = {key: vocabulary.in_language(code) for key, code in zip(_TEXTS, direction, strict=True)}
+    """Encode the text of both sides by language; keep the text, as seqio's `tokenize` does."""
+    vocabularies = {
+        key: vocabulary.in_language(code) for key, code in zip(_TEXTS, direction, strict=True)
+    }
 
     def encode(example: dict[str, Any]) -> dict[str, Any]:
         texts = {f"{key}_pretokenized": example[key] for key in _TEXTS}
-        return texts | {key: side.encode_tf(example[key]) for key, side in sides.items()}
+        return texts | {
+            key: side_vocabulary.encode_tf(example[key])
+            for key, side_vocabulary in vocabularies.items()
+        }
 
     return dataset.map(encode, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -347,8 +357,10 @@ def _add_languages(
     return dataset.map(add)
 
 
-def _text_of(output: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> str:
-    """Returns the text to score: the corpus's own for a reference, the decoded for a prediction."""
+def _text_to_score(
+    output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
+) -> str:
+    """Return the text to score: corpus text for a reference, decoded text for a prediction."""
     if is_target and example is not None:
         return example["targets_pretokenized"].decode()
     return output

@@ -1,4 +1,4 @@
-"""The project's vocabulary as a seqio vocabulary. Imports TensorFlow; the core never imports it."""
+"""seqio wrapper of the project's vocabulary. Imports TensorFlow; the core does not."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 class PieceVocabulary(seqio.Vocabulary):
-    """Gives seqio the ids of a `Vocabulary`, in Python and inside TensorFlow graphs.
+    """seqio vocabulary with the ids of a `Vocabulary`, in Python and in TensorFlow graphs.
 
-    The vocabulary is loaded when first used, so tasks can be registered before it exists.
+    The vocabulary is loaded on first use, so tasks can be registered before it exists.
     """
 
     def __init__(self, load: Callable[[], Vocabulary], language: str | None = None) -> None:
-        """Remembers how to get the vocabulary.
+        """Store the function that loads the vocabulary.
 
         Args:
             load: returns the vocabulary; called once.
-            language: of the text that is encoded; only a vocabulary with copies or additions
-                needs it.
+            language: language of the text to encode; needed only by a vocabulary with copies or
+                additions.
         """
         super().__init__()
         self._load, self._language = load, language
 
     def in_language(self, language: str) -> PieceVocabulary:
-        """Returns the same vocabulary, for text of one language."""
+        """Return the same vocabulary for text in one language."""
         return PieceVocabulary(lambda: self.vocabulary, language)
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary itself."""
+        """The wrapped vocabulary."""
         return self._load()
 
     @property
     def eos_id(self) -> int:
-        """Id that ends a sentence."""
+        """Id of the end-of-sentence token."""
         return Vocabulary.eos_id
 
     @property
     def unk_id(self) -> int:
-        """Id of text no piece covers."""
+        """Id of text that no piece covers."""
         return Vocabulary.unk_id
 
     @property
@@ -61,23 +61,23 @@ class PieceVocabulary(seqio.Vocabulary):
     def _decode(self, ids: Iterable[int]) -> str:
         return self.vocabulary.decode(ids)
 
-    # The vocabulary is plain Python, which AutoGraph would rewrite.
+    # The vocabulary is plain Python; AutoGraph must not rewrite it.
     @tf.autograph.experimental.do_not_convert
     def _encode_tf(self, s: Any) -> Any:
         ids = self.vocabulary.spm_to_id_for(self._language)
         tokenizer = _tokenizer(self.vocabulary.sentencepiece_model_for(self._language))
-        return tf.gather(ids, tokenizer.tokenize(_normalized(s, self.vocabulary.normalization)))
+        return tf.gather(ids, tokenizer.tokenize(_normalize(s, self.vocabulary.normalization)))
 
     @tf.autograph.experimental.do_not_convert
     def _decode_tf(self, ids: Any) -> Any:
-        first = self.vocabulary.first_tag
-        text = tf.logical_and(ids > self.eos_id, ids < first)
-        pieces = tf.gather(self.vocabulary.id_to_spm, tf.where(text, ids, self.unk_id))
+        first_tag = self.vocabulary.first_tag
+        is_text = tf.logical_and(ids > self.eos_id, ids < first_tag)
+        pieces = tf.gather(self.vocabulary.id_to_spm, tf.where(is_text, ids, self.unk_id))
         tokenizer = _tokenizer(self.vocabulary.decoding_model)
-        return tokenizer.detokenize(tf.ragged.boolean_mask(pieces, text))
+        return tokenizer.detokenize(tf.ragged.boolean_mask(pieces, is_text))
 
     def __eq__(self, other: object) -> bool:
-        """Compares what is encoded, as seqio does before it mixes tasks."""
+        """Compare language and fingerprint; seqio compares vocabularies before it mixes tasks."""
         if self is other:
             return True
         if not isinstance(other, PieceVocabulary):
@@ -91,13 +91,13 @@ class PieceVocabulary(seqio.Vocabulary):
 
 
 class LanguageVocabulary(seqio.PassThroughVocabulary):
-    """Lets a language's index pass through seqio as a feature of one number."""
+    """Pass-through vocabulary for the language index, a feature of one number."""
 
     def __init__(self) -> None:
         super().__init__(size=np.iinfo(np.int32).max)
 
 
-def _normalized(text: Any, normalization: str) -> Any:
+def _normalize(text: Any, normalization: str) -> Any:
     """Normalise text as `mnmt_jax.vocabulary.normalization.normalize_lines` does."""
     if normalization == NONE:
         return text
@@ -107,5 +107,5 @@ def _normalized(text: Any, normalization: str) -> Any:
 
 
 def _tokenizer(model: bytes) -> Any:
-    # Made anew in each graph: a tokenizer holds a resource of the graph it was made in.
+    # Not cached: a tokenizer holds a resource of the graph that it was created in.
     return tf_text.SentencepieceTokenizer(model=model, out_type=tf.int32)

@@ -1,1 +1,1 @@
-"""Our models in t5x's trainer. Needs TensorFlow."""
+"""Training and decoding of this project's models with t5x. Needs TensorFlow."""

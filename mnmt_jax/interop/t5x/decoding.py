@@ -1,4 +1,4 @@
-"""The project's search behind t5x's decode-function interface. Needs t5x."""
+"""t5x decode function that runs the project's search. Needs t5x."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 
 class TokensToLogits(Protocol):
-    """Feeds one token to every hypothesis: t5x's `TokensIdsToLogitsCallable`."""
+    """One decoder step for all hypotheses: t5x's `TokensIdsToLogitsCallable`."""
 
     def __call__(self, state: decoding.DecodingState) -> tuple[Array, Any]:
-        """Returns logits [batch * beam, vocab] and the cache after the step."""
+        """Return logits [batch * beam, vocab] and the cache after the step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchDecode:
-    """Searches as `Decode` says: greedily, with a beam by fairseq's rules, or by sampling.
+    """Decode function configured by `Decode`: greedy, beam search by fairseq's rules, or sampling.
 
-    The cache is passed on as the model made it. Only what grows has a beam axis, so static keys and
-    values are not tiled over the hypotheses, as t5x's own decode functions would.
+    The cache is passed on unchanged. Only keys and values that grow have a beam axis; static ones
+    are not tiled over the hypotheses, unlike in t5x's decode functions.
 
     Attributes:
-        decode: method and its settings; `num_decodes` of the call takes the place of `beam_size`.
-        prefix: leading tokens of `inputs` that are given: the trigger and any forced tag.
+        decode: method and its settings; `num_decodes` of the call replaces `beam_size`.
+        prefix: number of leading prompt tokens in `inputs`: the trigger and any forced tag.
     """
 
     decode: Decode
@@ -51,26 +51,27 @@ class SearchDecode:
         cache_offset: int = 0,
         max_length: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Searches the translations of a batch.
+        """Translate a batch.
 
         Args:
-            inputs: int32 [batch, steps], the given tokens first; `steps` bounds the generated ones.
+            inputs: int32 [batch, steps], starting with the prompt; `steps` bounds the generated
+                tokens.
             cache: from `Translator.prefill` with a beam of `num_decodes`.
             tokens_to_logits: one step of the model.
             num_decodes: hypotheses per sentence.
-            eos_id: must be the vocabulary's.
-            decode_rng: of sampling; needed for it alone.
-            cache_offset: must be 0: layers are not scanned.
-            max_length: int32 [batch], generated tokens at most, without eos.
+            eos_id: must be the id of the vocabulary.
+            decode_rng: key for sampling; not used otherwise.
+            cache_offset: must be 0, because layers are not scanned.
+            max_length: int32 [batch], maximum number of generated tokens, without eos.
 
         Returns:
-            Generated ids without the given ones, int32 [batch, num_decodes, steps], and scores
+            Generated ids without the prompt, int32 [batch, num_decodes, steps], and scores
             [batch, num_decodes]; best last.
 
         Raises:
-            UserError: if sampling has no rng, or scores are to be contrasted (t5x gives the model
-                one input for each sentence), characters copied or weights rounded.
-            ValueError: if `eos_id` or `cache_offset` is another.
+            UserError: if sampling has no rng, or the settings ask for contrast (t5x passes the
+                model one input per sentence), copied characters or quantized weights.
+            ValueError: if `eos_id` or `cache_offset` has another value.
         """
         if eos_id != EOS_ID or cache_offset:
             raise ValueError(
@@ -97,14 +98,14 @@ class SearchDecode:
             return logits.reshape(*tokens.shape, -1), cache
 
         state = search.advance(step, search.start(step, cache, request), request)
-        found = search.finish(state)
-        return jnp.asarray(found.tokens)[:, ::-1], jnp.asarray(found.scores)[:, ::-1]
+        result = search.finish(state)
+        return jnp.asarray(result.tokens)[:, ::-1], jnp.asarray(result.scores)[:, ::-1]
 
     def _check_supported(self) -> None:
-        """Refuse what needs more than t5x gives.
+        """Refuse settings that t5x cannot support.
 
         Raises:
-            UserError: if the configuration asks for it.
+            UserError: if the configuration has such a setting.
         """
         if self.decode.source_contrast or self.decode.language_contrast:
             raise UserError(
@@ -123,7 +124,7 @@ class SearchDecode:
             )
 
     def _rngs(self, rng: Array | None, rows: int) -> Array | None:
-        """Returns a stream per row of the batch."""
+        """Return one random key per row of the batch; None without sampling."""
         if self.decode.method != "sample":
             return None
         if rng is None:

@@ -1,7 +1,7 @@
-"""Ends t5x's commands as the project's own end: a mistake is one line and status 2, no traceback.
+"""Exception hook that reports user errors in t5x's commands as one line with exit status 2.
 
-t5x has its own `main`, so there is no call of ours to catch errors around: importing this module,
-as the gin files of `gin_configs/t5x/` do, is what changes the end. Needs no t5x.
+t5x has its own `main`, so this project cannot catch errors around it. Importing this module, as the
+gin files of `gin_configs/t5x/` do, installs the hook. Needs no t5x.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 
 _DEFAULT = sys.excepthook
-# What gin says of a misspelt key.
-_GINS = re.compile(r"Configurable '(\w+)' doesn't have a parameter named '(\w+)'")
+# gin's message for an unknown parameter.
+_UNKNOWN_PARAMETER = re.compile(r"Configurable '(\w+)' doesn't have a parameter named '(\w+)'")
 
 
 def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Says what a `UserError` says and ends with its status; other errors keep their traceback."""
+    """Report a `UserError` in one line and exit with its status; other errors keep a traceback."""
 
     def fail() -> None:
-        # gin adds lines about who called.
+        # gin appends lines about the caller.
         raise UserError(str(error).splitlines()[0])
 
-    unknown = _GINS.match(str(error))
-    if unknown and (told := no_such_field(*unknown.groups())):
-        error = UserError(told)
+    unknown = _UNKNOWN_PARAMETER.match(str(error))
+    if unknown and (message := no_such_field(*unknown.groups())):
+        error = UserError(message)
     if isinstance(error, UserError):
         run_command(fail)
     _DEFAULT(kind, error, trace)

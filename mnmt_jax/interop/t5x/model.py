@@ -1,6 +1,6 @@
-"""The project's model, loss and optimizer as t5x's `train`, `eval` and `infer` want them.
+"""t5x wrappers of the project's model, loss and optimizer, for `train`, `eval` and `infer`.
 
-Needs t5x and seqio; nothing outside this room imports it.
+Needs t5x and seqio; nothing outside this package imports it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from mnmt_jax.vocabulary.language_codes import find_code
 def make_model(
     mixture_or_task_name: str, module: str | None = None, decode_fn: Any = None
 ) -> TranslationModel:
-    """Builds the model that the parsed gin files describe.
+    """Build the model that the parsed gin files describe.
 
     Args:
-        mixture_or_task_name: registered with seqio; gives the vocabulary.
-        module: imported first, to register it.
-        decode_fn: with t5x's decode-function interface; None searches as `Decode` says.
+        mixture_or_task_name: a name registered with seqio; determines the vocabulary.
+        module: module to import first, which registers the name.
+        decode_fn: function with t5x's decode-function interface; None searches as configured in
+            `Decode`.
 
     Raises:
         UserError: if the name is not registered or the configuration is wrong.
@@ -61,57 +62,59 @@ def make_model(
 
 
 class Optimizer(optimizers.OptaxWrapper):
-    """The run's optimizer for t5x: of what trains alone, moments split as the parameters are."""
+    """The run's optimizer for t5x: state for trainable parameters only, sharded like them."""
 
     def __init__(self, learner: Learner) -> None:
-        """Remembers which parameters train.
+        """Wrap the learner's optimizer.
 
         Args:
-            learner: the run's.
+            learner: learner of the run.
         """
         self._trainable = learner.trainable
         super().__init__(learner.optimizer)
 
     def init_state(self, params: Any) -> Any:
-        """Makes the state of the parameters that train."""
+        """Return the initial state of the trainable parameters."""
         return super().init_state(self._trainable.split(params)[0])
 
     def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
-        """Updates the parameters that train; the frozen ones are passed on."""
-        trained, frozen = self._trainable.split(params)
+        """Update the trainable parameters; frozen ones are returned unchanged."""
+        trainable, frozen = self._trainable.split(params)
         gradients = self._trainable.without_rows(self._trainable.split(grads)[0])
-        moved, state = super().apply_gradient(hyper_params, trained, state, gradients)
-        updated = join(self._trainable.with_rows(moved, trained), frozen)
-        return jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(updated)), state
+        updated_trainable, state = super().apply_gradient(hyper_params, trainable, state, gradients)
+        updated_params = join(self._trainable.with_rows(updated_trainable, trainable), frozen)
+        return jax.tree.unflatten(
+            jax.tree.structure(params), jax.tree.leaves(updated_params)
+        ), state
 
     def derive_logical_axes(self, optimizer: Any, param_logical_axes: Any) -> Any:
-        """Returns the optimizer with axes instead of arrays; scalars have none.
+        """Return the optimizer state with axes instead of arrays; scalars have none.
 
-        A moment is known by its path: it ends in the parameter's.
+        A moment is matched to its parameter by path: its path ends in the parameter's path.
         """
         axes = traverse_util.flatten_dict(flax.core.unfreeze(param_logical_axes))
         state = traverse_util.flatten_dict(flax.core.unfreeze(optimizer.state_dict()["state"]))
-        found = {
+        state_axes = {
             path: next((axes[path[i:]] for i in range(len(path)) if path[i:] in axes), None)
             for path in state
         }
-        tree = {"target": param_logical_axes, "state": traverse_util.unflatten_dict(found)}
+        tree = {"target": param_logical_axes, "state": traverse_util.unflatten_dict(state_axes)}
         return optimizer.restore_state(tree)
 
 
 class TranslationModel(models.BaseTransformerModel):
-    """A layout's model under t5x: the parameters, loss and search of `mnmt_jax`.
+    """A layout's model for t5x, with the parameters, loss and search of `mnmt_jax`.
 
-    `loss_fn` returns the loss summed over tokens, as t5x's models do unless told otherwise;
-    `TokenMeanTrainer` divides its gradient by the tokens of all micro-batches, as `train_step`.
+    `loss_fn` returns the loss summed over tokens, which is the default of t5x's models.
+    `TokenMeanTrainer` divides its gradient by the tokens of all micro-batches, like `train_step`.
     """
 
     def __init__(self, config: Config, vocabulary: PieceVocabulary, decode_fn: Any = None) -> None:
-        """Builds the network, the optimizer and the feature converter.
+        """Build the network, the optimizer and the feature converter.
 
         Args:
-            config: of the run.
-            vocabulary: of the tasks.
+            config: configuration of the run.
+            vocabulary: vocabulary of the tasks.
             decode_fn: as in `make_model`.
         """
         pieces = vocabulary.vocabulary
@@ -130,8 +133,8 @@ class TranslationModel(models.BaseTransformerModel):
             )
         if learner.generated_batches:
             raise UserError(
-                f"'{learner.generated_batches[0].name}' makes batches with the model inside the update, "
-                "which t5x's trainer cannot; train with 'mnmt train'"
+                f"'{learner.generated_batches[0].name}' makes batches with the model inside the "
+                "update, which t5x's trainer cannot; train with 'mnmt train'"
             )
         converter = make_converter(
             pieces, learner.model.layout, config.data, BatchExtras.of(config)
@@ -154,11 +157,11 @@ class TranslationModel(models.BaseTransformerModel):
         input_shapes: Mapping[str, tuple[int, ...]],
         input_types: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Draws the parameters and names their axes.
+        """Initialise the parameters and name their axes.
 
         Args:
-            rng: key.
-            input_shapes: of a batch.
+            rng: key of the initialisation.
+            input_shapes: array shapes of a batch.
             input_types: ignored; all arrays are int32.
         """
         del input_types
@@ -167,40 +170,45 @@ class TranslationModel(models.BaseTransformerModel):
         return flax.core.freeze({"params": params, "params_axes": self._axes(params)})
 
     def _axes(self, params: Any) -> Any:
-        """Returns t5x's tree of axis names, from the one table."""
+        """Return t5x's tree of axis names, from the plan's table."""
 
-        def axes(path: tuple[str, ...], leaf: Any) -> flax_partitioning.AxisMetadata:
+        def axis_metadata(path: tuple[str, ...], leaf: Any) -> flax_partitioning.AxisMetadata:
             names = param_axes_of("/".join(path), self.module.plan.param_axes())
-            # Published vocabularies have odd sizes; such an axis stays whole, as do slots, whose
-            # axis of t5x's mesh the width has too.
-            parts = self._config.mesh.tensor
-            whole = names[0] == "slot" or (leaf.shape[0] % parts and names[0] == "vocab")
-            return flax_partitioning.AxisMetadata(names=(None, *names[1:]) if whole else names)
+            # The sizes of published vocabularies are often not divisible; such an axis is
+            # replicated. So are slots, because their width uses the same axis of t5x's mesh.
+            shards = self._config.mesh.tensor
+            is_replicated = names[0] == "slot" or (leaf.shape[0] % shards and names[0] == "vocab")
+            return flax_partitioning.AxisMetadata(
+                names=(None, *names[1:]) if is_replicated else names
+            )
 
         flat = traverse_util.flatten_dict(flax.core.unfreeze(params))
-        named = {(*path[:-1], f"{path[-1]}_axes"): axes(path, leaf) for path, leaf in flat.items()}
+        named = {
+            (*path[:-1], f"{path[-1]}_axes"): axis_metadata(path, leaf)
+            for path, leaf in flat.items()
+        }
         return traverse_util.unflatten_dict(named)
 
     def loss_fn(
         self, params: Any, batch: Batch, dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        """Sums the loss over a batch's target tokens, with the terms of all objectives.
+        """Sum the loss over a batch's target tokens, with the terms of all objectives.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             batch: from `RoleFeatureConverter`.
-            dropout_rng: None is without dropout.
+            dropout_rng: key of dropout; None disables dropout.
 
         Returns:
-            The sum, and metrics; `loss`, `nll` and the objectives' terms are nats per target
+            The sum, and metrics. `loss`, `nll` and the terms of objectives are in nats per target
             token, as in the project's `metrics.jsonl`.
         """
-        trained, frozen = self._learner.trainable.split(params)
-        params = join(trained, jax.lax.stop_gradient(frozen))
+        trainable, frozen = self._learner.trainable.split(params)
+        params = join(trainable, jax.lax.stop_gradient(frozen))
         return self._loss(self._learner, params, batch, dropout_rng)
 
     def eval_fn(self, params: Any, batch: Batch) -> tuple[Array, dict[str, Any]]:
-        """Sums the loss without dropout and of the cross entropy alone; see `loss_fn`."""
+        """Sum the cross entropy alone, without dropout; see `loss_fn`."""
         return self._loss(self._learner.plain(), params, batch, None)
 
     def _loss(
@@ -209,7 +217,7 @@ class TranslationModel(models.BaseTransformerModel):
         ours = our_batch(batch)
         total, sums = batch_loss(learner, params, ours, rng)
         totals, count = reported_sums(sums), sums["tokens"]
-        filled = {
+        fill_fractions = {
             f"non_padding_fraction/{name.removesuffix('_segment_ids')}": clu_metrics.Average(
                 total=(ids != 0).sum(dtype=jnp.float32), count=jnp.float32(ids.size)
             )
@@ -223,7 +231,7 @@ class TranslationModel(models.BaseTransformerModel):
             "timing/target_tokens_per_second": t5x_metrics.TimeRate.from_model_output(
                 numerator=count
             ),
-            **filled,
+            **fill_fractions,
         }
 
     def predict_batch_with_aux(
@@ -236,15 +244,15 @@ class TranslationModel(models.BaseTransformerModel):
         return_all_decodes: bool = False,
         decoder_params: Mapping[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Array]]:
-        """Translates a batch by `prefill`, `step` and the decode function.
+        """Translate a batch with `prefill`, `step` and the decode function.
 
         Args:
-            params: of the model.
-            batch: from `RoleFeatureConverter`; of the target only the trigger and a forced tag are
+            params: parameters of the model.
+            batch: from `RoleFeatureConverter`; only the trigger and a forced tag of the target are
                 read.
-            rng: of sampling.
+            rng: key of sampling.
             num_decodes: hypotheses per sentence; None takes `Decode.beam_size`.
-            return_all_decodes: whether to return all of them, best last, or the best alone.
+            return_all_decodes: whether to return all hypotheses, best last, or only the best.
             decoder_params: further arguments of the decode function.
 
         Returns:
@@ -269,8 +277,8 @@ class TranslationModel(models.BaseTransformerModel):
 
         def tokens_to_logits(state: Any) -> tuple[Array, Any]:
             tokens = state.cur_token.reshape(rows, beam)
-            found: Any = self.module.apply({"params": params}, tokens, state.cache, method="step")
-            return found[0].reshape(rows * beam, -1), found[1]
+            outputs: Any = self.module.apply({"params": params}, tokens, state.cache, method="step")
+            return outputs[0].reshape(rows * beam, -1), outputs[1]
 
         options: dict[str, Any] = {"eos_id": self.output_vocabulary.eos_id, "decode_rng": rng}
         if isinstance(self.decode_fn, SearchDecode):
@@ -288,21 +296,23 @@ class TranslationModel(models.BaseTransformerModel):
         return decodes[:, -1], {"scores": scores[:, -1]}
 
     def _limits(self, source_segment_ids: Array) -> tuple[Array, int]:
-        """Returns the generated tokens that each sentence may have, and the steps of all."""
+        """Return the maximum generated tokens per sentence, and the number of search steps."""
         width = source_segment_ids.shape[1]
-        table = np.array([length_limit(self._config.decode, n) for n in range(width + 1)], np.int32)
+        table = np.array(
+            [length_limit(self._config.decode, length) for length in range(width + 1)], np.int32
+        )
         return jnp.asarray(table)[(source_segment_ids != 0).sum(axis=1)], int(table[-1]) + 1
 
     def score_batch(self, params: Any, batch: Batch, return_intermediates: bool = False) -> Array:
-        """Sums the log-probabilities of the targets, eos included, forced tags not.
+        """Sum the log-probabilities of the targets, with eos and without forced tags.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             batch: from `RoleFeatureConverter`, one pair per row.
             return_intermediates: not supported.
 
         Returns:
-            Nats, float32 [batch].
+            Log-probabilities in nats, float32 [batch].
         """
         if return_intermediates:
             raise NotImplementedError("the model records no intermediate values")
@@ -319,8 +329,8 @@ class TranslationModel(models.BaseTransformerModel):
 class TokenMeanTrainer(trainer.Trainer):
     """t5x's trainer with the gradient divided by the global number of target tokens.
 
-    t5x's own adds the gradients of micro-batches and leaves the scale to the model, which does not
-    know the tokens of the other micro-batches.
+    t5x's trainer adds the gradients of micro-batches and leaves the scale to the model, which does
+    not know the token counts of the other micro-batches.
     """
 
     @functools.cached_property
@@ -335,7 +345,7 @@ class TokenMeanTrainer(trainer.Trainer):
                 self._partitioner.data_partition_spec,
             )
             tokens = jnp.maximum(metrics["loss"].count, 1.0)
-            gradients = jax.tree.map(lambda g: g / tokens, gradients)
+            gradients = jax.tree.map(lambda gradient: gradient / tokens, gradients)
             rate = self._learning_rate_fn(state.step)
             return trainer.apply_grads(
                 state, gradients, metrics, rate, self._weight_metrics_computer

@@ -1,4 +1,4 @@
-"""What gin itself has parsed of our sections: t5x, which reads the same gin files, uses it."""
+"""Configuration from gin's parsed bindings, for t5x, which reads the same gin files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mnmt_jax.errors import UserError
 gin.add_config_file_search_path(str(GIN_ROOT))
 
 
-class _Gin:
-    """What gin itself has parsed, as `Bindings` gives what this module has."""
+class _GinBindings:
+    """gin's parsed bindings with the interface of `Bindings`."""
 
     def value(self, title: str, field: str, default: Any) -> Any:
         try:
@@ -35,7 +35,7 @@ class _Gin:
 
 
 def register_methods() -> None:
-    """Makes the methods' sections known to gin, which refuses what it does not know; for t5x."""
+    """Register the methods' sections with gin, which refuses unknown sections; for t5x."""
     for name in all_methods():
         method = get_method(name)
         if f"{method.__module__}.{method.__name__}" not in gin.config._REGISTRY:
@@ -43,27 +43,29 @@ def register_methods() -> None:
 
 
 def parsed_config() -> Config:
-    """Returns what gin files that somebody else has parsed, as t5x does, bind of our sections.
+    """Return the configuration from gin files that other code, such as t5x, has parsed.
 
     Raises:
-        UserError: if a value is out of range, or something of ours is bound that nothing reads.
+        UserError: if a value is out of range, or a binding of our sections is never read.
     """
-    config = build_config(_Gin())
+    config = build_config(_GinBindings())
     _check_all_consumed()
     return config
 
 
 def _check_all_consumed() -> None:
-    """Refuses what gin accepts in silence: our fields under a scope, and macros nobody reads."""
+    """Refuse what gin accepts silently: our fields under a scope, and macros that are not used."""
     operative = gin.operative_config_str()
-    ours = {f"{each.__module__}.{each.__name__}" for each in SECTIONS.values()}
-    ours |= {f"{each.__module__}.{each.__name__}" for each in map(get_method, all_methods())}
+    our_sections = {f"{section.__module__}.{section.__name__}" for section in SECTIONS.values()}
+    our_sections |= {
+        f"{section.__module__}.{section.__name__}" for section in map(get_method, all_methods())
+    }
     for (scope, name), fields in gin.config._CONFIG.items():  # no public accessor exists
         short = name.rsplit(".", 1)[-1]
         if short == "macro":
             if not re.search(rf"%{re.escape(scope)}\b", gin.config_str()):
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
-        elif name in ours:
+        elif name in our_sections:
             unread = fields and not re.search(rf"\b{short}\.", operative)  # perhaps under a scope
             if scope or unread:
                 full = f"{scope}/{short}" if scope else short

@@ -1,4 +1,7 @@
-"""What the project keeps beside t5x's checkpoints: configuration and vocabulary. Needs t5x."""
+"""Files that the project writes beside t5x's checkpoints: configuration and vocabulary.
+
+Needs t5x.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from mnmt_jax.interop.t5x_checkpoint import run_beside
 
 
 def write_run(model_dir: str, summary_writer: Any, step: int, *, mixture_or_task_name: str) -> None:
-    """Writes t5x's `config.gin`, and what `mnmt import` needs beside it.
+    """Write t5x's `config.gin`, and the configuration and vocabulary that `mnmt import` needs.
 
     Args:
-        model_dir: where t5x writes.
-        summary_writer: t5x's.
+        model_dir: output folder of t5x.
+        summary_writer: summary writer of t5x.
         step: first step.
-        mixture_or_task_name: gives the vocabulary.
+        mixture_or_task_name: determines the vocabulary.
     """
     gin_utils.summarize_gin_config(model_dir, summary_writer, step)
     if jax.process_index() == 0:

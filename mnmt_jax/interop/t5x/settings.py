@@ -1,8 +1,8 @@
-"""Values of the project's configuration where t5x wants them: one fact, bound once, read by both.
+"""Functions that supply t5x's arguments from the project's configuration.
 
 The gin files of `gin_configs/t5x/` bind t5x's arguments to these functions, so `Data.rows`,
-`Train.steps` and so on mean there what they mean in `mnmt train`. Paths become absolute,
-which t5x's checkpoints need, and are looked at before anything is computed. Needs no t5x.
+`Train.steps` and so on have the same meaning as in `mnmt train`. Paths become absolute, which t5x's
+checkpoints require, and are checked before anything is computed. Needs no t5x.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
 from mnmt_jax.training.optimizer import make_schedule
 
-register_methods()  # before t5x's gin reads their sections
+register_methods()  # before gin reads their sections for t5x
 
-# Mesh axis -> axis of t5x's mesh. t5x has no axis of its own for parameters split like the batch.
+# Mesh axis -> axis of t5x's mesh. t5x has no separate axis for parameters sharded like the batch.
 _MESH_AXES = {"data": "data", "fsdp": "data", "tensor": "model"}
 
 
 def output_folder(path: str) -> str:
-    """Returns the absolute path of a folder that t5x writes to, and makes it.
+    """Create a folder that t5x writes to, and return its absolute path.
 
     Args:
-        path: a folder, or the address of one in a bucket, which is returned as it is.
+        path: a folder, or a bucket URL, which is returned unchanged.
 
     Raises:
-        UserError: if the folder cannot be made.
+        UserError: if the folder cannot be created.
     """
     if "://" in path:
         return path
@@ -45,48 +45,51 @@ def output_folder(path: str) -> str:
 
 
 def checkpoint(path: str) -> str:
-    """Returns the absolute path of a checkpoint that t5x reads.
+    """Return the absolute path of a checkpoint that t5x reads.
 
     Args:
-        path: `MODEL_DIR/checkpoint_N`, or the address of one in a bucket, which is returned as it
-            is.
+        path: `MODEL_DIR/checkpoint_N`, or a bucket URL, which is returned unchanged.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the folder is not a checkpoint.
     """
     folder = Path(path)
-    # `state` is a folder of Orbax; a file `checkpoint` is the form that t5x wrote before.
+    # `state` is a folder of Orbax; a file `checkpoint` is t5x's older format.
     if "://" in path or (folder / "state").is_dir() or (folder / "checkpoint").is_file():
         return path if "://" in path else str(folder.absolute())
-    there = [found for near in (folder, folder.parent) for found in near.glob("checkpoint_*")]
-    remedy = f"give {join_names(sorted(map(str, there)))}" if there else "train one first"
+    checkpoints = [
+        candidate for parent in (folder, folder.parent) for candidate in parent.glob("checkpoint_*")
+    ]
+    remedy = (
+        f"give {join_names(sorted(map(str, checkpoints)))}" if checkpoints else "train one first"
+    )
     raise UserError(f"{path}: no checkpoint of t5x there; {remedy}")
 
 
 def not_restored() -> tuple[tuple[str, None], ...]:
-    """Returns t5x's `assignment_map` of a start from parameters alone.
+    """Return t5x's `assignment_map` for a start from parameters alone.
 
-    Step and optimizer start anew, as does LoRA; t5x refuses a pattern that matches nothing.
+    Step, optimizer and LoRA are newly initialised. t5x refuses a pattern that matches nothing.
     """
-    drawn = ("state/.*", ".*/lora_[ab]") if parsed_config().model.lora_rank else ("state/.*",)
-    return tuple((pattern, None) for pattern in drawn)
+    patterns = ("state/.*", ".*/lora_[ab]") if parsed_config().model.lora_rank else ("state/.*",)
+    return tuple((pattern, None) for pattern in patterns)
 
 
 def steps() -> int:
-    """Returns the updates of the run."""
+    """Return the number of updates of the run."""
     return parsed_config().train.steps
 
 
 def seed() -> int:
-    """Returns the seed of parameters, dropout and data.
+    """Return the seed of parameters, dropout and data.
 
     Raises:
-        UserError: if a method takes parameters of other runs, and t5x would draw them.
+        UserError: if a method copies parameters from other runs, but t5x would initialise them.
     """
     config = parsed_config()
-    if not _is_bound("%INITIAL_CHECKPOINT_PATH") and (moves := all_param_mappings(config)):
+    if not _is_bound("%INITIAL_CHECKPOINT_PATH") and (mappings := all_param_mappings(config)):
         raise UserError(
-            f"{moves[0]}: t5x starts from one checkpoint; make the run with 'mnmt train "
+            f"{mappings[0]}: t5x starts from one checkpoint; make the run with 'mnmt train "
             "--gin.Train.steps=0', then 'mnmt export --format t5x', and add "
             "gin_configs/t5x/start_from.gin"
         )
@@ -94,15 +97,15 @@ def seed() -> int:
 
 
 def log_every() -> int:
-    """Returns the updates between two summaries."""
+    """Return the number of updates between summaries."""
     return parsed_config().train.log_every
 
 
 def eval_every() -> int:
-    """Returns the updates between two validations.
+    """Return the number of updates between validations.
 
     Raises:
-        UserError: if training is to end when validation stops improving, which t5x does not.
+        UserError: if early stopping is configured, which t5x does not support.
     """
     train = parsed_config().train
     if train.patience:
@@ -113,15 +116,15 @@ def eval_every() -> int:
 
 
 def save_every() -> int:
-    """Returns the updates between two checkpoints."""
+    """Return the number of updates between checkpoints."""
     return parsed_config().train.save_every
 
 
 def keep_last() -> int:
-    """Returns the number of newest checkpoints kept.
+    """Return the number of newest checkpoints to keep.
 
     Raises:
-        UserError: if others are to be kept, which t5x does not.
+        UserError: if older checkpoints are to be kept too, which t5x does not support.
     """
     train = parsed_config().train
     if train.keep_every:
@@ -133,74 +136,74 @@ def keep_last() -> int:
 
 
 def rows() -> int:
-    """Returns the rows that t5x reads for one update: those of all micro-batches."""
+    """Return the rows per update, over all micro-batches."""
     config = parsed_config()
     return config.data.rows * config.optimizer.accumulate
 
 
 def validation_batches() -> int:
-    """Returns how many batches hold the validation examples of a task, were they not packed."""
+    """Return the number of batches for the validation examples of a task without packing."""
     config = parsed_config()
     return -(-config.data.validation_examples // rows())
 
 
 def micro_batches() -> int:
-    """Returns the parts that t5x divides the rows of an update into."""
+    """Return the number of micro-batches per update."""
     return parsed_config().optimizer.accumulate
 
 
 def learning_rate() -> Callable[[Any], Any]:
-    """Returns the optimizer's own schedule, for t5x to write down."""
+    """Return the optimizer's learning-rate schedule, which t5x only logs."""
     config = parsed_config()
     return make_schedule(config.optimizer, config.train.steps)
 
 
 def training_lengths() -> dict[str, int]:
-    """Returns t5x's task feature lengths while training: those of a row's spans."""
+    """Return t5x's task feature lengths for training: the span lengths of a row."""
     data = parsed_config().data
-    return _lengths(data.source_length, data.target_length)
+    return _feature_lengths(data.source_length, data.target_length)
 
 
 def inference_lengths() -> dict[str, int]:
-    """Returns t5x's task feature lengths while decoding: the largest bucket for both spans.
+    """Return t5x's task feature lengths for decoding: the largest bucket for both spans.
 
-    t5x compiles one shape for all sentences.
+    t5x compiles a single shape for all sentences.
     """
     largest = max(parsed_config().decode.buckets)
-    return _lengths(largest, largest)
+    return _feature_lengths(largest, largest)
 
 
 def inference_rows() -> int:
-    """Returns the sentences decoded together."""
+    """Return the number of sentences per decoding batch."""
     return parsed_config().decode.batch
 
 
 def partitions() -> int:
-    """Returns the size of t5x's `model` axis; its `data` axis takes the other devices."""
+    """Return the size of t5x's `model` axis; the `data` axis takes the other devices."""
     return parsed_config().mesh.tensor
 
 
 def axis_rules() -> list[tuple[str, str | None]]:
-    """Returns the rows of `mnmt_jax.distributed.sharding.RULES` in t5x's form.
+    """Return the rules of `mnmt_jax.distributed.sharding.RULES` in t5x's form.
 
-    With `Mesh.fsdp` of 1 what would be split over `fsdp` alone stays whole; otherwise t5x splits it
-    over its whole `data` axis.
+    With `Mesh.fsdp` of 1, axes sharded over `fsdp` alone are replicated. Otherwise t5x shards them
+    over its entire `data` axis.
     """
     return logical_axis_rules(parsed_config())
 
 
 def logical_axis_rules(config: Config) -> list[tuple[str, str | None]]:
-    """Returns t5x's axis rules for a configuration; see `axis_rules`."""
-    whole = ("fsdp",) if config.mesh.fsdp == 1 else ()
+    """Return t5x's axis rules for a configuration; see `axis_rules`."""
+    unsharded = ("fsdp",) if config.mesh.fsdp == 1 else ()
     axes = {
-        name: [_MESH_AXES[axis] for axis in split if axis not in whole]
-        for name, split in RULES.items()
+        name: [_MESH_AXES[axis] for axis in mesh_axes if axis not in unsharded]
+        for name, mesh_axes in RULES.items()
     }
-    return [(name, found[0] if found else None) for name, found in axes.items()]
+    return [(name, t5x_axes[0] if t5x_axes else None) for name, t5x_axes in axes.items()]
 
 
 def _is_bound(name: str) -> bool:
-    """Returns whether t5x's gin files or flags give something a value."""
+    """Return whether t5x's gin files or flags bind a name."""
     try:
         gin.query_parameter(name)
     except ValueError:
@@ -208,5 +211,5 @@ def _is_bound(name: str) -> bool:
     return True
 
 
-def _lengths(source: int, target: int) -> dict[str, int]:
+def _feature_lengths(source: int, target: int) -> dict[str, int]:
     return {"inputs": source, "targets": target, "source_lang": 1, "target_lang": 1}

@@ -1,4 +1,4 @@
-"""seqio tasks and mixtures. Importing this room registers all of them (needs TensorFlow)."""
+"""seqio tasks and mixtures; importing the package registers them (needs TensorFlow)."""
 
 from mnmt_jax.interop.tasks import cldr as cldr
 from mnmt_jax.interop.tasks import published as published

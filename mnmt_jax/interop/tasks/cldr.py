@@ -1,4 +1,4 @@
-"""Tasks and mixtures of the embedded corpus in the 24 languages of MITRE.
+"""seqio tasks and mixtures of the embedded CLDR corpus in the 24 languages of MITRE.
 
 One task per direction, `cldr_{source}_{target}`, with training, validation and test splits.
 
@@ -13,9 +13,9 @@ Mixtures:
 A zero-shot mixture is for validation and test: its tasks have a training split only because
 `cldr_many_to_many` trains on them. A token cache of `cldr_bridge` has their validation splits.
 
-The vocabulary is read from the directory in the environment variable `MNMT_JAX_CLDR_VOCABULARY`, or
-else trained when first needed and kept under `~/.cache/mnmt_jax`, in a folder named by everything
-that it depends on.
+The vocabulary is read from the directory in the environment variable `MNMT_JAX_CLDR_VOCABULARY`. If
+that is not set, it is trained on first use and cached under `~/.cache/mnmt_jax`, in a folder named
+by a hash of everything that it depends on.
 """
 
 from __future__ import annotations
@@ -49,40 +49,40 @@ _SENTENCES_PER_LANGUAGE = 10_000
 
 
 def load_vocabulary() -> Vocabulary:
-    """Reads the vocabulary of these tasks, or trains it the first time."""
-    chosen = os.environ.get(VOCABULARY_VARIABLE)
-    if chosen:
-        return Vocabulary.load(chosen)
+    """Read the vocabulary of these tasks; train and cache it on first use."""
+    override = os.environ.get(VOCABULARY_VARIABLE)
+    if override:
+        return Vocabulary.load(override)
     directory = cached_directory(Path.home() / ".cache" / "mnmt_jax")
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_path(directory)  # removes what killed processes left
+        partial = partial_path(directory)  # removes leftovers of killed processes
         try:
-            _move(_train(partial), directory)
+            _rename_unless_exists(_train(partial), directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return Vocabulary.load(directory)
 
 
 def cached_directory(parent: Path) -> Path:
-    """Returns the folder of the vocabulary of this text, these options and this trainer."""
+    """Return the cache folder for the current text, options and SentencePiece version."""
     corpus = get_corpus(CORPUS)
     assert isinstance(corpus, CldrPhrases)
-    facts = {
+    key = {
         "corpus": corpus.cldr.describe(),
         "size": corpus.size("train", ("en", "de")),
         "options": dataclasses.asdict(VOCABULARY_OPTIONS),
         "sentences": _SENTENCES_PER_LANGUAGE,
         "sentencepiece": importlib.metadata.version("sentencepiece"),
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return parent / f"{CORPUS}-{VOCABULARY_OPTIONS.vocab_size}-{digest[:16]}"
 
 
-def _move(made: Path, directory: Path) -> None:
-    """Gives a folder its name, unless another process was faster: what it made is the same."""
+def _rename_unless_exists(source: Path, directory: Path) -> None:
+    """Rename a folder unless another process has already created an identical one."""
     try:
-        made.rename(directory)
+        source.rename(directory)
     except OSError:
         if not directory.exists():
             raise
@@ -100,14 +100,14 @@ def _register(corpus: Corpus) -> None:
     add_corpus(corpus, directions=many_to_many_directions(corpus.languages), vocabulary=vocabulary)
     for kind in ("english_centric", "bridge", "many_to_many"):
         mixture = MIXTURES[f"{CORPUS}_{kind}"]
-        trained, others = (
+        trained, zero_shot = (
             [task_name(CORPUS, direction) for direction in directions]
             for directions in (
                 mixture.directions,
                 zero_shot_directions(corpus, mixture.directions),
             )
         )
-        add_mixture(mixture.name, trained, temperature=mixture.temperature, zero_shot=others)
+        add_mixture(mixture.name, trained, temperature=mixture.temperature, zero_shot=zero_shot)
 
 
 _register(get_corpus(CORPUS))

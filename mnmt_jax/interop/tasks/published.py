@@ -1,7 +1,7 @@
-"""Tasks and mixtures of the published corpora (`mnmt_jax.data.published_corpora`).
+"""seqio tasks and mixtures of the published corpora (`mnmt_jax.data.published_corpora`).
 
-One task per direction, `{corpus}_{source}_{target}`. They can be registered without the files: what
-is missing is said when a task is first used.
+One task per direction, `{corpus}_{source}_{target}`. They can be registered without the files;
+missing files are reported when a task is first used.
 
 | mixture | directions |
 |---|---|
@@ -22,14 +22,14 @@ is missing is said when a task is first used.
 | `ted30` | 60 with English |
 | `ted30_transfer_de`, `wmt14_transfer_de`, and with `_zero_shot` | de-en; fr-en |
 | `ted30_transfer_fr`, `wmt14_transfer_fr`, and with `_zero_shot` | fr-en; de-en |
-| `newscrawl` | 45 languages, each from nothing to itself |
+| `newscrawl` | 45 languages, each with an empty source |
 | `libreoffice_help`, `libreoffice_help_disjoint`, and with `_zero_shot` | 12 with English; 30 |
 | `flores`, `ntrex` | test sets: all 552 of MITRE's languages |
 
-The mixtures `wmt14_en_de` and `wmt14_en_fr` are tasks. Zero-shot mixtures and test sets have no
-training text. A vocabulary is read from the directory that the environment variable
-`MNMT_JAX_{NAME}_VOCABULARY` names, or from `vocabularies/{name}` beside the corpora; that of
-`ted30` is called `newscrawl`, those of `nllb`, `flores` and `ntrex` are called `mitre`.
+The mixtures `wmt14_en_de` and `wmt14_en_fr` are single tasks. Zero-shot mixtures and test sets have
+no training text. A vocabulary is read from the directory in the environment variable
+`MNMT_JAX_{NAME}_VOCABULARY`, or from `vocabularies/{name}` beside the corpora. The vocabulary of
+`ted30` is named `newscrawl`; those of `nllb`, `flores` and `ntrex` are named `mitre`.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 def vocabulary_folder(row: PublishedCorpus) -> Path:
-    """Returns the directory of a corpus's vocabulary."""
+    """Return the directory of a corpus's vocabulary."""
     name = row.vocabulary or row.name
-    chosen = os.environ.get(f"MNMT_JAX_{name.upper()}_VOCABULARY")
-    return Path(chosen) if chosen else data_folder() / "vocabularies" / name
+    override = os.environ.get(f"MNMT_JAX_{name.upper()}_VOCABULARY")
+    return Path(override) if override else data_folder() / "vocabularies" / name
 
 
 def load_vocabulary(row: PublishedCorpus) -> Vocabulary:
-    """Reads a corpus's vocabulary.
+    """Read a corpus's vocabulary.
 
     Raises:
-        UserError: if it is not there: how to make it.
+        UserError: if it does not exist; the message says how to create it.
     """
     folder = vocabulary_folder(row)
     if not folder.is_dir():
@@ -86,9 +86,11 @@ def _register(row: PublishedCorpus) -> None:
         names = [task_name(row.name, direction) for direction in mixture.directions]
         if mixture.corpus == row.name and names != [mixture.name]:
             held_out = mixture.zero_shot
-            others = [task_name(row.name, direction) for direction in held_out or ()]
-            others = zero_shot if held_out is None else others
-            add_mixture(mixture.name, names, temperature=mixture.temperature, zero_shot=others)
+            held_out_names = [task_name(row.name, direction) for direction in held_out or ()]
+            held_out_names = zero_shot if held_out is None else held_out_names
+            add_mixture(
+                mixture.name, names, temperature=mixture.temperature, zero_shot=held_out_names
+            )
     if zero_shot and not row.supervised:
         seqio.MixtureRegistry.add(row.name, zero_shot, default_rate=1.0)
 
