@@ -239,15 +239,15 @@ def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[.
     if not has_mesh():
         row = first_row(like.shape[0])
         offsets = jnp.stack([jnp.int32(0) if row is None else row, jnp.int32(0)])
-        return lambda whole, *arrays: function(whole, offsets, *arrays)
+        return lambda replicated, *arrays: function(replicated, offsets, *arrays)
     mesh = jax.sharding.get_abstract_mesh()
     rows, heads = RULES["batch"], RULES["heads"]
     heads_per_device = like.shape[2] // _axis_shards("heads")
     sizes = jnp.array([like.shape[0] // _axis_shards("batch"), heads_per_device], jnp.int32)
 
-    def local(whole: Array, *arrays: Any) -> Array:
+    def local(replicated: Array, *arrays: Any) -> Array:
         shard_indices = jnp.stack([jax.lax.axis_index(rows), jax.lax.axis_index(heads)])
-        return function(whole, shard_indices * sizes, *arrays)
+        return function(replicated, shard_indices * sizes, *arrays)
 
     states = PartitionSpec(rows, None, heads)
     return jax.shard_map(

@@ -108,7 +108,7 @@ class ForwardPasses:
         return output
 
     def _apply(
-        self, method: str, batch: Batch, reads: Any, rng: Array | None, taps: bool = False
+        self, method: str, batch: Batch, reads: Any, rng: Array | None, with_intermediates: bool = False
     ) -> Any:
         """Run the model: in train mode with a dropout rng, without dropout otherwise."""
         output = self._model.apply(
@@ -118,9 +118,9 @@ class ForwardPasses:
             deterministic=rng is None,
             method=method,
             rngs=None if rng is None else {"dropout": rng},
-            mutable=[INTERMEDIATES] if taps else False,
+            mutable=[INTERMEDIATES] if with_intermediates else False,
         )
-        if not taps:
+        if not with_intermediates:
             return output
         output, collections = output
         self._intermediates = collections[INTERMEDIATES]
