@@ -108,7 +108,12 @@ class ForwardPasses:
         return output
 
     def _apply(
-        self, method: str, batch: Batch, reads: Any, rng: Array | None, with_intermediates: bool = False
+        self,
+        method: str,
+        batch: Batch,
+        reads: Any,
+        rng: Array | None,
+        with_intermediates: bool = False,
     ) -> Any:
         """Run the model: in train mode with a dropout rng, without dropout otherwise."""
         output = self._model.apply(
