@@ -1,1 +1,1 @@
-"""Devices and processes: meshes and sharding, several processes, stopping on request."""
+"""Devices and processes: meshes, sharding, multi-process runs, and graceful stopping."""

@@ -1,4 +1,4 @@
-"""Accelerators by name: their speed and memory, as their makers give them."""
+"""Accelerator specifications: peak FLOP/s and memory by device kind."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One kind of accelerator.
+    """Specification of one kind of accelerator.
 
     Attributes:
-        kinds: beginnings of `jax.Device.device_kind`.
+        kinds: prefixes of `jax.Device.device_kind`.
         peak_flops: dense bfloat16 FLOP/s, without sparsity.
         memory: bytes.
-        clock: cycles per second of a TPU's matrix units, which give `peak_flops`; else 0.
-        bandwidth: of a TPU's memory, bytes per second; else 0.
+        clock: cycles per second of a TPU's matrix units at `peak_flops`; 0 for others.
+        bandwidth: memory bandwidth of a TPU, bytes per second; 0 for others.
     """
 
     kinds: tuple[str, ...]
@@ -45,12 +45,12 @@ _CHIPS = (
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """Returns what is known of a device's kind, or None."""
+    """Return the specification of a device kind, or None if it is unknown."""
     return next((chip for chip in _CHIPS if device_kind.startswith(chip.kinds)), None)
 
 
 def device_bytes(device: jax.Device) -> int:
-    """Return the memory of a device in bytes; of a CPU, that of the machine."""
+    """Return the memory of a device in bytes; for a CPU, that of the machine."""
     stats = device.memory_stats() or {}
     chip = chip_of(device.device_kind)
     if limit := stats.get("bytes_limit"):

@@ -1,10 +1,10 @@
-"""What dropout drops, and the random bits that decide it.
+"""Mesh-independent dropout masks computed from a hash.
 
-In a training step on TPU the bits of JAX's own generator, twenty rounds for every element, cost
-more than the matrix products (docs/performance.md). What dropout needs of them is little: fair,
-unlike each other at any two places, and the same on every mesh: a hash gives that. Where keys are
-JAX's `rbg` (`JAX_DEFAULT_PRNG_IMPL=rbg`), the device's own generator gives the bits, and on another
-mesh they are others.
+In a training step on TPU, JAX's default generator with twenty rounds per element costs more than
+the matrix products (docs/performance.md). Dropout only needs bits that are unbiased, independent
+between elements, and the same on every mesh; a hash provides them. With `rbg` keys
+(`JAX_DEFAULT_PRNG_IMPL=rbg`) the device's generator is used instead, and the bits depend on the
+mesh.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.distributed.sharding import first_row
 
 MULTIPLIERS = 0x7FEB352D, 0x846CA68B
-"""Of the hash; a program that has the first draws by it."""
-_INVARIANT = "threefry2x32"  # keys whose bits JAX promises on every mesh
+"""Constants of the hash; a compiled program that contains the first one uses the hash."""
+_INVARIANT = "threefry2x32"  # key type whose bits do not depend on the mesh
 
 
 class DropoutMask(NamedTuple):
-    """One dropout: which elements of an array of some shape it drops is drawn.
+    """The dropout of one array, of any shape: its rate and its key.
 
     Attributes:
         rate: of elements dropped.
@@ -35,7 +35,7 @@ class DropoutMask(NamedTuple):
     rng: Array | None = None
 
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """Returns the states that are left."""
+        """Return the states after dropout."""
         if self.rng is None:
             return states
         draw = keep_by_device if self.by_device else keep_by_hash
@@ -45,67 +45,69 @@ class DropoutMask(NamedTuple):
 
     @property
     def by_device(self) -> bool:
-        """Whether the generator of the key decides, and not the hash."""
+        """Whether the device's generator draws the mask instead of the hash."""
         return self.rng is not None and str(jax.random.key_impl(self.rng)) != _INVARIANT
 
 
 def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
-    """Draws by hashing an element's place with the key: a few instructions an element.
+    """Draw a mask by hashing each element's index with the key: a few instructions per element.
 
-    The same on every mesh: an element's bits follow from its place in the whole array. Two rows
-    meet only through their hashed numbers, so none is a shifted copy of another.
+    The mask is the same on every mesh, because an element's bits depend on its index in the whole
+    array. Rows and columns are hashed before they are combined, so no row is a shifted copy of
+    another.
 
     Source of the hash: Wellons's search for 32-bit hashes by bias ("lowbias32").
     """
     keys = hashed_words(rng)
     row = jnp.zeros((1,) * len(shape), jnp.uint32)
-    for axis, size in enumerate(shape[:-1]):  # each partitioned by itself, whatever the mesh
-        row = row * jnp.uint32(size) + _places(shape, axis)
-        if axis == 0 and (first := first_row(size)) is not None:
-            row = row + first.astype(jnp.uint32)
-    column = _places(shape, len(shape) - 1)
+    for axis, size in enumerate(shape[:-1]):  # each iota is partitioned independently of the mesh
+        row = row * jnp.uint32(size) + _indices(shape, axis)
+        if axis == 0 and (offset := first_row(size)) is not None:
+            row = row + offset.astype(jnp.uint32)
+    column = _indices(shape, len(shape) - 1)
     return kept_at((keys[0], keys[-1]), row, column, share)
 
 
 def hashed_words(rng: Array) -> list[Int[Array, ""]]:
-    """Returns the words of a key as `keep_by_hash` takes them: row and column meet one each."""
+    """Return the hashed words of a key; `keep_by_hash` uses one for rows and one for columns."""
     return [mixed(word) for word in jax.random.key_data(rng).reshape(-1)]
 
 
 def kept_at(
     words: tuple[Array, Array], row: Int[Array, "*b"], column: Int[Array, "*b"], share: float
 ) -> Bool[Array, "*b"]:
-    """Draws for elements by their places, which broadcast to each other.
+    """Draw a mask for elements by their indices, which broadcast to each other.
 
     Args:
-        words: hashed, for rows and columns.
-        row: place of an element's row in the whole array, uint32.
-        column: place in the row, uint32.
-        share: of the elements kept.
+        words: hashed key words, for rows and columns.
+        row: index of an element's row in the whole array, uint32.
+        column: index in the row, uint32.
+        share: fraction of the elements kept.
     """
     bits = mixed(mixed(row ^ words[0]) ^ mixed(column ^ words[1]))
     return bits < jnp.uint32(min(round(share * 2**32), 2**32 - 1))
 
 
 def keep_by_device(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
-    """Draws by the generator of the key, two elements a word.
+    """Draw a mask with the generator of the key, two elements per word.
 
-    With `rbg`, the device's own: the bits may depend on the mesh and on XLA's version.
+    With `rbg` keys this is the device's generator: the bits may depend on the mesh and XLA's
+    version.
     """
-    level = min(round(share * 2**16), 2**16 - 1)
-    if (first := first_row(shape[0])) is not None:
-        rng = jax.random.fold_in(rng, first)
-    return jax.random.bits(rng, shape, jnp.uint16) < jnp.uint16(level)
+    threshold = min(round(share * 2**16), 2**16 - 1)
+    if (offset := first_row(shape[0])) is not None:
+        rng = jax.random.fold_in(rng, offset)
+    return jax.random.bits(rng, shape, jnp.uint16) < jnp.uint16(threshold)
 
 
-def _places(shape: Sequence[int], axis: int) -> Int[Array, "*b"]:
-    """Returns the place of each element along an axis, with the other axes of length 1."""
-    own = tuple(size if i == axis else 1 for i, size in enumerate(shape))
-    return jax.lax.broadcasted_iota(jnp.uint32, own, axis)
+def _indices(shape: Sequence[int], axis: int) -> Int[Array, "*b"]:
+    """Return the index of each element along an axis, with the other axes of length 1."""
+    iota_shape = tuple(size if i == axis else 1 for i, size in enumerate(shape))
+    return jax.lax.broadcasted_iota(jnp.uint32, iota_shape, axis)
 
 
 def mixed(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
-    """Hashes uint32 words, one to one."""
+    """Hash uint32 words bijectively."""
     for shift, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
         words = (words ^ (words >> shift)) * jnp.uint32(multiplier)
     return words ^ (words >> 16)

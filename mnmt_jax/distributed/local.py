@@ -27,9 +27,9 @@ def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sh
     """Arrange the devices of this process for decoding.
 
     Args:
-        sizes: of the mesh. With both 1 the layout is chosen here: every device holds all parameters
-            and some rows of a batch; if the parameters take more than half of a device's memory, as
-            few devices as necessary hold them together, each some heads.
+        sizes: of the mesh. If both are 1 the layout is chosen here: every device holds all
+            parameters and some rows of a batch. If the parameters take more than half of a device's
+            memory, they are sharded over as few devices as necessary, by heads.
         splittable: dimensions that must be divisible by the number of tensor shards: heads and
             feed-forward width.
         size: bytes of the parameters.
@@ -51,12 +51,12 @@ def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sh
 
 
 def _tensor_shards(size: int, room: float, most: int) -> int:
-    """Return the fewest shards that fit in `room` bytes each, at most `most`, dividing it."""
+    """Return the fewest shards, a divisor of `most`, that fit in `room` bytes each; else `most`."""
     divisors = [count for count in range(1, most + 1) if most % count == 0]
     return next((count for count in divisors if size <= count * room), most)
 
 
 def _room(device: jax.Device) -> float:
-    """Return the bytes that parameters may take on a device; infinite if it does not report any."""
+    """Return the bytes available for parameters on a device; infinite if it does not report any."""
     stats = device.memory_stats() or {}
     return _PARAM_SHARE * stats.get("bytes_limit", math.inf)

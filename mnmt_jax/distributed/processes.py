@@ -1,9 +1,9 @@
-"""Several processes as one run: how they meet, agree, and end when one of them is gone.
+"""Multi-process runs: connection, agreement, and a clean end when one process is lost.
 
 Every process runs the same program on its own devices. JAX's coordination service, in process 0,
-hears a sign of life from each of them; when one is silent too long it ends the others, from inside
-the runtime, without Python's knowing. So each process is the child of a small one that holds no
-device: `supervise` says in one line what happened and how to go on.
+receives heartbeats from each of them. When one is silent too long, the runtime aborts the others
+without notifying Python. Each process is therefore the child of a small supervisor without devices:
+`supervise` prints one line that says what happened and how to continue.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 
 LOST_STATUS = 75  # "try again", as in sysexits.h
-_HEARTBEAT_SECONDS = 40  # within a minute with what ending takes
-_HUNG_SECONDS = 1800  # between two updates, validation or a save in between included
+_HEARTBEAT_SECONDS = 40  # a process ends within a minute, shutdown included
+_HUNG_SECONDS = 1800  # between two updates, including validation and saving
 _LINGER_SECONDS = 3
-_UPDATES_AHEAD = 2  # before a request to stop is heard: nobody waits for the answer
+_UPDATES_AHEAD = 2  # before the result of an exchange is read, so that no update waits for it
 _LOST = (
     "another process has ended or does not answer; start the same command in every process again: "
     "the run continues from its last checkpoint"
@@ -38,7 +38,7 @@ _LOST = (
 
 
 def add_process_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say how several processes meet."""
+    """Add the flags for connecting several processes."""
     group = parser.add_argument_group("several processes")
     group.add_argument(
         "--distributed",
@@ -60,23 +60,23 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def is_distributed(flags: argparse.Namespace) -> bool:
-    """Returns whether the flags of `add_process_flags` ask for several processes.
+    """Return whether the flags of `add_process_flags` request several processes.
 
     Raises:
-        UserError: if they do in part.
+        UserError: if only some of the flags are set.
     """
     named = are_given(flags, ("coordinator_address", "num_processes", "process_id"))
     return flags.distributed or named
 
 
 def connect(flags: argparse.Namespace) -> None:
-    """Joins the other processes; waits for them. Before anything else is asked of JAX.
+    """Connect to the other processes and wait for them. Call it before any other use of JAX.
 
     Args:
         flags: from `add_process_flags`.
 
     Raises:
-        UserError: if they do not meet.
+        UserError: if the connection fails.
     """
     import jax
 
@@ -96,17 +96,17 @@ def connect(flags: argparse.Namespace) -> None:
 
 
 def supervise(work: Callable[[], int | None]) -> int | None:
-    """Runs `work` in a child process and says in one line why it was ended, if it was.
+    """Run `work` in a child process, and print one line with the cause if it is killed.
 
-    Call it before JAX, or anything else that makes threads, is imported. SIGTERM is passed on;
-    Ctrl-C reaches the child by itself. The child ends with this process.
+    Call it before importing JAX, or anything else that starts threads. SIGTERM is forwarded; Ctrl-C
+    reaches the child directly. The child ends with this process.
 
     Args:
         work: a command's `main`; only the child calls it, and never returns from it.
 
     Returns:
-        The child's exit status; `LOST_STATUS` if the runtime ended it, 128 and the signal's number
-        for another signal. Both are explained on stderr.
+        The child's exit status; `LOST_STATUS` if the runtime aborted it, 128 plus the signal's
+        number for another signal. Both are explained on stderr.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -121,19 +121,19 @@ def supervise(work: Callable[[], int | None]) -> int | None:
     if status >= 0:
         return status
     name = signal.Signals(-status).name
-    if name == "SIGABRT":  # how the runtime ends a process
+    if name == "SIGABRT":  # how the runtime aborts a process
         print(f"error: {_LOST}", file=sys.stderr)
         return LOST_STATUS
-    why = "; out of memory?" if name == "SIGKILL" else ""
-    print(f"error: {name} ended this process{why}", file=sys.stderr)
+    cause = "; out of memory?" if name == "SIGKILL" else ""
+    print(f"error: {name} ended this process{cause}", file=sys.stderr)
     return 128 - status
 
 
 def _run_child(work: Callable[[], int | None]) -> NoReturn:
-    """Runs the command and leaves: after an error at once, since the others may wait for ever.
+    """Run the command and exit; after an error at once, since the others may wait forever.
 
-    Process 0 leaves a little later: without it the runtime ends the others before they have told
-    their own error.
+    Process 0 exits a little later: without it, the runtime aborts the others before they have
+    printed their own errors.
     """
     status = 1
     try:
@@ -154,7 +154,7 @@ def _run_or_lose(work: Callable[[], int | None]) -> int | None:
 
     try:
         status = work()
-        jax.distributed.shutdown()  # together: all of them come to this end
+        jax.distributed.shutdown()  # all processes reach this point
         return status
     except jax.errors.JaxRuntimeError as error:
         text = " ".join(str(error).split())
@@ -167,22 +167,22 @@ def _run_or_lose(work: Callable[[], int | None]) -> int | None:
 
 
 def _end_with_parent(reader: int) -> None:
-    os.read(reader, 1)  # ends when the parent does
+    os.read(reader, 1)  # returns when the parent ends
     os._exit(1)
 
 
 def is_first() -> bool:
-    """Returns whether this process writes what a run writes once."""
+    """Return whether this process writes the files that a run writes once."""
     import jax
 
     return jax.process_index() == 0
 
 
 def wait_for_all(name: str) -> None:
-    """Waits until every process is here; nothing to wait for if there is one.
+    """Wait until every process reaches this barrier; return at once if there is only one.
 
     Args:
-        name: of the place, the same in all of them.
+        name: of the barrier, the same in all of them.
     """
     from jax.experimental import multihost_utils
 
@@ -190,37 +190,39 @@ def wait_for_all(name: str) -> None:
 
 
 def told_by_first(numbers: Sequence[int]) -> list[int]:
-    """Returns the numbers, from 0, that process 0 has; it may raise instead, which ends the others.
+    """Broadcast process 0's numbers to every process.
+
+    Process 0 may raise instead, which ends the others.
 
     Args:
-        numbers: own ones, which count in process 0; the first 64 of them are told.
+        numbers: non-negative; only those of process 0 count, and of these the first 64.
     """
     import jax
     from jax.experimental import multihost_utils
 
     if jax.process_count() == 1:
         return [int(number) for number in numbers]
-    told = np.full(64, -1, np.int32)
-    own = np.asarray(numbers[: told.size], np.int32)
-    told[: own.size] = own
-    return [n for n in np.asarray(multihost_utils.broadcast_one_to_all(told)).tolist() if n >= 0]
+    buffer = np.full(64, -1, np.int32)
+    local_numbers = np.asarray(numbers[: buffer.size], np.int32)
+    buffer[: local_numbers.size] = local_numbers
+    return [n for n in np.asarray(multihost_utils.broadcast_one_to_all(buffer)).tolist() if n >= 0]
 
 
 def check_alike(what: str, text: str) -> None:
-    """Checks that every process has the same text.
+    """Check that every process has the same text.
 
     Args:
         what: its name, for the message.
-        text: what must be the same.
+        text: must be the same in every process.
 
     Raises:
-        UserError: in every process, if one differs.
+        UserError: in every process, if the text differs in one.
     """
     from jax.experimental import multihost_utils
 
-    own = np.uint32(zlib.crc32(text.encode()))
-    found = np.asarray(multihost_utils.process_allgather(own)).reshape(-1)
-    if differing := np.flatnonzero(found != found[0]).tolist():
+    checksum = np.uint32(zlib.crc32(text.encode()))
+    checksums = np.asarray(multihost_utils.process_allgather(checksum)).reshape(-1)
+    if differing := np.flatnonzero(checksums != checksums[0]).tolist():
         raise UserError(
             f"{what} of process {differing[0]} differs from that of process 0; start every process "
             "with the same command"
@@ -228,52 +230,55 @@ def check_alike(what: str, text: str) -> None:
 
 
 class Agreement:
-    """Lets all processes stop after the same update when one of them was asked to.
+    """Agreement to stop all processes after the same update when one of them receives a signal.
 
-    The question travels beside the updates, as one number per device, and the answer is read when
-    it has long arrived: no update waits for it. Whoever then stands still, the others waiting, is
-    ended and shows where it stood. With one process nothing is asked or ended.
+    Each update also computes the maximum of the processes' signal numbers, one per device. The
+    result is read a few updates later, so that no update waits for it. A process that then hangs
+    while the others wait is ended with a traceback. With one process there is no exchange and no
+    time limit.
     """
 
     def __init__(self, mesh: Any, asked: Callable[[], int]) -> None:
-        """Compiles the question.
+        """Compile the exchange.
 
         Args:
             mesh: of the run.
-            asked: returns the signal that this process was sent; 0 is none.
+            asked: returns the signal that this process received; 0 for none.
         """
         import jax
 
         from mnmt_jax.distributed.sharding import compile_on
 
-        self._asked, self._heard = asked, 0
-        self._several = jax.process_count() > 1
-        self._answers: collections.deque[Any] = collections.deque()
-        self._own = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(mesh.axis_names))
-        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        self._largest = compile_on(mesh, lambda numbers: numbers.max(), out_shardings=whole)
+        self._local_signal, self._agreed = asked, 0
+        self._is_distributed = jax.process_count() > 1
+        self._pending: collections.deque[Any] = collections.deque()
+        self._per_device = jax.sharding.NamedSharding(
+            mesh, jax.sharding.PartitionSpec(mesh.axis_names)
+        )
+        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        self._maximum = compile_on(mesh, lambda numbers: numbers.max(), out_shardings=replicated)
 
     def __enter__(self) -> Agreement:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._several:
+        if self._is_distributed:
             faulthandler.cancel_dump_traceback_later()
 
     def signal(self) -> signal.Signals | None:
-        """Returns the signal to stop for, or None. Every process calls it once per update."""
-        if not self._several:
-            self._heard = self._asked()
+        """Return the signal to stop for, or None. Every process must call it once per update."""
+        if not self._is_distributed:
+            self._agreed = self._local_signal()
         else:
             faulthandler.dump_traceback_later(_HUNG_SECONDS, exit=True)
-            self._answers.append(self._largest(self._question()))
-            if len(self._answers) > _UPDATES_AHEAD:
-                self._heard = max(self._heard, int(self._answers.popleft()))
-        return signal.Signals(self._heard) if self._heard else None
+            self._pending.append(self._maximum(self._signal_per_device()))
+            if len(self._pending) > _UPDATES_AHEAD:
+                self._agreed = max(self._agreed, int(self._pending.popleft()))
+        return signal.Signals(self._agreed) if self._agreed else None
 
-    def _question(self) -> Any:
+    def _signal_per_device(self) -> Any:
         import jax
 
-        number = np.full((1,), self._asked(), np.int32)
-        shape = (self._own.mesh.size,)
-        return jax.make_array_from_callback(shape, self._own, lambda _: number)
+        number = np.full((1,), self._local_signal(), np.int32)
+        shape = (self._per_device.mesh.size,)
+        return jax.make_array_from_callback(shape, self._per_device, lambda _: number)

@@ -1,8 +1,8 @@
-"""Which array axis is split over which mesh axis: one rule table, one table of parameter axes.
+"""Mesh and sharding rules: the logical axes of arrays and the mesh axes that split them.
 
 The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
 `tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows, which
-`split_rows` says after every projection; everything else (collectives, moments) follows.
+`split_rows` enforces after every projection; everything else (collectives, moments) follows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mnmt_jax.errors import UserError
 MESH_AXES = ("data", "fsdp", "tensor")
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 ParamAxes = Mapping[str, tuple[str, ...]]
-"""End of a parameter's path -> its logical axes."""
+"""Suffix of a parameter's path -> its logical axes."""
 
 _NO_AXES: ParamAxes = MappingProxyType({})
 
 
 class MeshSizes(Protocol):
-    """Sizes of the mesh axes `fsdp` and `tensor`; -1 for `fsdp` takes all devices left."""
+    """Sizes of the mesh axes `fsdp` and `tensor`; -1 for `fsdp` uses all remaining devices."""
 
     @property
     def fsdp(self) -> int:
@@ -46,16 +46,16 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "length": (),
     "embed": ("fsdp",),
-    "channel": (),  # of vectors, which are too small to be worth collecting
+    "channel": (),  # of vectors, which are too small to be worth splitting
     "mlp": ("tensor",),
     "heads": ("tensor",),
     "kv": (),
     "rank": (),
     "vocab": ("tensor",),
-    "slot": ("fsdp",),  # of what languages have of their own; `map_rows` sends positions there
+    "slot": ("fsdp",),  # of per-language parameters; `map_rows` sends positions to their devices
 }
 
-# End of a parameter's path -> its logical axes. Sublayers may add entries of their own, which are
+# Suffix of a parameter's path -> its logical axes. Sublayers may define further entries, which are
 # passed as `extra_axes`. The optimizer's moments have the same paths.
 PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
@@ -88,9 +88,9 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "norm/bias": ("channel",),
 }
 
-# Published vocabularies have odd sizes, and there are as many slots as languages: such a parameter
-# is stored whole in this axis and split in another. `on_own_rows` splits vocabularies where it
-# counts.
+# Axes that may stay unsplit: published vocabularies have odd sizes, and the number of slots is the
+# number of languages. Such a parameter is split along another axis. `on_own_rows` splits
+# vocabularies where it matters for speed.
 _MAY_STAY_WHOLE = ("vocab", "slot")
 
 
@@ -99,10 +99,10 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
 
     Args:
         sizes: of `fsdp` and `tensor`; `data` follows from the number of devices.
-        devices: None takes all.
+        devices: None uses all.
 
     Raises:
-        UserError: if the sizes do not divide the devices, or do not fit the way they are wired.
+        UserError: if the sizes do not divide the devices, or do not fit their topology.
     """
     devices = list(jax.devices() if devices is None else devices)
     fsdp, tensor = sizes.fsdp, sizes.tensor
@@ -117,7 +117,7 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
     auto = (AxisType.Auto,) * len(shape)
     try:
         return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
-    except NotImplementedError as error:  # a torus of chips, whose axes cannot be cut like this
+    except NotImplementedError as error:  # the topology is a torus that does not allow these sizes
         raise UserError(
             f"Mesh.fsdp={sizes.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
             "chips' topology; choose products of its sizes, for instance of 4 x 4 x 4"
@@ -127,7 +127,7 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
 def partition_spec(
     axes: Sequence[str], rules: Mapping[str, tuple[str, ...]] = RULES
 ) -> PartitionSpec:
-    """Translates logical axes to mesh axes.
+    """Translate logical axes to mesh axes.
 
     Args:
         axes: logical axis of each array axis.
@@ -151,8 +151,8 @@ def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...
     """Return the logical axes of a parameter.
 
     Args:
-        path: names joined by `/`, e.g. `layer_0/attention/query/kernel`; a prefix does not matter.
-        extra_axes: entries beside `PARAMETER_AXES` (`mnmt_jax.design.plan.Plan.param_axes`).
+        path: names joined by `/`, e.g. `layer_0/attention/query/kernel`; any prefix is ignored.
+        extra_axes: entries besides `PARAMETER_AXES` (`mnmt_jax.design.plan.Plan.param_axes`).
 
     Raises:
         ValueError: if no entry matches the end of the path.
@@ -169,16 +169,16 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
 
     Args:
         mesh: from `make_mesh`.
-        tree: arrays or their shapes; scalars are replicated, everything else is a parameter or has
-            a parameter's path at its end.
+        tree: arrays or their shapes; scalars are replicated, and the path of any other leaf ends
+            with the path of a parameter.
         extra_axes: as for `param_axes_of`.
 
     Raises:
         ValueError: for an unknown parameter.
-        UserError: for a parameter whose axis its mesh axis does not divide.
+        UserError: for a parameter axis that its mesh axis does not divide.
     """
 
-    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+    def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:
             return NamedSharding(mesh, PartitionSpec())
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -187,7 +187,7 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
             raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
         return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
 
-    return jax.tree_util.tree_map_with_path(one, tree)
+    return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
 def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
@@ -202,30 +202,34 @@ def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
 
 
 def gather_params(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
-    """Collects parameters that are split by their width, for several products with each.
+    """Gather parameters that are split by their width, for several products with each.
 
-    Left to itself the compiler collects one again for each product. As `split_rows` otherwise.
+    By default the compiler gathers a parameter again for each product. Without a mesh set by
+    `compile_on` the parameters are returned unchanged.
 
     Args:
-        params: nested mappings with the paths of parameters; in other axes they stay split, and
-            what is no array stays as it is.
+        params: nested mappings with the paths of parameters. Other axes stay split, and leaves that
+            are not arrays stay unchanged.
         extra_axes: as for `param_axes_of`.
     """
     if not has_mesh():
         return params
     mesh = jax.sharding.get_abstract_mesh()
 
-    def one(path: tuple[Any, ...], leaf: Any) -> Any:
+    def gather(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Array) or not leaf.shape:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         axes = param_axes_of(name, extra_axes)
         spec = _fitting_spec(mesh, name, axes, leaf.shape)
-        whole = (None if axis == "embed" else part for axis, part in zip(axes, spec, strict=True))
-        return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*whole))
+        gathered_spec = (
+            None if axis == "embed" else mesh_axes
+            for axis, mesh_axes in zip(axes, spec, strict=True)
+        )
+        return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*gathered_spec))
 
     return jax.tree_util.tree_map_with_path(
-        one, params, is_leaf=lambda x: not isinstance(x, Mapping)
+        gather, params, is_leaf=lambda x: not isinstance(x, Mapping)
     )
 
 
@@ -233,58 +237,59 @@ def _fitting_spec(
     mesh: AnyMesh, name: str, axes: tuple[str, ...], shape: tuple[int, ...]
 ) -> PartitionSpec:
     entries = list(partition_spec(axes))
-    taken: set[str] = set()  # a mesh axis splits the first of a parameter's axes that it can
-    for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-        parts = axis_shards(axis, mesh)
-        if size % parts == 0 and taken.isdisjoint(RULES[axis]):
-            taken.update(RULES[axis])
+    used_mesh_axes: set[str] = set()  # a mesh axis splits only the first axis that it divides
+    for dimension, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        shards = axis_shards(axis, mesh)
+        if size % shards == 0 and used_mesh_axes.isdisjoint(RULES[axis]):
+            used_mesh_axes.update(RULES[axis])
             continue
-        if size % parts and axis not in _MAY_STAY_WHOLE:
+        if size % shards and axis not in _MAY_STAY_WHOLE:
             raise UserError(
-                f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {parts}; "
+                f"parameter '{name}': axis '{axis}' of size {size} cannot be split in {shards}; "
                 f"change Mesh.{RULES[axis][0]} to a divisor"
             )
-        entries[place] = None
+        entries[dimension] = None
     return PartitionSpec(*entries)
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Returns the sharding of what every device holds whole."""
+    """Return the sharding of arrays that every device holds in full."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
-    """Returns the sharding of a batch's arrays: rows over `data` and `fsdp`.
+    """Return the sharding of a batch's arrays: rows over `data` and `fsdp`.
 
     Args:
         mesh: from `make_mesh`.
-        leading: axes before the rows that stay whole, e.g. 1 for stacked micro-batches.
+        leading: number of unsplit axes before the rows, e.g. 1 for stacked micro-batches.
     """
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
 
 
 def decoding_state_spec(dimensions: int) -> PartitionSpec:
-    """Returns how what a search knows of its sentences is split: by rows, and by heads.
+    """Return the partition spec of an array of the search state: split by rows, and by heads.
 
     Args:
-        dimensions: of an array; those with four are keys or values, one without any is of all rows.
+        dimensions: of the array. Arrays with four dimensions are keys or values; those without any
+            belong to all rows.
     """
     heads = (RULES["heads"],) if dimensions == 4 else ()
     return PartitionSpec(RULES["batch"], *heads) if dimensions else PartitionSpec()
 
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:
-    """Returns the number of parts that the rows of a batch are split into."""
+    """Return the number of shards that the rows of a batch are split into."""
     return axis_shards("batch", mesh)
 
 
 def axis_shards(axis: str, mesh: AnyMesh) -> int:
-    """Returns the number of parts that `RULES` split an axis of an array into."""
+    """Return the number of shards that `RULES` split an array axis into."""
     return math.prod(mesh.shape[mesh_axis] for mesh_axis in RULES[axis])
 
 
 def check_rows(rows: int, shards: int) -> None:
-    """Checks that a batch can be split evenly.
+    """Check that a batch can be split evenly.
 
     Raises:
         UserError: otherwise.
@@ -297,35 +302,38 @@ def check_rows(rows: int, shards: int) -> None:
 
 
 def local_batch_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
-    """Returns which of the `batch_shards` this process's devices hold, ascending."""
-    places = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
-    return tuple(sorted({index[0].start or 0 for index in places.values() if index}))
+    """Return which of the `batch_shards` are on this process's devices, ascending."""
+    index_by_device = batch_sharding(mesh).addressable_devices_indices_map((batch_shards(mesh),))
+    return tuple(sorted({index[0].start or 0 for index in index_by_device.values() if index}))
 
 
 def split_rows(states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES) -> Array:
-    """Keeps activations split by rows over `data` and `fsdp`, as the compiler often would not.
+    """Constrain activations to be split by rows over `data` and `fsdp`.
 
-    Left to itself it may follow a parameter, which `fsdp` splits too, and give every device the
-    whole batch and a part of the parameter.
+    By default the compiler may follow a parameter, which `fsdp` splits too, and give every device
+    the whole batch and a shard of the parameter.
 
     Args:
-        states: [rows, ...]; returned as they are unless `compile_on` set a mesh.
-        bias: path of the parameter last added to them: their last axes are split as its own, and
-            those between these and the rows are whole. Without one, all but the rows are whole.
+        states: [rows, ...]; returned unchanged unless `compile_on` set a mesh.
+        bias: path of the parameter last added to them. Their last axes are split like it, and the
+            axes between rows and those are unsplit. Without it, all axes but the rows are unsplit.
         extra_axes: as for `param_axes_of`.
     """
     if not has_mesh():
         return states
-    last = partition_spec(param_axes_of(bias, extra_axes)) if bias else ()
-    whole = (None,) * (states.ndim - 1 - len(last))
-    return jax.lax.with_sharding_constraint(states, PartitionSpec(RULES["batch"], *whole, *last))
+    bias_spec = partition_spec(param_axes_of(bias, extra_axes)) if bias else ()
+    unsplit = (None,) * (states.ndim - 1 - len(bias_spec))
+    return jax.lax.with_sharding_constraint(
+        states, PartitionSpec(RULES["batch"], *unsplit, *bias_spec)
+    )
 
 
 def whole_width(table: Array) -> Array:
-    """Collects the width of an embedding table, so that looking a row up gives a whole vector.
+    """Gather the width of an embedding table, so that looking up a row gives a complete vector.
 
     Args:
-        table: [vocab, embed]; its first axis stays split as it is. As `split_rows` otherwise.
+        table: [vocab, embed]; its first axis stays split as it is. Returned unchanged unless
+            `compile_on` set a mesh.
     """
     if not has_mesh():
         return table
@@ -334,15 +342,18 @@ def whole_width(table: Array) -> Array:
 
 
 def platform() -> str:
-    """Returns what a program is traced for: `cpu`, `gpu` or `tpu`; the default without a mesh."""
+    """Return the platform that a program is traced for: `cpu`, `gpu` or `tpu`.
+
+    Without a mesh it is the default backend.
+    """
     device = _device()
     return device.platform if device else jax.default_backend()
 
 
 def device_memory() -> float:
-    """Returns the bytes that a device has which a program is traced for.
+    """Return the memory in bytes of a device that a program is traced for.
 
-    A CPU's are without end; 0 are those of a TPU or GPU that is not known.
+    It is infinite for a CPU, and 0 for an unknown TPU or GPU.
     """
     device = _device()
     chip = chip_of(device.device_kind) if device else None
@@ -354,36 +365,39 @@ def _device() -> Any:
 
 
 def has_mesh() -> bool:
-    """Returns whether a mesh of ours is set, as `compile_on` does, that arrays are split over.
+    """Return whether `compile_on` set a mesh of this module, over which arrays are split.
 
-    Not where each device computes by itself (`mnmt_jax.distributed.per_device.sum_over_devices`).
+    False where each device computes separately
+    (`mnmt_jax.distributed.per_device.sum_over_devices`).
     """
-    return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names) and not _is_alone()
+    return (
+        set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().axis_names) and not _is_per_device()
+    )
 
 
 def first_row(rows: int) -> Array | None:
-    """Returns the place of a device's first row in the whole batch where it computes by itself.
+    """Return the index of a device's first row in the whole batch where it computes separately.
 
     Args:
-        rows: that each device has.
+        rows: number of rows per device.
 
     Returns:
         None elsewhere.
     """
-    return jax.lax.axis_index(RULES["batch"]) * rows if _is_alone() else None
+    return jax.lax.axis_index(RULES["batch"]) * rows if _is_per_device() else None
 
 
-def _is_alone() -> bool:
+def _is_per_device() -> bool:
     return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
-    """Returns `jax.jit(function, **options)`, called and traced with the mesh set.
+    """Return `jax.jit(function, **options)`, called and traced with the mesh set.
 
-    A call ends as `wait_on_cpu` does.
+    Each call ends with `wait_on_cpu`.
 
     Args:
-        mesh: from `make_mesh`; `split_rows` sees it.
+        mesh: from `make_mesh`; used by `split_rows`.
         function: pure.
         options: of `jax.jit`.
     """
@@ -398,13 +412,13 @@ def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> C
 
 
 def wait_on_cpu(result: Any) -> Any:
-    """Waits for arrays on several CPU devices; those on other devices come when they come.
+    """Block until arrays on several CPU devices are ready; do not wait for other devices.
 
-    Two programs at a time can take each other the threads that their collectives wait for: XLA's
-    CPU client then ends the process.
+    Two concurrent programs can block each other's collectives by taking their threads; XLA's CPU
+    client then aborts the process.
 
     Args:
-        result: arrays of one program; returned as they are.
+        result: arrays of one program; returned unchanged.
     """
     arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
     devices: list[Any] = list(next(arrays).sharding.device_set)
@@ -415,7 +429,7 @@ def wait_on_cpu(result: Any) -> Any:
 def place_batch(
     batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, leading: int = 0
 ) -> dict[str, jax.Array]:
-    """Puts a batch on the devices of the mesh.
+    """Put a batch on the devices of the mesh.
 
     Args:
         batch: arrays with rows at axis `leading`; with several processes, the rows of this
@@ -426,20 +440,20 @@ def place_batch(
     Raises:
         UserError: if the rows cannot be split evenly.
     """
-    own, shards = local_batch_shards(mesh), batch_shards(mesh)
-    local = next(iter(batch.values())).shape[leading]
-    check_rows(local * shards // len(own), shards)
+    local_shards, shards = local_batch_shards(mesh), batch_shards(mesh)
+    local_rows = next(iter(batch.values())).shape[leading]
+    check_rows(local_rows * shards // len(local_shards), shards)
     sharding = batch_sharding(mesh, leading)
     if jax.process_count() == 1:
         return jax.device_put(dict(batch), sharding)
-    length = local // len(own)
+    shard_rows = local_rows // len(local_shards)
 
     def place(array: np.ndarray) -> jax.Array:
-        def part(index: Any) -> np.ndarray:
-            start = own.index((index[leading].start or 0) // length) * length
-            return array[(*index[:leading], slice(start, start + length))]
+        def device_rows(index: Any) -> np.ndarray:
+            start = local_shards.index((index[leading].start or 0) // shard_rows) * shard_rows
+            return array[(*index[:leading], slice(start, start + shard_rows))]
 
-        shape = (*array.shape[:leading], length * shards, *array.shape[leading + 1 :])
-        return jax.make_array_from_callback(shape, sharding, part)
+        shape = (*array.shape[:leading], shard_rows * shards, *array.shape[leading + 1 :])
+        return jax.make_array_from_callback(shape, sharding, device_rows)
 
     return {name: place(array) for name, array in batch.items()}

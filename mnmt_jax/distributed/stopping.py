@@ -1,4 +1,4 @@
-"""Stopping on request: finish the step, save, leave."""
+"""Graceful stopping on SIGINT and SIGTERM: finish the step, save, exit."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Any
 
 
 class StopRequests:
-    """Remembers Ctrl-C and SIGTERM instead of dying from them; a context manager.
+    """Context manager that records Ctrl-C and SIGTERM instead of ending the process.
 
-    A second Ctrl-C interrupts at once, for those who do not want to wait.
+    A second Ctrl-C interrupts at once.
 
     Attributes:
-        received: the signal, or None while nobody asked to stop.
+        received: the signal, or None if none has arrived.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in self._SIGNALS}
+            self._previous_handlers = {
+                number: signal.signal(number, self._handle) for number in self._SIGNALS
+            }
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

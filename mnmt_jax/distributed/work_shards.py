@@ -1,8 +1,8 @@
-"""Several processes that share one task by its parts, and never speak to each other.
+"""Work shards: independent processes that each do a share of one task.
 
-Each has the same command but for its number, does its own parts, and keeps them on storage that all
-see; the one that ends last puts them together. A process that is lost costs its own unfinished
-parts alone: it is started again.
+Every process runs the same command except for its number, does its units of work, and writes them
+to shared storage. The last one to finish merges them. If a process fails, only its unfinished units
+are lost: start it again.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class WorkShard:
-    """One of several processes.
+    """The share of one of several processes.
 
     Attributes:
         process: its number, from 0.
-        processes: how many there are.
+        processes: number of processes.
     """
 
     process: int = 0
     processes: int = 1
 
     def holds(self, number: int) -> bool:
-        """Returns whether a part is this process's, by the number of the part."""
+        """Return whether the unit of work with this number belongs to this process."""
         return number % self.processes == self.process
 
     def all(self) -> Iterator[WorkShard]:
-        """Yields the shares of all processes."""
+        """Yield the shards of all processes."""
         return (WorkShard(number, self.processes) for number in range(self.processes))
 
     def __str__(self) -> str:
-        """Says which it is, as files are named."""
+        """Return the shard as it appears in file names."""
         return f"{self.process}-of-{self.processes}"
 
 
@@ -43,11 +43,11 @@ WHOLE = WorkShard()
 
 
 def add_work_shard_flags(parser: argparse.ArgumentParser, parts: str) -> None:
-    """Adds the flags that say which of several processes this is.
+    """Add the flags that identify one of several processes.
 
     Args:
         parser: of a command.
-        parts: what each process does some of.
+        parts: the units of work, for the help text.
     """
     group = parser.add_argument_group("several processes")
     group.add_argument(
@@ -61,7 +61,7 @@ def add_work_shard_flags(parser: argparse.ArgumentParser, parts: str) -> None:
 
 
 def work_shard_of(flags: argparse.Namespace) -> WorkShard:
-    """Returns the share that the flags of `add_work_shard_flags` name; the whole without them.
+    """Return the shard that the flags of `add_work_shard_flags` name; all work without them.
 
     Raises:
         UserError: if one is missing or out of range.
@@ -72,14 +72,14 @@ def work_shard_of(flags: argparse.Namespace) -> WorkShard:
 
 
 def are_given(flags: argparse.Namespace, names: Sequence[str]) -> bool:
-    """Returns whether flags of several processes were given.
+    """Return whether flags of several processes are set.
 
     Args:
         flags: as parsed.
-        names: of those that belong together, `num_processes` and `process_id` among them.
+        names: of flags that must be set together, including `num_processes` and `process_id`.
 
     Raises:
-        UserError: if some are missing beside others, or the process's number is out of range.
+        UserError: if only some are set, or the process's number is out of range.
     """
     missing = [name for name in names if getattr(flags, name) is None]
     if missing and len(missing) < len(names):

@@ -1,1 +1,1 @@
-"""The network: sublayers, blocks, keys and values, LoRA, which parameters train, FLOPs."""
+"""The network: sublayers, layers, decoding caches, LoRA, parameter selection and FLOP counts."""

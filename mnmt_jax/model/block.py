@@ -1,4 +1,4 @@
-"""How states pass sublayers: the residual stream, its norms and its dropout, and the layer."""
+"""Residual sublayers with norms and dropout, and the transformer layer made of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mnmt_jax.model.modules import layer_norm
 
 
 class SublayerStack:
-    """What owns sublayers: a layer, and the model for those around its layers.
+    """Mixin for modules with sublayers: a layer, and the model for the sublayers around its layers.
 
     Expects `config` and `drop`, the dropout of the residual stream.
     """
@@ -25,58 +25,64 @@ class SublayerStack:
     drop: Dropout
 
     def create(self, sublayers: Iterable[Sublayer]) -> None:
-        """Creates the modules of sublayers and their norms, in `setup`."""
-        for each in sublayers:
-            setattr(self, each.name, each.kind.module(self.config))
-            if each.norm != "none":
-                setattr(self, _norm_name(each), layer_norm(self.config))
+        """Create the modules of sublayers and their norms; call it in `setup`."""
+        for sublayer in sublayers:
+            setattr(self, sublayer.name, sublayer.kind.module(self.config))
+            if sublayer.norm != "none":
+                setattr(self, _norm_name(sublayer), layer_norm(self.config))
 
     def apply_sublayers(
         self, sublayers: Layer, spans: Spans, context: Context
     ) -> tuple[Spans, Any]:
-        """Changes the states of each role by each sublayer that it passes.
+        """Apply sublayers in order, each to the roles that pass it.
 
         Args:
-            sublayers: of those that `create` was given.
-            spans: role -> [batch, length, embed]; [batch, beam, embed] at a step of decoding.
-            context: what they may ask for.
+            sublayers: among those passed to `create`.
+            spans: role -> [batch, length, embed]; [batch, beam, embed] in a decoding step.
+            context: inputs of the sublayers besides the states.
 
         Returns:
-            The new states, and what the reader keeps for the self-attention among them.
+            The new states, and the keys and values that the reader returns from self-attention.
         """
-        kept: Any = {}
-        for each in sublayers:
-            own = {role: states for role, states in spans.items() if each.passes(role)}
-            if own and each.kind.attends:
-                changed, read = self._read(each, own, context)
-                kept = kept if read is None else read
+        keys_values: Any = {}
+        for sublayer in sublayers:
+            role_states = {role: states for role, states in spans.items() if sublayer.passes(role)}
+            if role_states and sublayer.kind.attends:
+                changed, new_keys_values = self._read(sublayer, role_states, context)
+                keys_values = keys_values if new_keys_values is None else new_keys_values
             else:
-                changed = context.map_places(lambda s, p, each=each: self._change(each, s, p), own)
+                changed = context.map_places(
+                    lambda s, p, sublayer=sublayer: self._change(sublayer, s, p), role_states
+                )
             spans = spans | changed
-        return spans, kept
+        return spans, keys_values
 
-    def _read(self, each: Sublayer, spans: Spans, context: Context) -> tuple[Spans, Any]:
-        attention = getattr(self, each.name)
-        entered = context.map(lambda states: self._enter(each, states), spans)
-        heads, kept = attention.read(entered, context)
+    def _read(self, sublayer: Sublayer, spans: Spans, context: Context) -> tuple[Spans, Any]:
+        attention = getattr(self, sublayer.name)
+        inputs = context.map(lambda states: self._enter(sublayer, states), spans)
+        heads, keys_values = attention.read(inputs, context)
 
-        def leave(states: Array, heads: Array) -> Array:
-            return self._leave(each, states, attention.out(heads), context.deterministic)
+        def add(states: Array, heads: Array) -> Array:
+            return self._leave(sublayer, states, attention.out(heads), context.deterministic)
 
-        return context.map(leave, spans, heads), kept
+        return context.map(add, spans, heads), keys_values
 
-    def _change(self, each: Sublayer, states: Array, place: PositionInfo) -> Array:
-        change = each.kind.change(getattr(self, each.name), self._enter(each, states), place)
-        return self._leave(each, states, change, place.deterministic)
+    def _change(self, sublayer: Sublayer, states: Array, position_info: PositionInfo) -> Array:
+        change = sublayer.kind.change(
+            getattr(self, sublayer.name), self._enter(sublayer, states), position_info
+        )
+        return self._leave(sublayer, states, change, position_info.deterministic)
 
-    def _enter(self, each: Sublayer, states: Array) -> Array:
-        return getattr(self, _norm_name(each))(states) if each.norm == "pre" else states
+    def _enter(self, sublayer: Sublayer, states: Array) -> Array:
+        return getattr(self, _norm_name(sublayer))(states) if sublayer.norm == "pre" else states
 
-    def _leave(self, each: Sublayer, states: Array, change: Array, deterministic: bool) -> Array:
-        if not each.kind.has_dropout:
+    def _leave(
+        self, sublayer: Sublayer, states: Array, change: Array, deterministic: bool
+    ) -> Array:
+        if not sublayer.kind.has_dropout:
             change = self.drop(change, deterministic=deterministic)
-        states = states + change if each.residual else change
-        return getattr(self, _norm_name(each))(states) if each.norm == "post" else states
+        states = states + change if sublayer.residual else change
+        return getattr(self, _norm_name(sublayer))(states) if sublayer.norm == "post" else states
 
 
 class Block(nn.Module, SublayerStack):
@@ -89,14 +95,14 @@ class Block(nn.Module, SublayerStack):
     sublayers: Layer
 
     def setup(self) -> None:
-        """Creates the sublayers and their norms."""
+        """Create the sublayers and their norms."""
         self.create(self.sublayers)
         self.drop = Dropout(self.config.dropout)
 
     def __call__(self, spans: Spans, context: Context) -> tuple[Spans, Any]:
-        """Applies the layer; see `SublayerStack.pass_through`."""
+        """Apply the layer; see `SublayerStack.apply_sublayers`."""
         return self.apply_sublayers(self.sublayers, spans, context)
 
 
-def _norm_name(each: Sublayer) -> str:
-    return f"{each.name}_norm"
+def _norm_name(sublayer: Sublayer) -> str:
+    return f"{sublayer.name}_norm"

@@ -1,8 +1,8 @@
-"""What a sublayer may ask for besides the states it changes, in training and at every decoded step.
+"""Inputs of sublayers besides the states: positions, segments, languages, and the attention reader.
 
-A `Context` goes with a batch through the layers of a stage. Its reader answers what keys and values
-a query meets: all positions of the batch at once (`SpanReader`), or one new position of every beam
-with what decoding remembers (`StepReader`). So a layer has one forward pass.
+A `Context` is passed with a batch through the layers of a stage. Its reader implements attention:
+over all positions of the batch at once (`SpanReader`), or from one new position of every beam to
+the decoding cache (`StepReader`). A layer therefore has a single forward pass.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
 
 
 class Projects(Protocol):
-    """What has the projections of an attention to memory."""
+    """A module with the key and value projections of cross-attention."""
 
     def project_keys_values(self, states: Array) -> KeyValue:
-        """Returns keys and values of states."""
+        """Return keys and values of states."""
 
 
 @flax.struct.dataclass
 class SpanReader:
-    """Reads from all positions of the batch.
+    """Attention over all positions of the batch.
 
     Attributes:
         masks: from `make_masks` of the attention implementation.
-        memory: reader role -> the states that it attends to besides.
+        memory: role -> states for cross-attention, and their mask.
         stage: roles and visibility.
         implementation: key of `mnmt_jax.model.attention.IMPLEMENTATIONS`.
     """
@@ -52,7 +52,7 @@ class SpanReader:
     def attend(
         self, queries: Spans, keys_values: Mapping[str, KeyValue], dropout: Dropout
     ) -> tuple[Spans, Mapping[str, KeyValue]]:
-        """Returns what the heads of each role read of the stage, and the keys and values."""
+        """Return the attention output of each role, per head, and the keys and values."""
         heads = IMPLEMENTATIONS[self.implementation].attend(
             self.stage,
             self.masks,
@@ -66,7 +66,7 @@ class SpanReader:
     def cross_attend(
         self, role: str, attention: Projects, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
-        """Returns what the heads of a role read of its memory, and its keys and values."""
+        """Return a role's cross-attention output, per head, and the memory's keys and values."""
         states, mask = self.memory[role]
         read = attention.project_keys_values(states)
         return attend(queries, read.keys, read.values, mask=mask, dropout=dropout), read
@@ -74,12 +74,12 @@ class SpanReader:
 
 @flax.struct.dataclass
 class StepReader:
-    """Reads from what a layer remembers and from the new position of each beam.
+    """Attention from the new position of each beam to a layer's cache.
 
     Attributes:
-        layer: what the layer remembers.
-        index: steps already taken, of all sentences or of each.
-        past: which of the growing keys each hypothesis may read, with this step's.
+        layer: cache of the layer.
+        index: steps already taken: a scalar for all sentences, or [batch].
+        past: which of the growing keys each hypothesis may read, including this step's.
     """
 
     layer: LayerCache
@@ -89,18 +89,18 @@ class StepReader:
     def attend(
         self, queries: Spans, keys_values: Mapping[str, KeyValue], dropout: Dropout
     ) -> tuple[Spans, KeyValue]:
-        """Returns what the heads read, and the growing keys and values with this step written."""
-        del dropout  # of training
-        ((role, asked),) = queries.items()
+        """Return the attention output by head, and the growing keys and values after the step."""
+        del dropout  # training only
+        ((role, role_queries),) = queries.items()
         growing = write(self.layer.growing_kv, keys_values[role], self.index)
-        own = Readable(growing.keys, growing.values, self.past)
-        fixed = () if self.layer.static is None else (self.layer.static,)
-        return {role: attend_beams(asked, (*fixed, own))}, growing
+        past_readable = Readable(growing.keys, growing.values, self.past)
+        static = () if self.layer.static is None else (self.layer.static,)
+        return {role: attend_beams(role_queries, (*static, past_readable))}, growing
 
     def cross_attend(
         self, role: str, attention: Projects, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
-        """Returns what the heads read of the memory, and what was projected of it at prefill."""
+        """Return the cross-attention output by head, and the memory's keys and values."""
         del role, attention, dropout
         memory = self.layer.memory
         assert memory is not None
@@ -109,19 +109,19 @@ class StepReader:
 
 @flax.struct.dataclass
 class Context:
-    """What goes with a batch through the layers of a stage.
+    """Inputs that are passed with a batch through the layers of a stage.
 
     Attributes:
         positions: role -> int32 [batch, length], from 0 in each segment.
         segment_ids: role -> int32 [batch, length]; 0 is padding.
-        languages: those that the plan's kinds ask for, int32 [batch, segments], -1 where no segment
-            is.
-        tags: vectors of the tags of these languages as the source's table has them, float
-            [batch, segments, embed], if any kind asks for them.
-        reader: answers attention; None outside layers.
+        languages: those that the plan's kinds use, int32 [batch, segments], -1 where there is no
+            segment.
+        tags: embedding vectors of the tags of these languages, from the source's table, float
+            [batch, segments, embed], if any kind uses them.
+        reader: implements attention; None outside layers.
         deterministic: no dropout.
-        joined: apply what works position by position to all spans laid end to end, which is less to
-            trace; arrays are laid out and cut for it, and no role's work can be left out.
+        joined: apply positionwise functions to the concatenation of all spans. This is faster to
+            trace, but copies arrays, and the compiler cannot remove the work of single roles.
     """
 
     positions: Spans
@@ -133,24 +133,27 @@ class Context:
     joined: bool = flax.struct.field(pytree_node=False, default=False)
 
     def map(self, function: Callable[..., Any], *spans: Mapping[str, Any]) -> dict[str, Any]:
-        """Applies a function to the arrays of each role; see `map_spans`."""
+        """Apply a function to the arrays of each role; see `map_spans`."""
         return map_spans(function, self.joined, *spans)
 
     def map_places(self, function: Callable[..., Any], spans: Spans) -> Spans:
-        """Applies a function of states and their `PositionInfo` to the states of each role."""
+        """Apply a function of states and their `PositionInfo` to the states of each role."""
         if not self.joined:
-            return {role: function(own, PositionInfo(self, (role,))) for role, own in spans.items()}
-        place = PositionInfo(self, tuple(spans))
-        return map_spans(lambda states: function(states, place), True, spans)
+            return {
+                role: function(states, PositionInfo(self, (role,)))
+                for role, states in spans.items()
+            }
+        position_info = PositionInfo(self, tuple(spans))
+        return map_spans(lambda states: function(states, position_info), True, spans)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PositionInfo:
-    """Where states stand. Every array is made when it is asked for, and costs nothing otherwise.
+    """Positions, segments and languages of states. Arrays are computed on access only.
 
     Attributes:
         context: of the stage.
-        roles: whose states lie end to end.
+        roles: whose states are concatenated.
     """
 
     context: Context
@@ -172,16 +175,16 @@ class PositionInfo:
         return jnp.concatenate([self.context.segment_ids[role] for role in self.roles], axis=1)
 
     def language(self, name: str) -> Int[Array, "batch length"]:
-        """Returns the language of the sentence pair that each position belongs to.
+        """Return the language of the sentence pair of each position.
 
         Args:
             name: `source_lang` or `target_lang`.
 
         Returns:
-            Indices into the vocabulary's languages; padding has any.
+            Indices into the vocabulary's languages; arbitrary at padding.
 
         Raises:
-            ValueError: if the batch does not say, or the kind does not name it.
+            ValueError: if the batch does not have it, or the kind does not name it.
         """
         if name not in self.context.languages:
             raise ValueError(
@@ -190,7 +193,7 @@ class PositionInfo:
         return self._of_pairs(self.context.languages[name][..., None])[..., 0]
 
     def tag(self, name: str) -> Float[Array, "batch length embed"]:
-        """Returns the vector of that language's tag, scaled as embedded tokens are.
+        """Return the vector of that language's tag, scaled like embedded tokens.
 
         Args:
             name: as in `language`; the kind names it in `languages` and has `tags`.
@@ -198,7 +201,7 @@ class PositionInfo:
         return self._of_pairs(self.context.tags[name])
 
     def _of_pairs(self, values: Array) -> Array:
-        """Returns of [batch, segments, width] what belongs to each position's pair."""
+        """Return the rows of [batch, segments, width] that belong to the pair of each position."""
         segments = jnp.maximum(self.segment_ids - 1, 0)[..., None]
         return jnp.take_along_axis(values, segments, axis=1)
 
@@ -206,18 +209,22 @@ class PositionInfo:
 def map_spans(
     function: Callable[..., Any], joined: bool, *spans: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Applies what works position by position to each role's arrays, or once to all of them.
+    """Apply a positionwise function to each role's arrays, or once to their concatenation.
 
     Args:
-        function: takes one array [batch, length, ...] per item of `spans`; returns a tree of such.
-        joined: lay the arrays of all roles end to end before, and cut the results after.
-        spans: role -> array, the same roles in each.
+        function: takes one array [batch, length, ...] per item of `spans`; returns a tree of such
+            arrays.
+        joined: concatenate the arrays of all roles before, and split the results after.
+        spans: role -> array, with the same roles in every item.
     """
     roles = spans[0]
     if not joined:
-        return {role: function(*(each[role] for each in spans)) for role in roles}
+        return {role: function(*(arrays[role] for arrays in spans)) for role in roles}
     ends = np.cumsum([states.shape[1] for states in roles.values()])[:-1]
-    result = function(*(jnp.concatenate([each[r] for r in roles], axis=1) for each in spans))
-    parts = [jnp.split(leaf, ends, axis=1) for leaf in jax.tree.leaves(result)]
+    result = function(*(jnp.concatenate([arrays[r] for r in roles], axis=1) for arrays in spans))
+    split_leaves = [jnp.split(leaf, ends, axis=1) for leaf in jax.tree.leaves(result)]
     structure = jax.tree.structure(result)
-    return {r: jax.tree.unflatten(structure, own) for r, *own in zip(roles, *parts, strict=True)}
+    return {
+        r: jax.tree.unflatten(structure, leaves)
+        for r, *leaves in zip(roles, *split_leaves, strict=True)
+    }

@@ -1,4 +1,4 @@
-"""Dropout as a module."""
+"""Dropout module with mesh-independent masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mnmt_jax.distributed.dropout_mask import DropoutMask
 
 
 class Dropout(nn.Module):
-    """Sets elements to zero with probability `rate` and divides the others by 1 - rate.
+    """Dropout: set elements to zero with probability `rate` and divide the others by 1 - rate.
 
     Attributes:
         rate: of elements dropped.
@@ -19,11 +19,11 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, states: Float[Array, "*b"], deterministic: bool) -> Float[Array, "*b"]:
-        """Returns the states that are left; all of them if `deterministic`."""
+        """Return the states after dropout; unchanged if `deterministic`."""
         return self.drawn(deterministic)(states)
 
     def drawn(self, deterministic: bool) -> DropoutMask:
-        """Draws for one array; nothing is dropped if `deterministic`."""
+        """Draw a mask for one array; it drops nothing if `deterministic`."""
         return (
             DropoutMask()
             if deterministic or not self.rate

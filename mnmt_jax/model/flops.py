@@ -1,7 +1,7 @@
-"""Counts a model's arithmetic and memory from its plan alone: no array is made, nothing compiled.
+"""FLOP and cache-size counts of a model, computed from its plan without arrays or compilation.
 
 A multiply-add counts as two FLOPs; only matrix products are counted. Work that no output needs (see
-`live_roles` of layouts) is left out, as the compiler leaves it out.
+`live_roles` of layouts) is excluded, because the compiler removes it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NO_VIEWS: Mapping[View, float] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Lengths of one sentence pair's spans, in tokens; `of` gives any role's."""
+    """Span lengths of one sentence pair, in tokens; `of` returns the length of any role."""
 
     source: float
     target: float
 
     def of(self, role: str, config: Model) -> float:
-        """Returns the length of a role's span."""
+        """Return the length of a role's span."""
         if role == SOURCE:
             return self.source
         if role == REGISTER:
@@ -50,22 +50,22 @@ def forward_flops(
     sentence: Sentence,
     reads: Collection[States] = (),
 ) -> float:
-    """Counts the FLOPs of scoring one unpacked sentence pair under teacher forcing.
+    """Count the FLOPs of scoring one unpacked sentence pair under teacher forcing.
 
     Args:
         config: the model's sizes.
         layout: with its layers.
         vocab_size: entries of the vocabulary.
         sentence: lengths of the pair.
-        reads: states that are outputs besides.
+        reads: states that are additional outputs.
     """
     products = _products(config, layout, vocab_size, sentence, reads=reads)
-    return sum(each.flops for each in products)
+    return sum(product.flops for product in products)
 
 
 def states_flops(config: Model, layout: Layout, reads: Collection[States], source: float) -> float:
-    """Counts the FLOPs of `Network.states` of one unpacked source of so many tokens."""
-    return sum(each.flops for each in _states_products(config, layout, reads, source))
+    """Count the FLOPs of `Network.states` of one unpacked source of `source` tokens."""
+    return sum(product.flops for product in _states_products(config, layout, reads, source))
 
 
 def train_flops(
@@ -78,10 +78,11 @@ def train_flops(
     reads: Collection[States] = (),
     views: Mapping[View, float] = _NO_VIEWS,
 ) -> float:
-    """Counts forward and backward: a matrix product has two in its gradient, one by its weight.
+    """Count the FLOPs of forward and backward passes.
 
-    What is frozen has none by its weight, and what follows from nothing that trains has none by
-    what it reads.
+    The gradient of a matrix product has two products: by its weight and by its input. The one by
+    the weight is omitted for frozen weights, and the one by the input where nothing before it
+    trains.
 
     Args:
         config: the model's sizes.
@@ -90,18 +91,20 @@ def train_flops(
         sentence: lengths of the pair.
         trainable: which parameters train.
         reads: states that objectives read, of the pair and of views.
-        views: tokens of each view's source. What stands beside the plan is not counted.
+        views: tokens of each view's source. Auxiliary sublayers are not counted.
     """
-    own = [each for each in reads if not each.view]
-    products = [*_products(config, layout, vocab_size, sentence, trainable=trainable, reads=own)]
+    pair_reads = [states for states in reads if not states.view]
+    products = [
+        *_products(config, layout, vocab_size, sentence, trainable=trainable, reads=pair_reads)
+    ]
     for view, tokens in views.items():
-        if of_view := [each for each in reads if each.view == view]:
+        if of_view := [states for states in reads if states.view == view]:
             products += _states_products(config, layout, of_view, tokens, trainable)
-    return sum(each.flops * (1 + each.gradients) for each in products)
+    return sum(product.flops * (1 + product.gradients) for product in products)
 
 
 def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) -> dict[str, float]:
-    """Counts the bytes of keys and values that decoding one sentence holds.
+    """Count the bytes of keys and values in the decoding cache of one sentence.
 
     Returns:
         `static` and `memory`, held once per sentence, `growing`, held per beam, and their `total`.
@@ -111,10 +114,12 @@ def cache_bytes(config: Model, layout: Layout, sentence: Sentence, beam: int) ->
     for stage in layout.stages:
         if layout.generated not in stage.roles:
             continue
-        fixed = [role for role in stage.key_roles(layout.generated) if role != layout.generated]
-        read = stage.memory_role(layout.generated)
-        counts["static"] += stage.layers * sum(sentence.of(role, config) for role in fixed)
-        counts["memory"] += stage.layers * (sentence.of(read, config) if read else 0)
+        static_roles = [
+            role for role in stage.key_roles(layout.generated) if role != layout.generated
+        ]
+        memory_role = stage.memory_role(layout.generated)
+        counts["static"] += stage.layers * sum(sentence.of(role, config) for role in static_roles)
+        counts["memory"] += stage.layers * (sentence.of(memory_role, config) if memory_role else 0)
         counts["growing"] += stage.layers * beam * sentence.target
     sizes = {name: count * per_position for name, count in counts.items()}
     return sizes | {"total": sum(sizes.values())}
@@ -124,16 +129,16 @@ class Product(NamedTuple):
     """A matrix product.
 
     Attributes:
-        flops: of itself.
-        gradients: how many products as large its gradient has.
+        flops: of the product itself.
+        gradients: number of products of the same size in its gradient.
     """
 
     flops: float
     gradients: int
 
 
-def _wanted(reads: Collection[States]) -> set[tuple[int, str]]:
-    return {(each.layer, each.role) for each in reads}
+def _layers_and_roles(reads: Collection[States]) -> set[tuple[int, str]]:
+    return {(states.layer, states.role) for states in reads}
 
 
 def _products(
@@ -145,15 +150,15 @@ def _products(
     trainable: Trainable = EVERYTHING,
     reads: Collection[States] = (),
 ) -> Iterator[Product]:
-    """Yields every product of a pass."""
+    """Yield every product of a pass."""
     plan = make_plan(config, layout)
-    generated, last = layout.generated, plan.stages[-1]
+    generated, last_stage = layout.generated, plan.stages[-1]
     walk = _Walk.of(config, plan, trainable, sentence, layout.embedded_roles())
-    live = plan.live_roles(_wanted(reads))
+    live = plan.live_roles(_layers_and_roles(reads))
     yield from walk.stages(plan.stages, live)
-    yield from walk.layer("", last.after, last.stage, {generated})
+    yield from walk.layer("", last_stage.after, last_stage.stage, {generated})
     for head in plan.heads:
-        yield from walk.head(head, last.stage, generated, vocab_size)
+        yield from walk.head(head, last_stage.stage, generated, vocab_size)
 
 
 def _states_products(
@@ -163,30 +168,33 @@ def _states_products(
     source: float,
     trainable: Trainable = EVERYTHING,
 ) -> Iterator[Product]:
-    """Yields the products of a pass that ends with static states."""
+    """Yield the products of a pass that ends with static states."""
     plan = make_plan(config, layout)
-    parts = plan.static(max(each.layer for each in reads))
+    stages = plan.static(max(states.layer for states in reads))
     walk = _Walk.of(config, plan, trainable, Sentence(source, 0), layout.static_roles())
-    yield from walk.stages(parts, live_roles(tuple(part.stage for part in parts), _wanted(reads)))
+    yield from walk.stages(
+        stages,
+        live_roles(tuple(stage_plan.stage for stage_plan in stages), _layers_and_roles(reads)),
+    )
 
 
 @dataclasses.dataclass
 class _Walk:
-    """Goes through a model, and keeps which roles' states follow from what trains.
+    """Traversal of a model that tracks which roles' states depend on trainable parameters.
 
     Attributes:
         config: the model's sizes.
         trainable: which parameters train.
         lengths: of the roles.
-        moving: roles whose states so far follow from what trains.
-        ended: those after each layer that is done, from 0 for the embedding.
+        trained_roles: roles whose states so far depend on trainable parameters.
+        trained_after: `trained_roles` after each completed layer, with the embedding as item 0.
     """
 
     config: Model
     trainable: Trainable
     lengths: Mapping[str, float]
-    moving: set[str]
-    ended: list[set[str]]
+    trained_roles: set[str]
+    trained_after: list[set[str]]
 
     @classmethod
     def of(
@@ -197,69 +205,73 @@ class _Walk:
         sentence: Sentence,
         roles: Collection[str],
     ) -> _Walk:
-        """Returns the walk before the first stage, of these roles."""
+        """Return the walk of these roles before the first stage."""
         tables = {role: plan.table_of(role).name for role in roles}
         learned = "learned" in config.positions
-        moving = {
+        trained_roles = {
             role
             for role, table in tables.items()
             if trainable.trains(table) or (learned and trainable.trains(f"{table}_positions"))
         }
         lengths = {role: sentence.of(role, config) for role in roles}
-        return cls(config, trainable, lengths, moving, [set(moving)])
+        return cls(config, trainable, lengths, trained_roles, [set(trained_roles)])
 
     def stages(
-        self, parts: Sequence[StagePlan], live: Sequence[Collection[str]]
+        self, stage_plans: Sequence[StagePlan], live: Sequence[Collection[str]]
     ) -> Iterator[Product]:
-        """Yields the products of stages, without what the last one's roles pass at its end."""
+        """Yield the products of stages, without the sublayers after the last stage's layers."""
         number = 0
-        for part in parts:
-            yield from self.layer("", part.before, part.stage, part.stage.roles)
-            for layer in part.layers:
-                yield from self.layer(f"layer_{number}/", layer, part.stage, live[number])
-                self.ended.append(set(self.moving))
+        for stage_plan in stage_plans:
+            yield from self.layer("", stage_plan.before, stage_plan.stage, stage_plan.stage.roles)
+            for layer in stage_plan.layers:
+                yield from self.layer(f"layer_{number}/", layer, stage_plan.stage, live[number])
+                self.trained_after.append(set(self.trained_roles))
                 number += 1
-            if part is not parts[-1]:
-                yield from self.layer("", part.after, part.stage, part.stage.roles)
+            if stage_plan is not stage_plans[-1]:
+                yield from self.layer(
+                    "", stage_plan.after, stage_plan.stage, stage_plan.stage.roles
+                )
 
     def layer(
         self, path: str, layer: Layer, stage: Stage, live: Collection[str]
     ) -> Iterator[Product]:
-        """Yields the products of sublayers, of those of a stage's roles that are asked for."""
-        for each in layer:
-            roles = [role for role in stage.roles if role in live and each.passes(role)]
+        """Yield the products of sublayers for the live roles of a stage."""
+        for sublayer in layer:
+            roles = [role for role in stage.roles if role in live and sublayer.passes(role)]
             seen = {key for role in roles for key in stage.key_roles(role)}
             seen |= {memory for role in roles if (memory := stage.memory_role(role))}
-            name, norm = f"{path}{each.name}", f"{path}{each.name}_norm/scale"
-            trains = each.norm != "none" and self.trainable.trains(norm)
-            moves = trains or not self.moving.isdisjoint((*roles, *seen))
-            maps = [*each.kind.matmuls(self.config, stage, roles, self.lengths)]
+            name, norm = f"{path}{sublayer.name}", f"{path}{sublayer.name}_norm/scale"
+            trains = sublayer.norm != "none" and self.trainable.trains(norm)
+            depends = trains or not self.trained_roles.isdisjoint((*roles, *seen))
+            maps = [*sublayer.kind.matmuls(self.config, stage, roles, self.lengths)]
             for weight, positions, widths in maps:
-                for product, own in self._projection(f"{name}/{weight}", moves, positions, widths):
-                    trains |= own
+                for product, weight_trains in self._projection(
+                    f"{name}/{weight}", depends, positions, widths
+                ):
+                    trains |= weight_trains
                     yield product
-            moves |= trains or (not maps and self.trainable.trains(f"{name}/scale"))
-            pairs = each.kind.attention_pairs(stage, roles, self.lengths)
-            yield Product(4 * pairs * self.config.embed, 2 * moves)
-            if moves:
-                self.moving.update(roles)
+            depends |= trains or (not maps and self.trainable.trains(f"{name}/scale"))
+            pairs = sublayer.kind.attention_pairs(stage, roles, self.lengths)
+            yield Product(4 * pairs * self.config.embed, 2 * depends)
+            if depends:
+                self.trained_roles.update(roles)
 
     def head(self, head: Head, stage: Stage, role: str, vocab_size: int) -> Iterator[Product]:
-        """Yields the products of a head, which reads a role of the last stage."""
-        moving = self.ended[head.layer] if head.layer else self.moving
-        own = dataclasses.replace(self, moving=set(moving))
-        yield from own.layer("", head.after, stage, {role})
+        """Yield the products of a head, which reads a role of the last stage."""
+        trained_roles = self.trained_after[head.layer] if head.layer else self.trained_roles
+        head_walk = dataclasses.replace(self, trained_roles=set(trained_roles))
+        yield from head_walk.layer("", head.after, stage, {role})
         flops = 2 * self.lengths[role] * self.config.embed * vocab_size
-        yield Product(flops, self.trainable.trains(head.table) + (role in own.moving))
+        yield Product(flops, self.trainable.trains(head.table) + (role in head_walk.trained_roles))
 
     def _projection(
-        self, path: str, moves: bool, positions: float, widths: tuple[int, int]
+        self, path: str, depends: bool, positions: float, widths: tuple[int, int]
     ) -> Iterator[tuple[Product, bool]]:
-        """Yields the products of a projection and its LoRA, each with whether its weight trains."""
+        """Yield the products of a projection and its LoRA, each with whether its weight trains."""
         trains, rank = self.trainable.trains(f"{path}/kernel"), self.config.lora_rank
-        yield Product(2 * positions * math.prod(widths), trains + moves), trains
+        yield Product(2 * positions * math.prod(widths), trains + depends), trains
         if rank and any(matches(pattern, path) for pattern in self.config.lora):
             for name, width in zip((LORA_A, LORA_B), widths, strict=True):
                 trains = self.trainable.trains(f"{path}/{name}")
-                yield Product(2 * positions * width * rank, trains + moves), trains
-                moves |= trains
+                yield Product(2 * positions * width * rank, trains + depends), trains
+                depends |= trains

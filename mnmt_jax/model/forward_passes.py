@@ -1,4 +1,4 @@
-"""The network's passes over a micro-batch, and what objectives and analyses read of them."""
+"""Forward passes over a micro-batch and its views, for objectives and analyses."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mnmt_jax.design.views import View
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
 from mnmt_jax.model.network import Network
 
-_ASIDE = 2**30  # folded into the rng of what stands beside the plan; views count from 1
+_AUXILIARY = 2**30  # folded into the rng of auxiliary sublayers; views count from 1
 
 
 class ForwardPasses:
-    """One pass over the batch, and one over each view that is read, as far as it is read.
+    """One pass over the batch, and one over each requested view, up to the last requested layer.
 
-    Each pass has dropout of its own, and gradients flow through all of them. What nobody reads
-    costs nothing: the compiler leaves it out.
+    Each pass has its own dropout, and gradients flow through all of them. Unused results are free:
+    the compiler removes them.
 
     Attributes:
         batch: the arrays of the micro-batch.
-        features: what each head multiplies by its table, [batch, target, embed].
+        features: input of each head's table, [batch, target, embed].
     """
 
     batch: Batch
@@ -39,85 +39,94 @@ class ForwardPasses:
         rng: Array | None = None,
         reads: Sequence[States | Intermediate] = (),
     ) -> None:
-        """Runs the network.
+        """Run the network.
 
         Args:
             model: the network.
             params: its parameters.
-            batch: arrays [rows, length], those of views beside those of the pairs.
-            rng: of dropout; None is without.
-            reads: all that `read` will be asked for.
+            batch: arrays [rows, length] of the pairs and of the views.
+            rng: of dropout; None disables it.
+            reads: everything that `read` will be called with.
         """
         self.batch = batch
         self._model, self._params, self._rng = model, params, rng
-        self._found: dict[States, Array] = {}
-        self._taps: Any = {}
-        states = [each for each in dict.fromkeys(reads) if isinstance(each, States)]
-        own = tuple(each for each in states if not each.view)
-        taps = any(isinstance(each, Intermediate) for each in reads)
-        self.features, found = self._apply("features_and_states", batch, own, rng, taps)
-        self._found |= zip(own, found, strict=True)
+        self._states: dict[States, Array] = {}
+        self._intermediates: Any = {}
+        states = [r for r in dict.fromkeys(reads) if isinstance(r, States)]
+        of_batch = tuple(s for s in states if not s.view)
+        has_intermediates = any(isinstance(r, Intermediate) for r in reads)
+        self.features, values = self._apply(
+            "features_and_states", batch, of_batch, rng, has_intermediates
+        )
+        self._states |= zip(of_batch, values, strict=True)
         for number, view in enumerate(dict.fromkeys(s.view for s in states if s.view), start=1):
-            of_view = tuple(each for each in states if each.view == view)
-            own_rng = None if rng is None else jax.random.fold_in(rng, number)
-            found = self._apply("states", self.view(view), of_view, own_rng)
-            self._found |= zip(of_view, found, strict=True)
+            of_view = tuple(s for s in states if s.view == view)
+            view_rng = None if rng is None else jax.random.fold_in(rng, number)
+            values = self._apply("states", self.view(view), of_view, view_rng)
+            self._states |= zip(of_view, values, strict=True)
 
     def view(self, view: View) -> Batch:
-        """Returns the arrays of a view under the names of the batch's own.
+        """Return the arrays of a view under the batch's usual names.
 
         Args:
             view: which; the languages are those of its sentences.
         """
         if view.is_batch:
             return self.batch
-        own = {n: array for n, array in self.batch.items() if n.startswith(view.prefix)}
-        arrays = {name.removeprefix(view.prefix): array for name, array in own.items()}
+        view_arrays = {n: array for n, array in self.batch.items() if n.startswith(view.prefix)}
+        arrays = {name.removeprefix(view.prefix): array for name, array in view_arrays.items()}
         return arrays | dict.fromkeys(LANGUAGES, self.batch[f"{view.side}_lang"])
 
     def read(self, what: States | Intermediate) -> Array:
-        """Returns states, or what a sublayer handed out.
+        """Return requested states or a recorded intermediate.
 
         Args:
-            what: one of `reads`.
+            what: an item of `reads`.
 
         Raises:
-            KeyError: if it is none of them, or no sublayer handed it out.
+            KeyError: if it is not in `reads`, or no sublayer recorded it.
         """
-        return self._found[what] if isinstance(what, States) else recorded(self._taps, what)
+        return (
+            self._states[what] if isinstance(what, States) else recorded(self._intermediates, what)
+        )
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
-        """Returns what a sublayer beside the plan makes of states.
+        """Return the output of a sublayer of `Plan.auxiliary`.
 
         Args:
-            name: of the sublayer, in `Plan.aside`.
+            name: of the sublayer.
             states: [batch, length of the role, embed].
-            role: where they stand.
+            role: of the states.
         """
-        rngs = None if self._rng is None else {"dropout": jax.random.fold_in(self._rng, _ASIDE)}
-        found: Any = self._model.apply(
+        rngs = None if self._rng is None else {"dropout": jax.random.fold_in(self._rng, _AUXILIARY)}
+        output: Any = self._model.apply(
             {"params": self._params},
             *(self.batch, name, states, role, self._rng is None),
             method="change_aside",
             rngs=rngs,
         )
-        return found
+        return output
 
     def _apply(
-        self, method: str, batch: Batch, reads: Any, rng: Array | None, taps: bool = False
+        self,
+        method: str,
+        batch: Batch,
+        reads: Any,
+        rng: Array | None,
+        with_intermediates: bool = False,
     ) -> Any:
-        """Runs the model: in train mode with an rng of dropout, without dropout otherwise."""
-        found = self._model.apply(
+        """Run the model: in train mode with a dropout rng, without dropout otherwise."""
+        output = self._model.apply(
             {"params": self._params},
             batch,
             reads,
             deterministic=rng is None,
             method=method,
             rngs=None if rng is None else {"dropout": rng},
-            mutable=[INTERMEDIATES] if taps else False,
+            mutable=[INTERMEDIATES] if with_intermediates else False,
         )
-        if not taps:
-            return found
-        found, collections = found
-        self._taps = collections[INTERMEDIATES]
-        return found
+        if not with_intermediates:
+            return output
+        output, collections = output
+        self._intermediates = collections[INTERMEDIATES]
+        return output

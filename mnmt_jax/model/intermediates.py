@@ -1,4 +1,4 @@
-"""What sublayers hand out for objectives and analyses to read."""
+"""Intermediates: values that sublayers record for objectives and analyses."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from jax import Array
 from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.model.context import PositionInfo
 
-INTERMEDIATES = "taps"  # Flax's collection of what sublayers hand out
-QUERIES, KEYS = "queries", "keys"  # of attention, [batch, length, heads, head_dim]
-ENTERED = "entered"  # states that enter a feed-forward with branches
+INTERMEDIATES = "taps"  # name of the Flax collection
+QUERIES, KEYS = "queries", "keys"  # names in attention, [batch, length, heads, head_dim]
+ENTERED = "entered"  # input states of a feed-forward with branches
 
 
 def record(module: Any, place: PositionInfo, name: str, value: Array) -> None:
-    """Lets objectives and analyses read a value as a `Intermediate`; costs nothing when none does.
+    """Record a value as an `Intermediate`; free if no objective or analysis requests it.
 
     Args:
-        module: the Flax module that a `Kind` was given.
-        place: that it was given.
-        name: last part of the tap's path.
+        module: the Flax module passed to the `Kind`.
+        place: the position info passed to the `Kind`.
+        name: last part of the intermediate's path.
         value: any array.
     """
     if not module.is_initializing():
-        own = _name(name, "_".join(place.roles))
-        module.sow(INTERMEDIATES, own, value, init_fn=lambda: None, reduce_fn=lambda _, new: new)
+        full_name = _name(name, "_".join(place.roles))
+        module.sow(
+            INTERMEDIATES, full_name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new
+        )
 
 
 def is_requested(module: Any) -> bool:
-    """Returns whether to make what is handed out alone: it is read, or its parameters are drawn."""
+    """Return whether to compute values that are only recorded: on request and at initialisation."""
     return module.is_initializing() or module.is_mutable_collection(INTERMEDIATES)
 
 
 def recorded(taps: Any, tap: Intermediate) -> Array:
-    """Returns what was handed out.
+    """Return a recorded value.
 
     Args:
         taps: Flax's collection `INTERMEDIATES` after a pass.
-        tap: which.
+        tap: which value.
 
     Raises:
-        KeyError: if no sublayer handed it out.
+        KeyError: if no sublayer recorded it.
     """
     *modules, name = tap.path.split("/")
     for module in modules:

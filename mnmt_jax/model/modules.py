@@ -1,6 +1,6 @@
-"""Flax modules that own parameters: projections, attention, feed-forward.
+"""Flax modules with parameters: projections, attention, feed-forward.
 
-Structure, biases and initialisation are fairseq's (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
+Structure, biases and initialisation follow fairseq (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
 with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
 """
 
@@ -33,16 +33,16 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
 }
-FIRST_ROW = 2  # of fairseq's tables, that of position 0: it counts from padding_idx + 1
+FIRST_ROW = 2  # row of position 0 in fairseq's tables, which start at padding_idx + 1
 
 
 def sinusoid(
     positions: Int[Array, "*b"], embed: int, base: float = 10000.0
 ) -> Float[Array, "*b embed"]:
-    """Computes fairseq's sinusoidal position vectors.
+    """Compute fairseq's sinusoidal position vectors.
 
     Args:
-        positions: from 0 inside each segment; position p is row p + 2 of fairseq's table.
+        positions: from 0 within each segment; position p is row p + 2 of fairseq's table.
         embed: width, even; sines fill the first half, cosines the second.
         base: of the wavelengths, 10000 as published.
 
@@ -58,35 +58,36 @@ def sinusoid(
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-# Flax asks for the shape of every parameter's first value each time a model is traced. One compiled
-# function for all parameters of a kind is traced once for each shape.
-_draws = functools.partial(jax.jit, static_argnums=(1, 2))
+# Flax evaluates the shape of every initial value each time a model is traced. A shared jitted
+# initialiser is traced only once per shape.
+_jit_initializer = functools.partial(jax.jit, static_argnums=(1, 2))
 
 
 @functools.cache
 def uniform_fan_in(fan_in: int) -> Callable[..., Array]:
-    """Returns the initialiser U(-b, b) with b = 1 / sqrt(fan_in), PyTorch's of Linear."""
+    """Return the initialiser U(-b, b) with b = 1 / sqrt(fan_in), as in PyTorch's Linear."""
     bound = 1.0 / math.sqrt(fan_in)
 
     def init(rng: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jax.random.uniform(rng, shape, dtype, -bound, bound)
 
-    return _draws(init)
+    return _jit_initializer(init)
 
 
 @functools.cache
 def _xavier_uniform(gain: float) -> Callable[..., Array]:
-    return _draws(nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"))
+    return _jit_initializer(nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"))
 
 
 class Projection(nn.DenseGeneral, kw_only=True):
-    """A linear map with bias, and beside it the low-rank change that `Model.lora` gives it.
+    """A linear map with bias, plus a low-rank change if `Model.lora` selects it.
 
-    Parameters: `kernel` [inputs, features] and `bias` [features] as those of Flax's layer, of which
-    either axis may be several; a kernel may be in fewer bits (`mnmt_jax.model.quantized_weights`). With LoRA
-    `lora_a` [inputs, rank] and `lora_b` [rank, features].
+    Parameters: `kernel` [inputs, features] and `bias` [features] as in Flax's layer, where inputs
+        and
+    features may be several axes; a kernel may be quantized (`mnmt_jax.model.quantized_weights`).
+    With LoRA, `lora_a` [inputs, rank] and `lora_b` [rank, features].
 
-    Source: Hu et al. 2021, section 4.1; see `mnmt_jax.model.lora` for scale and first values.
+    Source: Hu et al. 2021, section 4.1; see `mnmt_jax.model.lora` for scale and initial values.
     """
 
     config: Model
@@ -94,19 +95,19 @@ class Projection(nn.DenseGeneral, kw_only=True):
 
     @nn.compact
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
-        """Applies the map to the last axes, as many as `axis` names."""
+        """Apply the map to the last axes, as many as `axis` names."""
         path = "/".join(self.path)
         mapped = split_rows(self._mapped(states), f"{path}/bias", dict(self.extra_axes))
         if not self._carries_lora(path):
             return mapped
-        read = (
+        inputs = (
             states.shape[-len(self.axis) :] if isinstance(self.axis, tuple) else states.shape[-1:]
         )
         features = self.features if isinstance(self.features, tuple) else (self.features,)
-        rank, gaussian = self.config.lora_rank, nn.initializers.normal(math.prod(read) ** -0.5)
-        a = self.param(LORA_A, gaussian, (*read, rank), jnp.float32).astype(mapped.dtype)
+        rank, gaussian = self.config.lora_rank, nn.initializers.normal(math.prod(inputs) ** -0.5)
+        a = self.param(LORA_A, gaussian, (*inputs, rank), jnp.float32).astype(mapped.dtype)
         b = self.param(LORA_B, nn.initializers.zeros, (rank, *features), jnp.float32)
-        narrow = jnp.tensordot(states.astype(mapped.dtype), a, axes=len(read))
+        narrow = jnp.tensordot(states.astype(mapped.dtype), a, axes=len(inputs))
         return mapped + jnp.tensordot(narrow, b.astype(mapped.dtype), axes=1)
 
     def _mapped(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
@@ -134,7 +135,7 @@ class Attention(nn.Module):
     config: Model
 
     def setup(self) -> None:
-        """Creates query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
+        """Create query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
         config = self.config
 
         def projection() -> Projection:
@@ -154,38 +155,38 @@ class Attention(nn.Module):
     def project_queries(
         self, states: Float[Array, "*b embed"]
     ) -> Float[Array, "*b heads head_dim"]:
-        """Returns queries scaled by head_dim ** -0.5, after the bias."""
+        """Return queries scaled by head_dim ** -0.5, after the bias."""
         return self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
 
     def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
-        """Returns keys and values [*b, heads, head_dim]."""
+        """Return keys and values [*b, heads, head_dim]."""
         return KeyValue(self.key(states), self.value(states))
 
     def show(self, place: PositionInfo, queries: Array, read: KeyValue) -> None:
-        """Hands out queries and keys as taps `queries` and `keys`, of which maps are drawn.
+        """Record queries and keys as the intermediates `queries` and `keys`, for attention maps.
 
         Args:
             place: of the queries.
             queries: scaled.
-            read: of the same role; of the memory in attention to it.
+            read: keys and values of the same role, or of the memory in cross-attention.
         """
         record(self, place, QUERIES, queries)
         record(self, place, KEYS, read.keys)
 
     def dropout(self, deterministic: bool) -> Callable[[], DropoutMask]:
-        """Returns what draws the dropout of attention weights."""
+        """Return the function that draws dropout masks of attention weights."""
         return functools.partial(self.drop.drawn, deterministic)
 
 
 class SelfAttention(Attention):
-    """Attention of the positions of a stage to each other, as its table says."""
+    """Attention among the positions of a stage, by its visibility table."""
 
     def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
-        """Returns what each head read, and what the reader keeps of the keys and values."""
+        """Return the attention output, per head, and the reader's keys and values."""
         queries = context.map(self.project_queries, states)
         keys_values = context.map(self.project_keys_values, states)
-        for role, own in queries.items():
-            self.show(PositionInfo(context, (role,)), own, keys_values[role])
+        for role, role_queries in queries.items():
+            self.show(PositionInfo(context, (role,)), role_queries, keys_values[role])
         return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
 
 
@@ -193,18 +194,18 @@ class CrossAttention(Attention):
     """Attention to the states of a role that has ended."""
 
     def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
-        """Returns what each head read; nothing is kept."""
+        """Return the attention output, per head, and None because nothing is cached per step."""
         dropout = self.dropout(context.deterministic)
         heads = {}
-        for role, own in states.items():
-            queries = self.project_queries(own)
+        for role, role_states in states.items():
+            queries = self.project_queries(role_states)
             heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
             self.show(PositionInfo(context, (role,)), queries, memory)
         return heads, None
 
 
 class FeedForward(nn.Module):
-    """wo(f(wi(x))), with biases, PyTorch's Linear initialisation; f is one of `ACTIVATIONS`."""
+    """wo(f(wi(x))), with biases and PyTorch's Linear initialisation; f is one of `ACTIVATIONS`."""
 
     config: Model
     hidden: int
@@ -212,7 +213,7 @@ class FeedForward(nn.Module):
     activation: str = "relu"
 
     def setup(self) -> None:
-        """Creates wi [embed, hidden] and wo [hidden, embed]."""
+        """Create wi [embed, hidden] and wo [hidden, embed]."""
         config = self.config
         self.wi = _linear(config, self.hidden, config.embed)
         self.wo = _linear(config, config.embed, self.hidden)
@@ -221,11 +222,11 @@ class FeedForward(nn.Module):
     def __call__(
         self, states: Float[Array, "*b embed"], deterministic: bool
     ) -> Float[Array, "*b embed"]:
-        """Applies the two layers, then the dropout of its own, at each position."""
+        """Apply the two layers, then dropout at rate `dropout`, at each position."""
         inner = ACTIVATIONS[self.activation](self.wi(states))
         return self.drop(self.wo(inner), deterministic=deterministic)
 
 
 def layer_norm(config: Model) -> nn.LayerNorm:
-    """Returns fairseq's LayerNorm: affine, epsilon 1e-5, statistics in float32."""
+    """Return fairseq's LayerNorm: affine, epsilon 1e-5, statistics in float32."""
     return nn.LayerNorm(epsilon=LAYER_NORM_EPS, dtype=jnp.dtype(config.dtype))

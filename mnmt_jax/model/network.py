@@ -1,6 +1,6 @@
-"""The translation model: any layout of the table, used through `logits`, `prefill` and `step`.
+"""The translation model for any layout: `logits`, `prefill` and `step`.
 
-`features` is `logits` before the tables of the heads, for losses that never hold all logits.
+`features` are the inputs of the output tables, for losses that never hold all logits at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mnmt_jax.model.quantized_weights import look_up, project
 from mnmt_jax.model.sublayers import cross_attending, make_plan
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
-# What makes a role's span shorter, in training and in translation.
+# Settings that limit the length of a role's span, in training and in translation.
 _SHORTENED = {
     SOURCE: "Data.source_length or Decode.buckets",
     REGISTER: "Data.source_length, Data.max_segments or Decode.buckets",
@@ -45,14 +45,14 @@ _SHORTENED = {
 
 
 def build_model(config: Model, vocab_size: int) -> Network:
-    """Builds the model that a configuration describes.
+    """Build the model of a configuration.
 
     Args:
         config: sizes and layout.
         vocab_size: rows of the embedding, from the vocabulary.
 
     Raises:
-        UserError: if the layout is unknown or does not fit the configuration, or this expects
+        UserError: if the layout is unknown or does not fit the configuration, or if `config` names
             another vocabulary size.
     """
     if config.vocab_size not in (0, vocab_size):
@@ -65,61 +65,61 @@ def build_model(config: Model, vocab_size: int) -> Network:
 
 
 class Network(LayerStack, SublayerStack):
-    """A transformer whose attention follows a layout, and whose layers follow a plan.
+    """A transformer whose attention follows a layout and whose layers follow a plan.
 
     Attributes:
         config: sizes.
-        plan: what its stages consist of.
+        plan: sublayers of its stages.
         vocab_size: rows of each table.
 
-    Parameters: tables [vocab, embed] by their names, which is the one `embedding` unless methods
-    say otherwise; if positions are learned `{table}_positions` [rows, embed] of each table that
-    embeds, of which row p is position p (fairseq's row p + 2); `layer_{i}` counted through all
-    stages; what the plan has before and after the layers of a stage (`stage_{i}_norm`, adaption
-    modules) by its name.
+    Parameters: tables [vocab, embed] under their names (a single `embedding` unless methods add
+    others); with learned positions, `{table}_positions` [rows, embed] for each table that embeds,
+    with row p for position p (fairseq's row p + 2); `layer_{i}` counted through all stages; the
+    sublayers before and after the layers of a stage (`stage_{i}_norm`, adaption modules) under
+    their names.
     """
 
     vocab_size: int
 
     @property
     def layout(self) -> Layout:
-        """Structure, with layer counts."""
+        """The layout, with layer counts."""
         return self.plan.layout
 
     def setup(self) -> None:
-        """Creates the parameters."""
+        """Create the parameters."""
         config = self.config
 
         def matrix(name: str, rows: int, init: Callable[..., Array]) -> Array:
             return self.param(name, init, (rows, config.embed), jnp.float32)
 
         self.tables = {
-            each.name: matrix(
-                each.name, self.vocab_size, _embedding_init if each.embeds else _normal_init
+            table.name: matrix(
+                table.name, self.vocab_size, _embedding_init if table.embeds else _normal_init
             )
-            for each in self.plan.tables
+            for table in self.plan.tables
         }
         learned = "learned" in config.positions
         self.rows = {
-            each.name: matrix(f"{each.name}_positions", config.positions[1], _normal_init)
-            for each in self.plan.tables
-            if learned and each.embeds
+            table.name: matrix(f"{table.name}_positions", config.positions[1], _normal_init)
+            for table in self.plan.tables
+            if learned and table.embeds
         }
         self.create_layers()
         self.create((*self.plan.around(), *self.plan.auxiliary))
         self.drop = Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
-        """Same as `logits`; the entry for `init`."""
+        """Return `logits`; the entry point for `init`."""
         if self.is_initializing():
-            for each in self.plan.auxiliary:
-                self.change_aside(batch, each.name, self._embed_spans(batch, [SOURCE])[SOURCE])
+            for sublayer in self.plan.auxiliary:
+                self.change_aside(batch, sublayer.name, self._embed_spans(batch, [SOURCE])[SOURCE])
         return self.logits(batch)
 
     def features(
         self, batch: Batch, deterministic: bool = True
     ) -> tuple[Float[Array, "batch target embed"], ...]:
-        """Computes what each head multiplies by its table, of the target under teacher forcing.
+        """Compute the input of each head's table at the target positions, under teacher forcing.
 
         Args:
             batch: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids`, int32 [batch, length],
@@ -131,27 +131,27 @@ class Network(LayerStack, SublayerStack):
     def features_and_states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
     ) -> tuple[tuple[Float[Array, "batch target embed"], ...], tuple[Array, ...]]:
-        """Computes `features` and, in the same pass, states as those of `states`."""
+        """Compute `features`, and in the same pass the states that `states` returns."""
         _, _, layers = self._run(batch, self.plan.stages, deterministic)
-        after = [passed.spans.get(self.layout.generated) for passed in layers]
+        after = [output.spans.get(self.layout.generated) for output in layers]
         context = self._context(batch, deterministic)
         return self._finish(after, context), self._picked(layers, reads, batch, context)
 
     def states(
         self, batch: Batch, reads: Sequence[States], deterministic: bool = True
     ) -> tuple[Array, ...]:
-        """Computes states of static roles after layers, and no layer beyond the last of them.
+        """Compute states of static roles after layers, and no layer beyond the last requested one.
 
         With norms first they are the residual stream, before any norm at the end of a stage unless
-        that is asked for; otherwise the output of the layer's last norm.
+        `States.ended` asks for it; otherwise they are the output of the layer's last norm.
 
         Args:
-            batch: as for `features`; the generated role's spans are not needed.
-            reads: which states, at least one; [batch, length of the role, embed] each.
+            batch: as for `features`; the spans of the generated role are not needed.
+            reads: the requested states, at least one; [batch, length of the role, embed] each.
             deterministic: as for `features`.
         """
-        parts = self.plan.static(max(each.layer for each in reads))
-        _, _, layers = self._run(batch, parts, deterministic)
+        stages = self.plan.static(max(states.layer for states in reads))
+        _, _, layers = self._run(batch, stages, deterministic)
         return self._picked(layers, reads, batch, self._context(batch, deterministic))
 
     def change_aside(
@@ -162,10 +162,10 @@ class Network(LayerStack, SublayerStack):
         role: str = SOURCE,
         deterministic: bool = True,
     ) -> Array:
-        """Computes what a sublayer beside the plan makes of states; see `ForwardPasses.aside`."""
-        (kind,) = [each.kind for each in self.plan.auxiliary if each.name == name]
-        place = PositionInfo(self._context(batch, deterministic), (role,))
-        return kind.change(getattr(self, name), states, place)
+        """Apply a sublayer of `Plan.auxiliary` to states; see `ForwardPasses.auxiliary`."""
+        (kind,) = [sublayer.kind for sublayer in self.plan.auxiliary if sublayer.name == name]
+        position_info = PositionInfo(self._context(batch, deterministic), (role,))
+        return kind.change(getattr(self, name), states, position_info)
 
     def logits(
         self,
@@ -173,27 +173,27 @@ class Network(LayerStack, SublayerStack):
         deterministic: bool = True,
         at: Int[Array, "batch places"] | None = None,
     ) -> Float[Array, "batch places vocab"]:
-        """Computes float32 logits of the next token at each target position; see `features`.
+        """Compute float32 logits of the next token at each target position; see `features`.
 
         Args:
             batch: as for `features`.
             deterministic: as for `features`.
-            at: the positions in each row's span that are wanted; None is all.
+            at: indices into each row's target span; None computes all positions.
         """
         features = self.features(batch, deterministic)
         if at is not None:
-            places = jnp.asarray(at)[:, :, None]
-            features = tuple(jnp.take_along_axis(each, places, axis=1) for each in features)
+            indices = jnp.asarray(at)[:, :, None]
+            features = tuple(jnp.take_along_axis(f, indices, axis=1) for f in features)
         return self._project(features)
 
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
-        """Checks that every position of spans has a vector.
+        """Check that every position of the spans has a position vector.
 
         Args:
-            lengths: of roles' spans.
+            lengths: role -> length of its span.
 
         Raises:
-            UserError: if positions are learned and a span is longer than their rows.
+            UserError: if positions are learned and a span is longer than their table.
         """
         rows = self.config.positions[1] if "learned" in self.config.positions else math.inf
         for role, length in lengths.items():
@@ -204,36 +204,38 @@ class Network(LayerStack, SublayerStack):
                 )
 
     def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
-        """Runs the static roles once and prepares decoding.
+        """Run the static roles once and return an empty decoding cache.
 
         Args:
-            batch: spans of the static roles, one sentence per row, or where there are none its
-                languages; no target span.
+            batch: spans of the static roles, one sentence per row; the languages if there are no
+                static roles; no target span.
             beam: hypotheses per sentence.
-            max_steps: steps that may be taken.
+            max_steps: maximum number of steps.
         """
-        looped = platform() != "cpu"  # where it holds its layers' parameters twice for nothing
-        _, memory, passed = self._run(batch, self.plan.static(), True, looped=looped)
+        looped = platform() != "cpu"  # a loop would hold the layers' parameters twice there
+        _, memory, outputs = self._run(batch, self.plan.static(), True, looped=looped)
         rows = jax.tree.leaves(dict(batch))[0].shape[0]
         growing = key_values.new_growing(self.config, rows, beam, max_steps)
         readable = functools.partial(key_values.readable, beam=beam)
         layers = []
-        for (stage, layer), block, one in zip(self.plan.layers(), self.layer, passed, strict=True):
+        for (stage, layer), block, output in zip(
+            self.plan.layers(), self.layer, outputs, strict=True
+        ):
             if self.layout.generated in stage.roles:
-                fixed = readable(self._static(stage, one.keys_values, batch))
-                remembered = readable(self._memory(stage, layer, block, memory, batch))
-                layers.append(LayerCache(fixed, remembered, growing))
+                static = readable(self._static(stage, output.keys_values, batch))
+                memory_kv = readable(self._memory(stage, layer, block, memory, batch))
+                layers.append(LayerCache(static, memory_kv, growing))
         ancestry = key_values.new_ancestry(rows, beam, max_steps)
         return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
 
     def step(
         self, tokens: Int[Array, "batch beam"], cache: Cache
     ) -> tuple[Float[Array, "batch beam vocab"], Cache]:
-        """Feeds one token to every hypothesis.
+        """Feed one token to every hypothesis.
 
         Args:
-            tokens: the trigger at the first step, then what was generated.
-            cache: from `prefill` or the step before.
+            tokens: the trigger at the first step, then the generated tokens.
+            cache: from `prefill` or the previous step.
 
         Returns:
             float32 logits of the next token, and the cache after this step.
@@ -245,55 +247,59 @@ class Network(LayerStack, SublayerStack):
         tags = self._tags(cache.languages)
         context = Context({role: positions}, segment_ids, cache.languages, tags=tags)
         past, layers = cache.past(), list[LayerCache]()
-        after: list[Any] = []  # of each layer, None before the role is there
-        for part in self.plan.stages:
-            if role not in part.stage.roles:
-                after += [None] * part.stage.layers
+        after: list[Any] = []  # states after each layer; None in stages without the role
+        for stage_plan in self.plan.stages:
+            if role not in stage_plan.stage.roles:
+                after += [None] * stage_plan.stage.layers
                 continue
-            spans, _ = self.apply_sublayers(part.before, spans, context)
-            for _ in part.layers:
+            spans, _ = self.apply_sublayers(stage_plan.before, spans, context)
+            for _ in stage_plan.layers:
                 layer = cache.layers[len(layers)]
                 reader = StepReader(layer, cache.index, past)
-                within = dataclasses.replace(context, reader=reader)
-                passed = self.one_layer(len(after), spans, within)
-                spans = passed.spans
-                layers.append(dataclasses.replace(layer, growing_kv=passed.keys_values))
+                layer_context = dataclasses.replace(context, reader=reader)
+                output = self.one_layer(len(after), spans, layer_context)
+                spans = output.spans
+                layers.append(dataclasses.replace(layer, growing_kv=output.keys_values))
                 after.append(spans[role])
-            if part is not self.plan.stages[-1]:
-                spans, _ = self.apply_sublayers(part.after, spans, context)
+            if stage_plan is not self.plan.stages[-1]:
+                spans, _ = self.apply_sublayers(stage_plan.after, spans, context)
         logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _run(
         self,
         batch: Batch,
-        parts: tuple[StagePlan, ...],
+        stages: tuple[StagePlan, ...],
         deterministic: bool,
         *,
         looped: bool = True,
     ) -> tuple[Spans, Spans, list[LayerOutput]]:
-        """Returns the last spans, those that ended before, and what each layer made."""
+        """Return the last spans, the spans of roles that ended earlier, and each layer's output."""
         context = self._context(batch, deterministic)
         spans: Spans = {}
         memory: Spans = {}
         layers: list[LayerOutput] = []
-        roles = list(dict.fromkeys(role for part in parts for role in part.stage.roles))
+        roles = list(
+            dict.fromkeys(role for stage_plan in stages for role in stage_plan.stage.roles)
+        )
         vectors = self._embed_spans(batch, roles)
-        for number, part in enumerate(parts):
-            stage = part.stage
+        for number, stage_plan in enumerate(stages):
+            stage = stage_plan.stage
             memory |= {role: states for role, states in spans.items() if role not in stage.roles}
             spans = {
                 r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
                 for r in stage.roles
             }
-            spans, _ = self.apply_sublayers(part.before, spans, context)
+            spans, _ = self.apply_sublayers(stage_plan.before, spans, context)
             reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
-            within = dataclasses.replace(context, reader=reader)
-            passed = self.apply_layers(part, len(layers), spans, within, looped=looped)
-            spans = passed[-1].spans
-            layers += passed
-            if number + 1 < len(parts):
-                spans, _ = self.apply_sublayers(part.after, spans, context)
+            layer_context = dataclasses.replace(context, reader=reader)
+            outputs = self.apply_layers(
+                stage_plan, len(layers), spans, layer_context, looped=looped
+            )
+            spans = outputs[-1].spans
+            layers += outputs
+            if number + 1 < len(stages):
+                spans, _ = self.apply_sublayers(stage_plan.after, spans, context)
         return spans, memory, layers
 
     def _context(self, batch: Batch, deterministic: bool) -> Context:
@@ -303,17 +309,17 @@ class Network(LayerStack, SublayerStack):
         return Context(positions, segment_ids, languages, tags=tags, deterministic=deterministic)
 
     def _languages(self, batch: Batch) -> dict[str, Array]:
-        """Returns what the batch has of the languages that a sublayer asks for."""
+        """Return the language arrays of the batch that the plan's sublayers use."""
         return {name: jnp.asarray(batch[name]) for name in self.plan.languages() & batch.keys()}
 
     def _tags(self, languages: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the vectors of languages' tags, which are a vocabulary's last entries."""
+        """Return the vectors of language tags, which are the last entries of the vocabulary."""
         count = self.plan.tags()
-        first, table = self.vocab_size - count, self.plan.table_of(SOURCE)
-        found = languages if count else {}
+        first_tag, table = self.vocab_size - count, self.plan.table_of(SOURCE)
+        tagged = languages if count else {}
         return {
-            name: split_rows(self._look_up_tokens(table, first + jnp.maximum(index, 0)))
-            for name, index in found.items()
+            name: split_rows(self._look_up_tokens(table, first_tag + jnp.maximum(index, 0)))
+            for name, index in tagged.items()
         }
 
     def _reader(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanReader:
@@ -327,7 +333,7 @@ class Network(LayerStack, SublayerStack):
     def _finish(
         self, after: Sequence[Any], context: Context
     ) -> tuple[Float[Array, "*b embed"], ...]:
-        """Returns what each head multiplies by its table.
+        """Return the input of each head's table.
 
         Args:
             after: states of the generated role after each layer of all stages.
@@ -335,28 +341,28 @@ class Network(LayerStack, SublayerStack):
         """
         role = self.layout.generated
 
-        def passed(leave: Layer, states: Array) -> Array:
-            return self.apply_sublayers(leave, {role: states}, context)[0][role]
+        def apply_final(sublayers: Layer, states: Array) -> Array:
+            return self.apply_sublayers(sublayers, {role: states}, context)[0][role]
 
-        end = passed(self.plan.stages[-1].after, after[-1])
-        read = (end, *after)
-        return tuple(passed(head.after, read[head.layer]) for head in self.plan.heads)
+        last_states = apply_final(self.plan.stages[-1].after, after[-1])
+        states_after = (last_states, *after)
+        return tuple(apply_final(head.after, states_after[head.layer]) for head in self.plan.heads)
 
     def _picked(
         self, layers: Sequence[LayerOutput], reads: Sequence[States], batch: Batch, context: Context
     ) -> tuple[Array, ...]:
         ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
 
-        def picked(each: States) -> Array:
-            if not each.layer:
-                return self._embed_spans(batch, [each.role])[each.role]
-            states = layers[each.layer - 1].spans[each.role]
-            if not each.ended:
+        def pick(request: States) -> Array:
+            if not request.layer:
+                return self._embed_spans(batch, [request.role])[request.role]
+            states = layers[request.layer - 1].spans[request.role]
+            if not request.ended:
                 return states
-            leave = ends[each.layer].after
-            return self.apply_sublayers(leave, {each.role: states}, context)[0][each.role]
+            sublayers = ends[request.layer].after
+            return self.apply_sublayers(sublayers, {request.role: states}, context)[0][request.role]
 
-        return tuple(map(picked, reads))
+        return tuple(map(pick, reads))
 
     def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
         def term(head: Head, states: Array) -> Array:
@@ -386,24 +392,29 @@ class Network(LayerStack, SublayerStack):
         return split_rows(self._embed(table, tokens, positions))
 
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
-        """Looks all spans of a table up at once: its gradient is summed over devices once."""
+        """Look up all spans of a table at once: its gradient is summed over devices once."""
         self.check_lengths({role: batch[f"{role}_tokens"].shape[1] for role in roles})
-        found: Spans = {}
+        embedded: Spans = {}
         for table in self.plan.tables:
-            own = [role for role in roles if self.plan.table_of(role) == table]
+            table_roles = [role for role in roles if self.plan.table_of(role) == table]
             tokens, positions = (
-                {role: batch[f"{role}_{kind}"] for role in own} for kind in ("tokens", "positions")
+                {role: batch[f"{role}_{kind}"] for role in table_roles}
+                for kind in ("tokens", "positions")
             )
-            if own:
-                found |= map_spans(functools.partial(self._look_up, table), True, tokens, positions)
-        return {role: found[role] for role in roles}
+            if table_roles:
+                embedded |= map_spans(
+                    functools.partial(self._look_up, table), True, tokens, positions
+                )
+        return {role: embedded[role] for role in roles}
 
-    def _static(self, stage: Stage, read: Mapping[str, KeyValue], batch: Batch) -> Kept | None:
+    def _static(
+        self, stage: Stage, keys_values: Mapping[str, KeyValue], batch: Batch
+    ) -> Kept | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
         if not roles:
             return None
-        own = (read[role] for role in roles)
-        joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *own)
+        visible = (keys_values[role] for role in roles)
+        joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *visible)
         return joined, [jnp.asarray(batch[f"{role}_segment_ids"]) for role in roles]
 
     def _memory(
@@ -418,15 +429,15 @@ class Network(LayerStack, SublayerStack):
 
 def _by_role(batch: Batch, kind: str) -> dict[str, Array]:
     suffix = f"_{kind}"
-    found = {name: array for name, array in batch.items() if name.endswith(suffix)}
-    return {name.removesuffix(suffix): jnp.asarray(array) for name, array in found.items()}
+    arrays = {name: array for name, array in batch.items() if name.endswith(suffix)}
+    return {name.removesuffix(suffix): jnp.asarray(array) for name, array in arrays.items()}
 
 
 def _normal_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Draws N(0, embed ** -0.5), as fairseq does (MITRE spec 4.5)."""
+    """Draw from N(0, embed ** -0.5), as fairseq does (MITRE spec 4.5)."""
     return jax.random.normal(rng, shape, dtype) * jnp.asarray(shape[1] ** -0.5, dtype)
 
 
 def _embedding_init(rng: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """The same with a zero row for padding."""
+    """Draw as `_normal_init`, with a zero row for padding."""
     return _normal_init(rng, shape, dtype).at[PAD_ID].set(0)

@@ -1,7 +1,8 @@
-"""The one language of patterns that choose parameters, in `Model.lora` and `Optimizer.frozen`.
+"""Patterns that select parameters by path, used by `Model.lora` and `Optimizer.frozen`.
 
-A pattern is parts joined by `/`; a part may hold the shell's wildcards `*`, `?` and `[...]`, which
-never cross a `/`. It fits a path if its parts fit consecutive parts of the path, each whole:
+A pattern consists of components joined by `/`; a component may contain the shell wildcards `*`, `?`
+and `[...]`, which never match a `/`. It matches a path if its components match consecutive complete
+components of the path:
 
     query             layer_0/attention/query/kernel, layer_9/memory_attention/query/bias
     attention/query   the first of these, not the second
@@ -21,22 +22,22 @@ from mnmt_jax.errors import UserError
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Returns whether a pattern fits a path, e.g. `layer_0/attention/query/kernel`."""
-    wanted, parts = pattern.split("/"), path.split("/")
-    windows = zip(*(parts[start:] for start in range(len(wanted))), strict=False)
-    return any(all(map(fnmatchcase, window, wanted)) for window in windows)
+    """Return whether a pattern matches a path, e.g. `layer_0/attention/query/kernel`."""
+    pattern_parts, path_parts = pattern.split("/"), path.split("/")
+    windows = zip(*(path_parts[start:] for start in range(len(pattern_parts))), strict=False)
+    return any(all(map(fnmatchcase, window, pattern_parts)) for window in windows)
 
 
 def check_patterns(flag: str, patterns: Sequence[str], paths: Iterable[str]) -> None:
-    """Refuses a pattern that fits nothing: most likely a misspelt one.
+    """Raise an error for a pattern that matches nothing, which is most likely misspelt.
 
     Args:
-        flag: where the patterns stand, e.g. `Optimizer.frozen`.
+        flag: that holds the patterns, e.g. `Optimizer.frozen`.
         patterns: to check.
-        paths: of everything they may choose.
+        paths: all paths that they may select.
 
     Raises:
-        UserError: naming the flag, the pattern, and names that come close.
+        UserError: with the flag, the pattern, and similar names.
     """
     paths = list(paths)
     for pattern in patterns:
@@ -53,6 +54,6 @@ def _hint(pattern: str, paths: Sequence[str]) -> str:
 
 
 def meant(wanted: str, names: Iterable[str]) -> str:
-    """Returns a question about names that come close to a wrong one; nothing if none does."""
+    """Return a question that suggests names similar to a wrong one; empty if there are none."""
     near = difflib.get_close_matches(wanted, sorted(names), n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""

@@ -1,11 +1,12 @@
-"""The terms of position disentangling, of packed sentences.
+"""Loss terms of position disentangling (TPDM), for packed sentences.
 
-C[i, k] is the cosine of what the critic makes of token i's content and of token k's position;
-tokens meet those of their own sentence alone. All is computed in float32 at least, and summed over
+C[i, k] is the cosine of the critic's guess from token i's content and token k's position vector;
+only tokens of one sentence are paired. Everything is computed in at least float32 and summed over
 tokens.
 
-Source: Chen, Zhang, Fu 2023 (TPDM), equations 1 and 6 to 12; where these cannot be meant as they
-stand, as docs/methods.md decides: softmaxes have the exp that equations 6 and 9 lack.
+Source: Chen, Zhang, Fu 2023 (TPDM), equations 1 and 6 to 12. Where these cannot be meant
+literally, docs/methods.md documents the reading: softmaxes have the exp that equations 6 and 9
+lack.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Tokens = Float[Array, "rows length"]
 Vectors = Float[Array, "rows length embed"]
 Ids = Int[Array, "rows length"]
 
-_FAR = -1e9  # a logit that takes no part: finite, so that gradients of rows of padding are too
+_FAR = -1e9  # logit of an excluded pair: finite, so that gradients at padding are finite too
 
 
 def critic_loss(guesses: Vectors, positions: Vectors, ids: Ids, temperature: float) -> Array:
-    """Computes -sum_i log softmax_k(C[i, k] / t) at k = i: what the critic minimises.
+    """Compute -sum_i log softmax_k(C[i, k] / t) at k = i: the loss that the critic minimises.
 
     Args:
         guesses: of the critic, from contents.
@@ -42,7 +43,7 @@ def critic_loss(guesses: Vectors, positions: Vectors, ids: Ids, temperature: flo
 
 
 def chance_loss(ids: Ids) -> Array:
-    """Compute the critic's loss when it knows nothing: the sum over tokens of ln N, in nats.
+    """Compute the critic's loss at chance level: the sum over tokens of ln N, in nats.
 
     Args:
         ids: segments; 0 is padding. N is the number of tokens of a token's sentence.
@@ -62,63 +63,63 @@ def information(
     """Bound the mutual information of each token's content and position, in nats.
 
     I_j = log p(p_j | h_j) - mean_i log p(p_j | h_i), over the tokens i of the sentence; 0 at
-    padding. May be negative. The mean over positions for one content, CLUB's order, has the same
-    sum over a sentence, not the same tokens.
+    padding. It may be negative. The mean over positions for one content, CLUB's order, has the same
+    sum over a sentence, but not the same value per token.
 
     Args:
         guesses: of the critic, from contents.
         positions: of the same tokens.
         ids: segments; 0 is padding.
         temperature: of the critic's softmax.
-        clip: replace log p(p_j | h_j) by max(log p(p_j | h_j), -ln N), N tokens in the sentence.
-            The sum over a sentence is then at least 0, and 0 only where the critic gives every
-            position the same probability: making it guess worse than chance lowers nothing.
-        reduction: `sum` weighs every token by 1, `mean` by 1 / N, as the factor 1 / M of equation 1
-            does.
+        clip: replace log p(p_j | h_j) by max(log p(p_j | h_j), -ln N), with N tokens in the
+            sentence. The sum over a sentence is then at least 0, and 0 only where the critic gives
+            every position the same probability: guesses worse than chance do not lower the bound.
+        reduction: `sum` weighs every token by 1, `mean` by 1 / N, like the factor 1 / M of equation
+            1.
 
     Source: equations 1 and 7; the clipping is ours.
     """
     log_probs = _log_probs(guesses, positions, ids, temperature)
-    meet, lengths = _meet(ids), _sentence_lengths(ids, log_probs.dtype)
-    means = jnp.where(meet, log_probs, 0.0).sum(axis=1) / lengths
-    right = jnp.diagonal(log_probs, axis1=1, axis2=2)
-    right = jnp.maximum(right, -jnp.log(lengths)) if clip else right
-    bound = right - means
+    same_sentence, lengths = _same_sentence(ids), _sentence_lengths(ids, log_probs.dtype)
+    means = jnp.where(same_sentence, log_probs, 0.0).sum(axis=1) / lengths
+    diagonal = jnp.diagonal(log_probs, axis1=1, axis2=2)
+    diagonal = jnp.maximum(diagonal, -jnp.log(lengths)) if clip else diagonal
+    bound = diagonal - means
     return jnp.where(ids != 0, bound / lengths if reduction == "mean" else bound, 0.0)
 
 
 def alignment(
     positions: Vectors, ids: Ids, places: Ids, temperature: float, *, anchors: Array
 ) -> Array:
-    """Computes -sum_j log softmax_k(cos(p_j, anchor_k) / t) at k = the place of j.
+    """Compute -sum_j log softmax_k(cos(p_j, anchor_k) / t) at k = the position index of token j.
 
     Args:
         positions: of tokens.
         ids: segments; 0 is padding.
-        places: of tokens in their sentence, from 0.
+        places: position index of tokens in their sentence, from 0.
         temperature: t.
-        anchors: [places, embed], one for each place; k goes over those of the sentence.
+        anchors: [places, embed], one per position index; k ranges over those of the sentence.
 
     Source: equation 9.
     """
-    own, others = unit_vectors(positions), unit_vectors(anchors)
-    cosines = jnp.einsum("rle,ke->rlk", own, others, precision="highest")
-    lengths = _meet(ids).sum(axis=-1)
-    there = jnp.arange(anchors.shape[0])[None, None] < lengths[..., None]
-    log_probs = jax.nn.log_softmax(jnp.where(there, cosines / temperature, _FAR), axis=-1)
-    found = jnp.take_along_axis(log_probs, places[..., None], axis=-1)[..., 0]
-    return -jnp.where(ids != 0, found, 0.0).sum()
+    unit_positions, unit_anchors = unit_vectors(positions), unit_vectors(anchors)
+    cosines = jnp.einsum("rle,ke->rlk", unit_positions, unit_anchors, precision="highest")
+    lengths = _same_sentence(ids).sum(axis=-1)
+    in_sentence = jnp.arange(anchors.shape[0])[None, None] < lengths[..., None]
+    log_probs = jax.nn.log_softmax(jnp.where(in_sentence, cosines / temperature, _FAR), axis=-1)
+    token_log_probs = jnp.take_along_axis(log_probs, places[..., None], axis=-1)[..., 0]
+    return -jnp.where(ids != 0, token_log_probs, 0.0).sum()
 
 
 def mean_anchors(positions: Vectors, ids: Ids, places: Ids) -> Float[Array, "places embed"]:
-    """Returns for each place the mean over the sentences that have it; 0 where none does.
+    """Return the mean position vector at each position index over sentences; 0 where none has it.
 
     Args:
         positions: of tokens.
         ids: segments; 0 is padding.
-        places: of tokens in their sentence, from 0.
+        places: position index of tokens in their sentence, from 0.
 
-    Source: equation 9, whose 1 / b is of sentences of one length.
+    Source: equation 9, whose 1 / b assumes sentences of equal length.
     """
     dtype = precise(positions.dtype)
     weights = jax.nn.one_hot(jnp.where(ids != 0, places, -1), ids.shape[1], dtype=dtype)
@@ -127,7 +128,7 @@ def mean_anchors(positions: Vectors, ids: Ids, places: Ids) -> Float[Array, "pla
 
 
 def relaxed_gates(logits: Tokens, uniform: Tokens, temperature: float) -> Tokens:
-    """Draws gates between 0 and 1 (binary concrete): sigmoid((e + log u - log(1 - u)) / t).
+    """Draw gates between 0 and 1 (binary concrete): sigmoid((e + log u - log(1 - u)) / t).
 
     Args:
         logits: e.
@@ -140,34 +141,36 @@ def relaxed_gates(logits: Tokens, uniform: Tokens, temperature: float) -> Tokens
 
 
 def gate_divergence(logits: Tokens, prior: float) -> Tokens:
-    """Computes KL(Bernoulli(sigmoid(e)) || Bernoulli(prior)) of each token, in nats.
+    """Compute KL(Bernoulli(sigmoid(e)) || Bernoulli(prior)) of each token, in nats.
 
     Args:
         logits: e.
         prior: in (0, 1).
 
-    Source: the "additional training objective" of section 5.1, which the paper does not write.
+    Source: the "additional training objective" of section 5.1, which the paper does not write out.
     """
-    opened, closed = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-    share = jax.nn.sigmoid(logits)
-    return share * (opened - jnp.log(prior)) + (1 - share) * (closed - jnp.log1p(-prior))
+    log_open, log_closed = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    open_probability = jax.nn.sigmoid(logits)
+    return open_probability * (log_open - jnp.log(prior)) + (1 - open_probability) * (
+        log_closed - jnp.log1p(-prior)
+    )
 
 
 def _log_probs(
     guesses: Vectors, positions: Vectors, ids: Ids, temperature: float
 ) -> Float[Array, "rows length length"]:
-    """Returns log p(p_k | h_i) at [i, k] where both are of one sentence."""
+    """Return log p(p_k | h_i) at [i, k] where both tokens are in one sentence."""
     cosines = jnp.einsum(
         "rie,rke->rik", unit_vectors(guesses), unit_vectors(positions), precision="highest"
     )
-    return jax.nn.log_softmax(jnp.where(_meet(ids), cosines / temperature, _FAR), axis=-1)
+    return jax.nn.log_softmax(jnp.where(_same_sentence(ids), cosines / temperature, _FAR), axis=-1)
 
 
 def _sentence_lengths(ids: Ids, dtype: DTypeLike = jnp.float32) -> Tokens:
     """Return the number of tokens of each token's sentence, at least 1."""
-    return jnp.maximum(_meet(ids).sum(axis=-1), 1).astype(dtype)
+    return jnp.maximum(_same_sentence(ids).sum(axis=-1), 1).astype(dtype)
 
 
-def _meet(ids: Ids) -> Bool[Array, "rows length length"]:
-    """Returns which tokens are of one sentence."""
+def _same_sentence(ids: Ids) -> Bool[Array, "rows length length"]:
+    """Return which pairs of tokens are in one sentence."""
     return (ids[:, :, None] == ids[:, None, :]) & (ids != 0)[:, :, None]

@@ -1,9 +1,9 @@
-"""Weights in fewer bits: what stands in a parameter tree in the place of a kernel or a table.
+"""Quantized weights: bfloat16 and int8 replacements of kernels and tables in a parameter tree.
 
 A kernel [inputs, features], of which either may be several axes, and a table [vocab, embed] of
-tokens' vectors, which is the kernel of a head too, are arrays in training. For decoding
-`mnmt_jax.decoding.weight_precision` puts one of these in their place, and `product` and `look_up` compute
-with whichever they find: a model's modules do not ask which.
+token vectors, which also serves as an output kernel, are arrays in training. For decoding
+`mnmt_jax.decoding.weight_precision` replaces them by these classes. `project` and `look_up` accept
+either, so the model's modules do not distinguish them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.distributed.sharding import param_axes_of, whole_width
 
-KERNEL = "kernel"  # end of the path of one
-LARGEST = 127  # of int8 as it is used here, the same on both sides of zero
-_LEAST = 1e-30  # of what is multiplied to be 127, which a float32 must hold
+KERNEL = "kernel"  # last part of a kernel's path
+LARGEST = 127  # of the int8 values, symmetric around zero
+_LEAST = 1e-30  # smallest maximum that is scaled to 127, so that the factor fits in float32
 
 
 @jax.tree_util.register_dataclass
@@ -30,31 +30,31 @@ class Bfloat16:
 
     Attributes:
         values: bfloat16, of the kernel's shape.
-        inputs: its axes that a product sums over.
+        inputs: axes of the kernel that a product sums over.
     """
 
     values: Array
     inputs: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     def product(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
-        """Returns states' product with them, float32."""
+        """Return the product of states with the weights, float32."""
         return _contract(states.astype(jnp.bfloat16), self.values, self.inputs, jnp.float32)
 
     def rows(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
-        """Returns rows of a table, float32."""
+        """Return rows of a table, float32."""
         return whole_width(self.values)[tokens].astype(jnp.float32)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Int8:
-    """Weights as whole numbers, with a scale for each feature that they are multiples of.
+    """Weights as int8 values with a scale per feature.
 
-    Products round the states too: the largest number of a row of states becomes 127. Products of
-    whole numbers and their sums are exact.
+    Products round the states too, so that the largest absolute value of a row of states becomes
+    127. Integer products and sums are exact.
 
     Attributes:
-        values: int8 of -127 to 127, of the kernel's shape.
+        values: int8 from -127 to 127, of the kernel's shape.
         scale: float32, of the shape of the axes that are not `inputs`.
         inputs: axes of the kernel that a product sums over.
     """
@@ -64,79 +64,79 @@ class Int8:
     inputs: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     def product(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
-        """Returns states' product with them, float32."""
-        last = tuple(range(states.ndim - len(self.inputs), states.ndim))
-        rounded, scale = to_int8(states, last)
+        """Return the product of states with the weights, float32."""
+        input_axes = tuple(range(states.ndim - len(self.inputs), states.ndim))
+        rounded, scale = to_int8(states, input_axes)
         sums = _contract(rounded, self.values, self.inputs, jnp.int32).astype(jnp.float32)
-        scale = scale.reshape(states.shape[: last[0]] + (1,) * self.scale.ndim)
+        scale = scale.reshape(states.shape[: input_axes[0]] + (1,) * self.scale.ndim)
         return sums * scale * _as_last_axes(self.scale, sums.ndim)
 
     def rows(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
-        """Returns rows of a table, float32."""
-        found = whole_width(self.values)[tokens].astype(jnp.float32)
-        return found * self.scale[tokens][..., None]
+        """Return rows of a table, float32."""
+        vectors = whole_width(self.values)[tokens].astype(jnp.float32)
+        return vectors * self.scale[tokens][..., None]
 
 
 FEWER_BITS = (Bfloat16, Int8)
 
 
 def to_int8(array: Float[Array, "*b"], axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Rounds an array to whole numbers of -127 to 127.
+    """Round an array to integers from -127 to 127.
 
     Args:
         array: of any float type.
-        axes: whose numbers share a scale.
+        axes: axes that share a scale.
 
     Returns:
-        int8 of the same shape, and float32 scales of which they are multiples, with `axes` of
-        length one; 1 where all is zero, or below the least that can be told from it.
+        int8 values of the same shape, and float32 scales with `axes` of length one. The scale is 1
+        where all values are zero or below the smallest supported magnitude.
     """
     array = array.astype(jnp.float32)
     largest = jnp.max(jnp.abs(array), axis=axes, keepdims=True)
     largest = jnp.where(largest < _LEAST, jnp.float32(LARGEST), largest)
-    # A multiplication of every number, which is faster than a division.
+    # One multiplication per number is faster than a division.
     return jnp.round(array * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
 
 
 def as_multiplied(
     params: Any, dtype: Any, extra_axes: Mapping[str, tuple[str, ...]] | None = None
 ) -> Any:
-    """Returns parameters with kernels in the type that products have them in.
+    """Return parameters with kernels cast to the dtype of the products.
 
-    Products round them to it by themselves; done before, less is collected from other devices.
-    Tables stay as they are, because vectors are read from them in float32, and branches of
-    languages, whose gradients are added up in the type of the parameters.
+    Products cast them anyway; casting earlier gathers fewer bytes from other devices. Tables keep
+    their dtype, because vectors are looked up in float32. So do language branches, whose gradients
+    are summed in the dtype of the parameters.
 
     Args:
-        params: tree with the paths of parameters; what is in fewer bits stays as it is.
+        params: tree with the paths of parameters; quantized weights stay unchanged.
         dtype: `Model.dtype`.
         extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
 
-    def one(path: tuple[Any, ...], leaf: Any) -> Any:
+    def cast(path: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, Array) or path[-1].key != KERNEL:
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         is_branch = "slot" in param_axes_of(name, extra_axes or {})
         return leaf if is_branch else leaf.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_rounded)
+    return jax.tree_util.tree_map_with_path(cast, params, is_leaf=is_rounded)
 
 
 def is_rounded(leaf: Any) -> bool:
-    """Returns whether what stands in a parameter tree are weights in fewer bits."""
+    """Return whether a leaf of a parameter tree is a quantized weight."""
     return isinstance(leaf, FEWER_BITS)
 
 
 def affine(
     states: Float[Array, "*b"], kernel: Bfloat16 | Int8, bias: Array, dtype: Any
 ) -> Float[Array, "*c"]:
-    """Returns states' product with a kernel, plus a bias.
+    """Return the product of states with a kernel, plus a bias.
 
     Args:
         states: whose last axes are the kernel's inputs.
-        kernel: in fewer bits.
-        bias: of the kernel's features, float32, as which it is added.
+        kernel: quantized.
+        bias: of the kernel's features, float32; added in float32.
         dtype: of the result.
     """
     sums = kernel.product(states)
@@ -144,7 +144,7 @@ def affine(
 
 
 def project(states: Float[Array, "*b embed"], table: Any) -> Float[Array, "*b vocab"]:
-    """Returns states' products with all rows of a table, float32."""
+    """Return the products of states with all rows of a table, float32."""
     if isinstance(table, FEWER_BITS):
         return table.product(states)
     table = table.astype(states.dtype)
@@ -152,14 +152,14 @@ def project(states: Float[Array, "*b embed"], table: Any) -> Float[Array, "*b vo
 
 
 def look_up(table: Any, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
-    """Returns rows of a table, float32 unless it is an array of another type."""
+    """Return rows of a table, float32 unless it is an array of another dtype."""
     return table.rows(tokens) if isinstance(table, FEWER_BITS) else whole_width(table)[tokens]
 
 
 def _contract(states: Array, values: Array, inputs: tuple[int, ...], total: Any) -> Array:
-    """Sums products over the last axes of states and `inputs` of values, in the type `total`."""
-    last = tuple(range(states.ndim - len(inputs), states.ndim))
-    dimensions = (last, inputs), ((), ())
+    """Sum products over the last axes of states and `inputs` of values, in the dtype `total`."""
+    input_axes = tuple(range(states.ndim - len(inputs), states.ndim))
+    dimensions = (input_axes, inputs), ((), ())
     return jax.lax.dot_general(states, values, dimensions, preferred_element_type=total)
 
 

@@ -1,4 +1,4 @@
-"""The shapes of a model's parameters."""
+"""Shapes of a model's parameters, without allocating them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mnmt_jax.design.layouts import LANGUAGES
 from mnmt_jax.model.network import build_model
 
 
-@functools.cache  # seconds for a deep model
+@functools.cache  # tracing a deep model takes seconds
 def parameter_shapes(config: Model, vocab_size: int) -> Any:
-    """Returns the parameter tree as shapes, without making an array; do not change the tree."""
+    """Return the parameter tree as shapes, without allocating arrays. Do not modify the tree."""
     model = build_model(config, vocab_size)
     batch = {
         f"{role}_{kind}": jax.ShapeDtypeStruct((1, 2), np.int32)

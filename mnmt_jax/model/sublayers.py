@@ -1,7 +1,7 @@
-"""The kinds of sublayer of a plain transformer, and the plan that a layout and `Model` give.
+"""Sublayer kinds of a plain transformer, and the plan of a model from its layout and methods.
 
-A kind is what a plan says of a sublayer: plain data, from which the network makes a module and
-`mnmt_jax.model.flops` counts. A method may bring kinds of its own.
+A kind describes a sublayer as plain data. The network creates a module from it and
+`mnmt_jax.model.flops` counts its operations. Methods may add kinds.
 """
 
 from __future__ import annotations
@@ -23,55 +23,58 @@ from mnmt_jax.model.context import PositionInfo
 
 @dataclasses.dataclass(frozen=True)
 class SelfAttention(Kind):
-    """Multi-head attention of the positions of a stage to each other, as its table says."""
+    """Multi-head attention among the positions of a stage, by its visibility table."""
 
     attends = True
     component = "attention"
     other_norm = "self_attn_layer_norm"
 
     def module(self, config: Model) -> modules.SelfAttention:
-        """Returns the projections."""
+        """Return the projections."""
         return modules.SelfAttention(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the projections are stored in fairseq and Hugging Face."""
+        """Yield the parameter names of the projections in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}self_attn")
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the projections; keys and values of all that the roles see."""
-        keys = {key for role in roles for key in stage.key_roles(role)}
-        asked, read = sum(lengths[role] for role in roles), sum(lengths[role] for role in keys)
-        return _attention_maps(config, asked, read)
+        """Yield the projections, with keys and values of all roles that `roles` see."""
+        key_roles = {key for role in roles for key in stage.key_roles(role)}
+        query_positions, key_positions = (
+            sum(lengths[role] for role in roles),
+            sum(lengths[role] for role in key_roles),
+        )
+        return _attention_maps(config, query_positions, key_positions)
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
-        """Returns the number of queries times the keys that each meets."""
-        met = {role: sum(lengths[key] for key in stage.key_roles(role)) for role in roles}
-        return sum(lengths[role] * count for role, count in met.items())
+        """Return the number of query-key pairs."""
+        visible_keys = {role: sum(lengths[key] for key in stage.key_roles(role)) for role in roles}
+        return sum(lengths[role] * count for role, count in visible_keys.items())
 
 
 @dataclasses.dataclass(frozen=True)
 class CrossAttention(Kind):
-    """Multi-head attention to the states of a role that has ended (cross-attention)."""
+    """Multi-head attention to the states of a role that has ended."""
 
     attends = True
     component = "memory_attention"
     other_norm = "encoder_attn_layer_norm"
 
     def module(self, config: Model) -> modules.CrossAttention:
-        """Returns the projections."""
+        """Return the projections."""
         return modules.CrossAttention(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the projections are stored in fairseq and Hugging Face."""
+        """Yield the parameter names of the projections in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}encoder_attn")
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the projections, of each edge of the memory."""
+        """Yield the projections of each memory edge."""
         for role, memory in _edges(stage, roles):
             yield from _attention_maps(config, lengths[role], lengths[memory])
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
-        """Returns the number of queries times the keys that each meets."""
+        """Return the number of query-key pairs."""
         return sum(lengths[role] * lengths[memory] for role, memory in _edges(stage, roles))
 
 
@@ -81,9 +84,9 @@ class FeedForward(Kind):
 
     Attributes:
         hidden: width between them.
-        component: under which `describe` counts the parameters.
+        component: name under which `describe` counts the parameters.
         other: names of the two layers in fairseq and Hugging Face.
-        activation: key of `mnmt_jax.model.modules.ACTIVATIONS`; empty is `Model.activation`.
+        activation: key of `mnmt_jax.model.modules.ACTIVATIONS`; empty for `Model.activation`.
     """
 
     hidden: int
@@ -94,20 +97,20 @@ class FeedForward(Kind):
     other_norm = "final_layer_norm"
 
     def module(self, config: Model) -> modules.FeedForward:
-        """Returns the two layers."""
+        """Return the two layers."""
         return self._layers(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the two layers are stored in fairseq and Hugging Face."""
+        """Yield the parameter names of the two layers in fairseq and Hugging Face."""
         first, second = self.other
         return names.mlp(path, (theirs + first, theirs + second), self.hidden)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the change of states."""
+        """Return the change of states."""
         return module(states, place.deterministic)
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the two layers."""
+        """Yield the two layers."""
         del stage
         positions = sum(lengths[role] for role in roles)
         yield "wi", positions, (config.embed, self.hidden)
@@ -120,7 +123,7 @@ class FeedForward(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class DroppingFeedForward(FeedForward):
-    """A `FeedForward` with a dropout of its own in the place of the residual stream's.
+    """A `FeedForward` with its own dropout instead of the residual stream's.
 
     Attributes:
         rate: of the dropout.
@@ -131,7 +134,7 @@ class DroppingFeedForward(FeedForward):
     has_dropout = True
 
     def module(self, config: Model) -> modules.FeedForward:
-        """Returns the two layers and the dropout."""
+        """Return the two layers and the dropout."""
         return self._layers(config, self.rate)
 
 
@@ -139,44 +142,44 @@ class DroppingFeedForward(FeedForward):
 class StageNorm(Kind):
     """The norm at the end of a stage of pre-norm layers."""
 
-    has_dropout = True  # it has no dropout
+    has_dropout = True  # so that no residual dropout is applied
     component = "norms"
 
     def module(self, config: Model) -> nn.LayerNorm:
-        """Returns the norm."""
+        """Return the norm."""
         return modules.layer_norm(config)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the norm is stored in fairseq and Hugging Face."""
+        """Yield the parameter names of the norm in fairseq and Hugging Face."""
         return names.norm(path, f"{theirs}layer_norm")
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the normalised states."""
+        """Return the normalised states."""
         del place
         return module(states)
 
 
 def plain_plan(config: Model, layout: Layout) -> Plan:
-    """Returns the plan of a transformer: attention, attention to memory if any, feed-forward."""
+    """Return the plan of a transformer: self-attention, cross-attention if any, feed-forward."""
     stages = []
     for number, stage in enumerate(layout.stages):
         layer = [Sublayer("attention", SelfAttention(), config.norm)]
         if stage.memory:
             readers = tuple(reader for reader, _ in stage.memory)
-            memory = CrossAttention()
-            layer.append(Sublayer("memory_attention", memory, config.norm, roles=readers))
+            cross_attention = CrossAttention()
+            layer.append(Sublayer("memory_attention", cross_attention, config.norm, roles=readers))
         layer.append(Sublayer("mlp", FeedForward(config.mlp), config.norm))
         norm = Sublayer(f"stage_{number}_norm", StageNorm(), residual=False)
-        leave = (norm,) if config.norm == "pre" else ()
-        stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, leave))
+        after = (norm,) if config.norm == "pre" else ()
+        stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, after))
     return Plan(layout, tuple(stages))
 
 
 def make_plan(config: Model, layout: Layout) -> Plan:
-    """Returns the plan of the model that a configuration describes, with its methods' edits.
+    """Return the plan of the model that a configuration describes, with its methods' edits.
 
     Raises:
-        UserError: if a method does not fit the layout, or what they leave is no plan.
+        UserError: if a method does not fit the layout, or if the edited plan is invalid.
     """
     plan = plain_plan(config, layout)
     for method in config.methods:
@@ -191,13 +194,18 @@ def param_axes(config: Model) -> dict[str, tuple[str, ...]]:
 
 
 def cross_attending(layer: Layer) -> Sublayer | None:
-    """Returns a layer's attention to memory."""
-    return next((each for each in layer if isinstance(each.kind, CrossAttention)), None)
+    """Return a layer's cross-attention, or None."""
+    return next((sublayer for sublayer in layer if isinstance(sublayer.kind, CrossAttention)), None)
 
 
-def _attention_maps(config: Model, asked: float, read: float) -> Maps:
+def _attention_maps(config: Model, query_positions: float, key_positions: float) -> Maps:
     square = config.embed, config.embed
-    for name, positions in (("query", asked), ("key", read), ("value", read), ("out", asked)):
+    for name, positions in (
+        ("query", query_positions),
+        ("key", key_positions),
+        ("value", key_positions),
+        ("out", query_positions),
+    ):
         yield name, positions, square
 
 

@@ -1,10 +1,10 @@
-"""Which parameters train: patterns divide a parameter tree into what trains and what is frozen.
+"""Trainable parameters: patterns split a parameter tree into trained and frozen parameters.
 
-Of a parameter that trains, rows along its first axis may be frozen too: they have no gradient
-either, hold moments that stay 0, and are put back after each update, bit for bit.
+Rows along the first axis of a trained parameter may be frozen too: their gradients are zeroed,
+their moments stay 0, and they are restored after each update, bit for bit.
 
-Gradients are taken of the part that trains, and the optimizer is given nothing else: what is frozen
-has no gradient, no moments, no share in the gradient's norm, and no weight decay.
+Gradients are computed for the trained parameters only, and the optimizer sees nothing else: frozen
+parameters have no gradient, no moments, no share in the gradient's norm, and no weight decay.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from mnmt_jax.model.param_patterns import check_patterns, matches
 
 @dataclasses.dataclass(frozen=True)
 class Trainable:
-    """The rule of a run.
+    """Selection of the parameters that a run trains.
 
     Attributes:
-        frozen: patterns of parameters that do not train (`mnmt_jax.model.param_patterns`), the user's and
-            those of methods. LoRA's own are never frozen; where there is LoRA and no pattern,
-            everything else is.
-        lora: patterns of projections that carry LoRA; empty for a model without.
-        others: patterns of parameters that other players move (`mnmt_jax.design.objective.Player`).
-        rows: of parameters that train, rows that do not.
+        frozen: patterns of parameters that do not train (`mnmt_jax.model.param_patterns`), from the
+            user and from methods. LoRA parameters are never frozen; if there is LoRA and no
+            pattern, everything else is frozen.
+        lora: patterns of projections that carry LoRA; empty for a model without LoRA.
+        others: patterns of parameters that other players train
+            (`mnmt_jax.design.objective.Player`).
+        rows: frozen rows of trained parameters.
     """
 
     frozen: tuple[str, ...] = ()
@@ -44,17 +45,17 @@ class Trainable:
 
     @classmethod
     def from_config(cls, model: Model, optimizer: Optimizer) -> Trainable:
-        """Returns the rule that a configuration describes."""
+        """Return the selection that a configuration describes."""
         players = [player for method in model.methods for player in method.players()]
         others = tuple(pattern for player in players for pattern in player.owns)
         rows = tuple(rows for method in model.methods for rows in method.frozen_rows())
         lora, frozen = model.lora if model.lora_rank else (), optimizer.frozen
-        if frozen or not lora:  # LoRA without patterns freezes all else
+        if frozen or not lora:  # LoRA without patterns freezes all other parameters
             frozen += tuple(p for method in model.methods for p in method.frozen_patterns(model))
         return cls(frozen, lora, others, rows)
 
     def trains(self, name: str) -> bool:
-        """Returns whether a parameter trains.
+        """Return whether a parameter trains.
 
         Args:
             name: its path, e.g. `layer_0/attention/query/kernel`.
@@ -68,31 +69,31 @@ class Trainable:
         return not any(matches(pattern, name) for pattern in self.frozen)
 
     def split(self, params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Divides a parameter tree.
+        """Split a parameter tree.
 
         Args:
             params: of the whole model, arrays or shapes.
 
         Returns:
-            What trains and what is frozen: trees without empty branches; `join` is the inverse.
+            Trained and frozen parameters: trees without empty branches; `join` is the inverse.
 
         Raises:
-            UserError: if a pattern fits no parameter, or nothing is left to train.
+            UserError: if a pattern matches no parameter, or nothing is left to train.
         """
         flat = traverse_util.flatten_dict(params, sep="/")
         self._check(list(flat))
         trained = {name: leaf for name, leaf in flat.items() if self.trains(name)}
-        fixed = {name: leaf for name, leaf in flat.items() if name not in trained}
+        frozen = {name: leaf for name, leaf in flat.items() if name not in trained}
         if not trained:
             raise UserError(f"Optimizer.frozen={self.frozen!r} leaves nothing to train")
-        return tuple(traverse_util.unflatten_dict(part, sep="/") for part in (trained, fixed))
+        return tuple(traverse_util.unflatten_dict(tree, sep="/") for tree in (trained, frozen))
 
     def names(self, params: Any) -> list[str]:
-        """Returns the paths of what trains; as `count`."""
+        """Return the paths of the trained parameters; arguments as for `count`."""
         return [name for name in traverse_util.flatten_dict(params, sep="/") if self.trains(name)]
 
     def count(self, params: Any) -> int:
-        """Counts the values that train.
+        """Count the scalar values that train.
 
         Args:
             params: of the whole model, arrays or shapes.
@@ -106,48 +107,50 @@ class Trainable:
         )
 
     def frozen_rows(self, name: str) -> tuple[int, ...]:
-        """Returns the rows of a parameter that do not train."""
-        found = {i for pattern, rows in self.rows if matches(pattern, name) for i in rows}
-        return tuple(sorted(found))
+        """Return the rows of a parameter that do not train."""
+        frozen = {i for pattern, rows in self.rows if matches(pattern, name) for i in rows}
+        return tuple(sorted(frozen))
 
     def without_rows(self, gradients: Any) -> Any:
-        """Returns the gradients of what trains, 0 in the frozen rows."""
-        return self._exchanged(gradients, lambda _, leaf: jnp.zeros_like(leaf))
+        """Return the gradients of trained parameters, with 0 in the frozen rows."""
+        return self._replace_frozen_rows(gradients, lambda _, leaf: jnp.zeros_like(leaf))
 
     def with_rows(self, updated: Any, before: Any) -> Any:
-        """Returns what trains after an update, the frozen rows as before it, bit for bit.
+        """Return trained parameters after an update, with the frozen rows restored bit for bit.
 
         Args:
-            updated: as the optimizer left it.
-            before: the update.
+            updated: after the update by the optimizer.
+            before: before the update.
         """
         if not self.rows:
             return updated
         flat = traverse_util.flatten_dict(before, sep="/")
-        return self._exchanged(updated, lambda name, _: flat[name])
+        return self._replace_frozen_rows(updated, lambda name, _: flat[name])
 
-    def _exchanged(self, tree: Any, other: Callable[[str, Any], Any]) -> Any:
-        """Returns a tree with other values in the frozen rows."""
+    def _replace_frozen_rows(self, tree: Any, replacement: Callable[[str, Any], Any]) -> Any:
+        """Return a tree with other values in the frozen rows."""
         if not self.rows:
             return tree
         flat = traverse_util.flatten_dict(tree, sep="/")
         for name, leaf in flat.items():
             if rows := self.frozen_rows(name):
-                chosen = np.isin(np.arange(leaf.shape[0]), rows)
-                chosen = chosen.reshape(-1, *[1] * (leaf.ndim - 1))
-                flat[name] = jnp.where(chosen, other(name, leaf), leaf)
+                is_frozen = np.isin(np.arange(leaf.shape[0]), rows)
+                is_frozen = is_frozen.reshape(-1, *[1] * (leaf.ndim - 1))
+                flat[name] = jnp.where(is_frozen, replacement(name, leaf), leaf)
         return traverse_util.unflatten_dict(flat, sep="/")
 
     def _check(self, names: list[str]) -> None:
-        base = [name for name in names if not is_lora(name)]
-        check_patterns("Optimizer.frozen", self.frozen, base)
-        projections = [name.removesuffix("/kernel") for name in base if name.endswith("/kernel")]
+        base_params = [name for name in names if not is_lora(name)]
+        check_patterns("Optimizer.frozen", self.frozen, base_params)
+        projections = [
+            name.removesuffix("/kernel") for name in base_params if name.endswith("/kernel")
+        ]
         check_patterns("Model.lora", self.lora, projections)
 
 
 @dataclasses.dataclass(frozen=True)
 class Owned(Trainable):
-    """The rule of a player: what its patterns fit trains, and nothing else.
+    """Selection of a player's parameters: those that its patterns match.
 
     Attributes:
         owns: patterns of its parameters.
@@ -156,7 +159,7 @@ class Owned(Trainable):
     owns: tuple[str, ...] = ()
 
     def trains(self, name: str) -> bool:
-        """Returns whether a parameter is the player's."""
+        """Return whether a parameter belongs to the player."""
         return any(matches(pattern, name) for pattern in self.owns)
 
     def _check(self, names: list[str]) -> None:
@@ -167,6 +170,6 @@ EVERYTHING = Trainable()
 
 
 def join(trained: Any, fixed: Any) -> dict[str, Any]:
-    """Puts together what `Trainable.split` divided."""
-    flat = [traverse_util.flatten_dict(part, sep="/") for part in (trained, fixed)]
+    """Merge the trees of `Trainable.split`."""
+    flat = [traverse_util.flatten_dict(tree, sep="/") for tree in (trained, fixed)]
     return traverse_util.unflatten_dict(flat[0] | flat[1], sep="/")

@@ -1,4 +1,4 @@
-"""Vectors of length one, of which cosines are products."""
+"""Unit-normalised vectors for cosine similarity."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_SHORTEST = 1e-8  # a shorter vector counts as this long, as in PyTorch's cosine_similarity
+_SHORTEST = 1e-8  # lower bound of the norm, as in PyTorch's cosine_similarity
 
 
 def unit_vectors(states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
-    """Returns vectors of length one, in float32 at least.
+    """Return vectors of length one, in at least float32.
 
     Args:
         states: of any float type.
@@ -21,5 +21,5 @@ def unit_vectors(states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
 
 
 def precise(dtype: jnp.dtype) -> jnp.dtype:
-    """Returns the float type that terms are computed in: float32, or float64 of such."""
+    """Return the dtype for computing with `dtype`: float64 for float64, else float32."""
     return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)

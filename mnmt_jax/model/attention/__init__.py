@@ -1,11 +1,12 @@
-"""Attention over role spans: pure functions, one signature, `dense` the oracle of the others.
+"""Attention implementations over role spans: `dense`, `split` and `fused`, with one signature.
 
-An implementation is a module with two functions:
+`dense` is the reference that the others are tested against. An implementation is a module of pure
+functions:
 
     make_masks(stage, segment_ids) -> masks                      once per stage
     attend(stage, masks, queries, keys, values, dropout) -> outputs  once per layer
 
-where `segment_ids` and the rest are dictionaries from role to array.
+where `segment_ids`, `queries`, `keys`, `values` and `outputs` are dictionaries from role to array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The softmax attention that every implementation shares, and what may attend to what."""
+"""Masked softmax attention and visibility masks, shared by all implementations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from mnmt_jax.design.layout import Sees, Stage
 from mnmt_jax.distributed.dropout_mask import DropoutMask
 
 Spans = Mapping[str, Array]
-Dropout = Callable[[], DropoutMask]  # drawn anew for the weights of every softmax
+Dropout = Callable[[], DropoutMask]  # called for each softmax: a new mask
 
 
 class Readable(NamedTuple):
-    """What the hypotheses of a step of decoding may read.
+    """The keys and values that the hypotheses of one decoding step may attend to.
 
     Attributes:
-        keys: of a sentence, by head; `keys_axis` says where their positions are.
-        values: as the second factor of the weights' product with them.
-        mask: True where a hypothesis may attend to a key; one row of queries is for all of them.
+        keys: per sentence and head; `keys_axis` gives the axis of the positions.
+        values: laid out as the second factor of the product of weights and values.
+        mask: True where a hypothesis may attend to a key; a single row of queries applies to all
+            hypotheses.
     """
 
     keys: Float[Array, "batch heads _ _"]
@@ -33,9 +34,10 @@ class Readable(NamedTuple):
 
 
 def keys_axis(beam: int) -> int:
-    """Returns the axis of positions in `Readable.keys`.
+    """Return the axis of positions in `Readable.keys`.
 
-    Several queries meet keys as they lie with 3; a single one is faster with 2, as values lie.
+    Axis 3 needs no transpose when several queries are multiplied by the keys. For a single query,
+    axis 2 (the layout of the values) is faster.
     """
     return 3 if beam > 1 else 2
 
@@ -43,12 +45,12 @@ def keys_axis(beam: int) -> int:
 def masked_softmax(
     logits: Float[Array, "*b k"], mask: Bool[Array, "*#b k"]
 ) -> Float[Array, "*b k"]:
-    """Normalises over the keys a query may see.
+    """Normalise over the keys that a query may see.
 
     Args:
         logits: float32.
         mask: True where the query may attend. A query that sees no key (padding) averages all keys;
-            its output means nothing and is never NaN.
+            its output is meaningless but never NaN.
 
     Returns:
         float32 weights; hidden keys get exactly 0 in every row that sees at least one key.
@@ -64,7 +66,7 @@ def attend(
     mask: Bool[Array, "batch 1 q k"],
     dropout: Dropout,
 ) -> Float[Array, "batch q heads head_dim"]:
-    """Attends with one softmax per query, computed in float32.
+    """Attend with one softmax per query, computed in float32.
 
     Args:
         queries: already scaled by head_dim ** -0.5.
@@ -81,34 +83,34 @@ def attend(
 def by_role(
     stage: Stage, attend_role: Callable[..., Array], queries: Spans, keys: Spans, values: Spans
 ) -> dict[str, Array]:
-    """Attends from one role after the other.
+    """Attend from each role in turn and collect the outputs.
 
     Args:
         stage: the visibility table.
         attend_role: takes a role, its queries, and lists of the keys and values of the roles that
-            it sees, in the order of `stage.key_roles`; returns what is read.
+            it sees, in the order of `stage.key_roles`; returns the attention output.
         queries: of each role.
         keys: of each role.
         values: as `keys`.
     """
     outputs = {}
     for role in stage.roles:
-        read = ([spans[r] for r in stage.key_roles(role)] for spans in (keys, values))
-        outputs[role] = attend_role(role, queries[role], *read)
+        keys_values = ([spans[r] for r in stage.key_roles(role)] for spans in (keys, values))
+        outputs[role] = attend_role(role, queries[role], *keys_values)
     return outputs
 
 
 def pair_mask(
     sees: Sees, query_segment_ids: Int[Array, "batch q"], key_segment_ids: Int[Array, "batch k"]
 ) -> Bool[Array, "batch 1 q k"]:
-    """Returns which keys of one role the queries of another (or the same) may see.
+    """Return which keys of one role are visible to the queries of another (or the same) role.
 
-    A key is visible when it belongs to the query's segment and, for CAUSAL, stands at or before the
-    query. Inside a segment the order in the span is the order of positions, so the lower triangle
-    of the span is exact for packed rows too.
+    A key is visible if it is in the query's segment and, for CAUSAL, not after the query. Within a
+    segment the order in the span is the order of positions, so the lower triangle of the span is
+    exact for packed rows too.
     """
-    same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
-    visible = same & (query_segment_ids[:, :, None] != 0)
+    same_segment = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
+    visible = same_segment & (query_segment_ids[:, :, None] != 0)
     if sees is Sees.CAUSAL:
         visible &= jnp.tri(visible.shape[1], visible.shape[2], dtype=bool)[None]
     elif sees is Sees.NONE:
@@ -119,20 +121,23 @@ def pair_mask(
 def attend_beams(
     queries: Float[Array, "batch beam heads head_dim"], read: Sequence[Readable]
 ) -> Float[Array, "batch beam heads head_dim"]:
-    """Attends one step of every hypothesis, with one softmax over all that it reads.
+    """Attend from every hypothesis of one decoding step, with one softmax over all its keys.
 
     Args:
         queries: one per hypothesis, scaled.
-        read: what is kept of each sentence.
+        read: the keys and values of each sentence, as one or more blocks.
     """
-    met = "bhdk" if keys_axis(queries.shape[1]) == 3 else "bhkd"
-    logits = [_float32_einsum(f"bwhd,{met}->bhwk", queries, each.keys) for each in read]
-    masks = (jnp.broadcast_to(read[i].mask[:, None], own.shape) for i, own in enumerate(logits))
+    layout = "bhdk" if keys_axis(queries.shape[1]) == 3 else "bhkd"
+    logits = [_float32_einsum(f"bwhd,{layout}->bhwk", queries, block.keys) for block in read]
+    masks = (jnp.broadcast_to(read[i].mask[:, None], block.shape) for i, block in enumerate(logits))
     weights = masked_softmax(jnp.concatenate(logits, -1), jnp.concatenate([*masks], -1))
-    ends = np.cumsum([each.values.shape[2] for each in read])[:-1]
-    parts = jnp.split(weights.astype(queries.dtype), ends, axis=-1)
-    # `einsum` would make the values the first factor, which takes 14 times as long on CPU.
-    outputs = (own @ each.values for own, each in zip(parts, read, strict=True))
+    ends = np.cumsum([block.values.shape[2] for block in read])[:-1]
+    block_weights = jnp.split(weights.astype(queries.dtype), ends, axis=-1)
+    # `einsum` makes the values the first factor, which takes 14 times as long on CPU.
+    outputs = (
+        weights_of_block @ block.values
+        for weights_of_block, block in zip(block_weights, read, strict=True)
+    )
     return jnp.swapaxes(functools.reduce(jnp.add, outputs), 1, 2)
 
 

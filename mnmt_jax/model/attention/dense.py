@@ -1,4 +1,4 @@
-"""Attention with one full mask over the whole row: slow, obvious, the oracle of the other paths."""
+"""Dense attention with one full mask over all spans: the slow reference implementation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mnmt_jax.model.attention.core import attend as attend_masked
 
 
 def dense_mask(stage: Stage, segment_ids: Spans) -> Bool[Array, "batch 1 q k"]:
-    """Builds the mask over the concatenated spans of a stage.
+    """Build the mask over the concatenated spans of a stage.
 
-    For the register layout with two source tokens, one register and three target tokens of which
-    the last is padding (the picture the tests read, `tests/golden/masks/register.txt`):
+    For the register layout with two source tokens, one register and three target tokens, of which
+    the last one is padding (as drawn in `tests/golden/masks/register.txt`):
 
               S S R T T T
         S     1 1 . . . .
@@ -39,7 +39,7 @@ def dense_mask(stage: Stage, segment_ids: Spans) -> Bool[Array, "batch 1 q k"]:
 
 
 def make_masks(stage: Stage, segment_ids: Spans) -> Bool[Array, "batch 1 q k"]:
-    """Returns the mask that `attend` takes, once per stage."""
+    """Return the mask that `attend` takes, once per stage."""
     return dense_mask(stage, segment_ids)
 
 
@@ -52,7 +52,7 @@ def attend(
     *,
     dropout: Dropout,
 ) -> dict[str, Array]:
-    """Attends over the row of all spans at once.
+    """Attend over the concatenation of all spans.
 
     Args:
         stage: the visibility table.

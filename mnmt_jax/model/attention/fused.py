@@ -1,9 +1,9 @@
-"""`split`, with the softmax of a role in one kernel: its scores never lie in the device's memory.
+"""Fused attention: `split` with one kernel per role that keeps scores out of device memory.
 
-Where no kernel fits (no TPU and no GPU of NVIDIA's from Ampere on, another type than bfloat16,
-dropout by the device's generator, on TPU spans whose lengths are no multiples of 16 or too long, on
-GPU heads whose width is not 16, 32, 64 or 128, rows or heads that the mesh does not divide) a role
-is computed as `split` does. All drop the same weights and agree but for rounding.
+A role is computed as in `split` where no kernel applies: no TPU and no NVIDIA GPU from Ampere on, a
+type other than bfloat16, dropout by the device's generator, rows or heads that the mesh does not
+divide, on TPU spans that are too long or whose length is no multiple of 16, on GPU a head width
+other than 16, 32, 64 or 128. All paths drop the same weights and agree up to rounding.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mnmt_jax.model.attention import split
 from mnmt_jax.model.attention.core import Dropout, Spans, by_role
 from mnmt_jax.model.attention.kernel_parts import Reading
 
-# What a TPU kernel states of a call, for `mnmt_jax.cost`: cycles if it never waited for memory, and
-# bytes between the chip's memory and the core's.
+# Metadata of a TPU kernel call for `mnmt_jax.cost`: cycles without waiting for memory, and bytes
+# moved between the chip's memory and the core's.
 KERNEL_METADATA = "core_cycles", "moved_bytes"
 
-_KERNELS = {"tpu": "tpu_kernel", "gpu": "gpu_kernel"}  # modules beside this one
-_TYPE = jnp.bfloat16  # of states, which the kernels are made for
+_KERNELS = {"tpu": "tpu_kernel", "gpu": "gpu_kernel"}  # modules of this package
+_TYPE = jnp.bfloat16  # of the states that the kernels support
 
 
 class Masks(NamedTuple):
-    """What may attend to what.
+    """Visibility masks of a stage.
 
     Attributes:
-        of_roles: from `split.make_masks`; the compiler drops those that no role is computed with.
+        of_roles: from `split.make_masks`; the compiler drops those of roles that a kernel computes.
         segment_ids: role -> int32 [batch, length].
     """
 
@@ -45,7 +45,7 @@ class Masks(NamedTuple):
 
 
 def without_kernel(dtype: str) -> str:
-    """Says why no role at all is computed by a kernel here; empty if some may be.
+    """Return why no role can be computed by a kernel here; empty if some may be.
 
     Args:
         dtype: that the model computes in.
@@ -58,7 +58,7 @@ def without_kernel(dtype: str) -> str:
 
 
 def make_masks(stage: Stage, segment_ids: Spans) -> Masks:
-    """Returns what `attend` takes, once per stage."""
+    """Return the masks that `attend` takes, once per stage."""
     return Masks(split.make_masks(stage, segment_ids), dict(segment_ids))
 
 
@@ -71,56 +71,59 @@ def attend(
     *,
     dropout: Dropout,
 ) -> dict[str, Array]:
-    """Attends role by role, by a kernel where one fits.
+    """Attend role by role, with a kernel where one applies.
 
-    Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
+    Arguments and result as in `dense.attend`, with `masks` from this module's `make_masks`.
     """
 
-    def own(role: str, asked: Array, *read: list[Array]) -> Array:
-        drawn, roles = dropout(), stage.key_roles(role)
-        kernel = _kernel(asked, read[0], drawn)
+    def attend_one(role: str, role_queries: Array, *keys_values: list[Array]) -> Array:
+        dropout_mask, roles = dropout(), stage.key_roles(role)
+        kernel = _kernel(role_queries, keys_values[0], dropout_mask)
         if kernel is None:
             mask = masks.of_roles[role]
-            return split.attend_role(mask, asked, *read, dropout=lambda: drawn)
+            return split.attend_role(mask, role_queries, *keys_values, dropout=lambda: dropout_mask)
         sees = "".join(stage.visibility(role, key).value for key in roles)
         ids = masks.segment_ids[role], tuple(masks.segment_ids[key] for key in roles)
-        return _by_kernel(kernel, sees, drawn, (asked, *map(tuple, read)), ids)
+        return _by_kernel(kernel, sees, dropout_mask, (role_queries, *map(tuple, keys_values)), ids)
 
-    return by_role(stage, own, queries, keys, values)
+    return by_role(stage, attend_one, queries, keys, values)
 
 
-def _kernel(queries: Array, keys: Sequence[Array], drawn: DropoutMask) -> Any:
-    """Returns the module of the kernels that take a role, None if there is none."""
+def _kernel(queries: Array, keys: Sequence[Array], dropout_mask: DropoutMask) -> Any:
+    """Return the kernel module that can compute a role, or None."""
     name = _KERNELS.get(platform())
-    if name is None or queries.dtype != _TYPE or drawn.by_device:
+    if name is None or queries.dtype != _TYPE or dropout_mask.by_device:
         return None
     if not splits_rows_and_heads(queries):
         return None
-    module = importlib.import_module(
-        f"mnmt_jax.model.attention.{name}"
-    )  # with Pallas: where needed
-    lengths = [own.shape[1] for own in keys]
+    # Imported here because it imports Pallas.
+    module = importlib.import_module(f"mnmt_jax.model.attention.{name}")
+    lengths = [array.shape[1] for array in keys]
     return module if module.fits(queries.shape[3], queries.shape[1], lengths) else None
 
 
 def _by_kernel(
-    kernel: Any, sees: str, drawn: DropoutMask, states: tuple[Any, ...], ids: tuple[Any, ...]
+    kernel: Any, sees: str, dropout_mask: DropoutMask, states: tuple[Any, ...], ids: tuple[Any, ...]
 ) -> Array:
-    """Computes one role on the mesh, every device its own rows and heads.
+    """Compute one role on the mesh, each device its rows and heads.
 
     Args:
         kernel: module of the kernels.
-        sees: a letter of `Sees` for each role that is read.
-        drawn: the dropout.
-        states: queries, then keys and values of those roles.
+        sees: a letter of `Sees` for each visible role.
+        dropout_mask: the dropout mask.
+        states: queries, then the keys and the values of the visible roles.
         ids: segments of the queries and of the keys.
     """
-    reading = Reading(sees, states[0].shape[2], 1 - drawn.rate)
-    words = hashed_words(drawn.rng) if drawn.rng is not None else [jnp.zeros((), jnp.uint32)] * 2
+    reading = Reading(sees, states[0].shape[2], 1 - dropout_mask.rate)
+    words = (
+        hashed_words(dropout_mask.rng)
+        if dropout_mask.rng is not None
+        else [jnp.zeros((), jnp.uint32)] * 2
+    )
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
-    def local(key: Array, first: Array, states: Any, ids: Any) -> Array:
-        return kernel.attend(reading, jnp.concatenate([key, first]), states, ids)
+    def local(key: Array, offsets: Array, states: Any, ids: Any) -> Array:
+        return kernel.attend(reading, jnp.concatenate([key, offsets]), states, ids)
 
     run: Callable[..., Array] = by_rows_and_heads(local, states[0])
     return run(key, states, ids)

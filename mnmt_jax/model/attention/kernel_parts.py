@@ -1,4 +1,4 @@
-"""What the kernels of `mnmt_jax.model.attention.fused` share, whatever the device."""
+"""Code shared by the TPU and GPU kernels of `mnmt_jax.model.attention.fused`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from jaxtyping import Array, Bool, Float
 
 from mnmt_jax.distributed.dropout_mask import kept_at
 
-HIDDEN = float(np.finfo(np.float32).min)  # as `core.masked_softmax` hides
+HIDDEN = float(np.finfo(np.float32).min)  # logit of a hidden key, as in `core.masked_softmax`
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What is the same for every row and head.
+    """Static parameters of a kernel call, the same for every row and head.
 
     Attributes:
         sees: a letter of `Sees` for each key role.
         heads: of the whole array, whatever the mesh.
-        share: of the weights that dropout leaves; 1 is without.
+        share: fraction of the weights that dropout keeps; 1 disables dropout.
     """
 
     sees: str
@@ -33,30 +33,30 @@ class Reading:
 def kept(
     reading: Reading, numbers: Any, place: tuple[Any, Any, int], query: Array, key: Array
 ) -> Bool[Array, "_ _"] | None:
-    """Returns which weights stay, as `keep_by_hash` draws them; None is all.
+    """Return which weights dropout keeps, as `keep_by_hash` draws them; None keeps all.
 
     Args:
-        reading: as above.
-        numbers: int32 [4]: the two words of dropout's key, then the place of the first row and the
-            first head in the whole array.
-        place: row and head after those, and the number of queries.
-        query: places of queries, along one axis.
-        key: places of keys among all that are read, along the other.
+        reading: static parameters of the call.
+        numbers: int32 [4]: the two words of the dropout key, then the indices of the first row and
+            the first head in the whole array.
+        place: row and head relative to those, and the number of queries.
+        query: positions of the queries, along one axis.
+        key: positions of the keys among all visible keys, along the other axis.
     """
     if reading.share == 1:
         return None
-    first, last, row, head = (numbers[number].astype(jnp.uint32) for number in range(4))
+    word_0, word_1, row, head = (numbers[i].astype(jnp.uint32) for i in range(4))
     row, head = row + place[0].astype(jnp.uint32), head + place[1].astype(jnp.uint32)
     query = (row * reading.heads + head) * place[2] + query.astype(jnp.uint32)
-    return kept_at((first, last), query, key.astype(jnp.uint32), reading.share)
+    return kept_at((word_0, word_1), query, key.astype(jnp.uint32), reading.share)
 
 
 def dropped(states: Array, left: Array | None) -> Array:
-    """Returns the states that are left."""
+    """Return the states with the dropped elements set to 0."""
     return states if left is None else jnp.where(left, states, 0.0)
 
 
 def product(left: Array, right: Array, axes: tuple[int, int]) -> Float[Array, "_ _"]:
-    """Multiplies two matrices over an axis of each, in float32."""
-    numbers = ((axes[0],), (axes[1],)), ((), ())
-    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+    """Multiply two matrices over one axis of each, in float32."""
+    dimensions = ((axes[0],), (axes[1],)), ((), ())
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)

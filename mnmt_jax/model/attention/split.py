@@ -1,7 +1,7 @@
-"""Attention in which each role's queries meet only the keys that role may see.
+"""Split attention: the queries of each role attend only to the keys that the role may see.
 
 Spans stay separate arrays through the whole stack, so the compiler removes the work that no output
-needs (for registers: the source's queries in the last two layers) by itself.
+needs (for registers: the source's queries in the last two layers).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mnmt_jax.model.attention.core import attend as attend_masked
 
 
 def make_masks(stage: Stage, segment_ids: Spans) -> dict[str, Array]:
-    """Returns role -> bool [batch, 1, query_length, length of that role's keys], once per stage."""
+    """Return role -> bool [batch, 1, query_length, length of its visible keys], once per stage."""
     masks = {}
     for query in stage.roles:
         cells = [
@@ -38,15 +38,15 @@ def attend(
     *,
     dropout: Dropout,
 ) -> dict[str, Array]:
-    """Attends role by role, each over the keys its row of the table names.
+    """Attend role by role, each over the keys that its row of the visibility table names.
 
-    Args and result as in `dense.attend`, `masks` from this module's `make_masks`.
+    Arguments and result as in `dense.attend`, with `masks` from this module's `make_masks`.
     """
 
-    def own(role: str, *read: Any) -> Array:
-        return attend_role(masks[role], *read, dropout=dropout)
+    def attend_one(role: str, *keys_values: Any) -> Array:
+        return attend_role(masks[role], *keys_values, dropout=dropout)
 
-    return by_role(stage, own, queries, keys, values)
+    return by_role(stage, attend_one, queries, keys, values)
 
 
 def attend_role(
@@ -57,14 +57,14 @@ def attend_role(
     *,
     dropout: Dropout,
 ) -> Float[Array, "batch q heads head_dim"]:
-    """Attends from one role.
+    """Attend from one role.
 
     Args:
-        mask: of its queries and all keys that are read.
+        mask: for the queries of the role and all keys that they attend to.
         queries: scaled.
-        keys: of each role that is read.
+        keys: one array per visible role.
         values: as `keys`.
         dropout: as in `core.attend`.
     """
-    joined = (jnp.concatenate(own, axis=1) for own in (keys, values))
+    joined = (jnp.concatenate(spans, axis=1) for spans in (keys, values))
     return attend_masked(queries, *joined, mask=mask, dropout=dropout)
