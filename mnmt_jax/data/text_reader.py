@@ -113,8 +113,8 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
     longer line is skipped while it is read.
 
     Args:
-        source: path of a file, which is read as gzip if its name ends in ".gz" or it has gzip's magic
-            bytes; or an open plain file.
+        source: path of a file, which is read as gzip if its name ends in ".gz" or it has gzip's
+            magic bytes; or an open plain file.
         max_bytes: maximum length of a line, in bytes of UTF-8; a longer line becomes a flaw.
 
     Raises:
