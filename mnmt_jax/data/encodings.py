@@ -42,22 +42,22 @@ def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
         replaced by bytes that are not valid UTF-8.
     """
     read = getattr(file, "read1", file.read)
-    first = read(_BLOCK)
-    while first and any(mark.startswith(first) and mark != first for mark in _MARKS):
+    head = read(_BLOCK)
+    while head and any(mark.startswith(head) and mark != head for mark in _MARKS):
         more = read(_BLOCK)
         if not more:
             break
-        first += more
+        head += more
     remaining = iter(lambda: read(_BLOCK), b"")
     for mark, encoding in _MARKS.items():
-        if first.startswith(mark):
-            blocks = itertools.chain([first[len(mark) :]], remaining)
+        if head.startswith(mark):
+            blocks = itertools.chain([head[len(mark) :]], remaining)
             return (
                 (encoding + _MARKED_SUFFIX, _transcoded(blocks, encoding))
                 if encoding
                 else ("", blocks)
             )
-    return guess_wide_encoding(first), itertools.chain([first], remaining)
+    return guess_wide_encoding(head), itertools.chain([head], remaining)
 
 
 def _transcoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:

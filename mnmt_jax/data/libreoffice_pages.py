@@ -207,7 +207,7 @@ class _PageReader(HTMLParser):
 def _align(texts: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
     """Yield aligned sentences, or the paragraph if the languages differ in sentence counts."""
     by_language = {code: sentences(text) for code, text in texts.items()}
-    if len({len(parts) for parts in by_language.values()}) > 1:
+    if len({len(language_sentences) for language_sentences in by_language.values()}) > 1:
         yield texts
         return
     for row in zip(*by_language.values(), strict=True):

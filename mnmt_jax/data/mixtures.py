@@ -101,9 +101,8 @@ def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
     for split, directions in (("train", supervised), ("validation", (*supervised, *zero_shot))):
         present = set(corpus.directions(split)).intersection(directions)
         for direction in sorted(present):
-            is_duplicate = (
-                direction[::-1] in present and direction > direction[::-1]
-            )  # the same lines
+            # Opposite directions have the same lines.
+            is_duplicate = direction[::-1] in present and direction > direction[::-1]
             if not is_duplicate and not corpus.size(split, direction):
                 raise _no_text(corpus, split, direction)
 

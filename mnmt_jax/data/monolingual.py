@@ -98,8 +98,8 @@ class MonolingualFiles(FileCorpus):
         super().__init__(name, languages, words, cleaning)
         self._forms = language_aliases(self._patterns.values(), languages)
         self._paths_by_language = {
-            (split, code): self._paths(place, forms)
-            for split, place in self._patterns.items()
+            (split, code): self._paths(split_pattern, forms)
+            for split, split_pattern in self._patterns.items()
             for code, forms in self._forms.items()
         }
         if not any(self._paths_by_language.values()):

@@ -155,8 +155,8 @@ def multiun(folder: Path, name: str) -> Corpus:
         "validation": (f"{folder}/testsets/devset/UNv1.0.devset.{{language}}",),
         "test": (f"{folder}/testsets/testset/UNv1.0.testset.{{language}}",),
     }
-    drawn = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
-    selection = Selection(first={"validation": 1000}, drawn=drawn)
+    sample_sizes = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
+    selection = Selection(first={"validation": 1000}, drawn=sample_sizes)
     return PatternFiles(name, patterns, MULTIUN_LANGUAGES, cleaning=DROP, selection=selection)
 
 

@@ -38,16 +38,16 @@ def mask(
     token_keys = np.asarray(keys, np.uint64)[sentence]
     num_masked = mask_counts(counts, _uniform(hash64(keys, _COUNT)), shares.share)
     order = np.lexsort((hash64(token_keys, _RANK, position), sentence))
-    chosen = np.zeros(len(tokens), bool)
-    chosen[order] = position < num_masked[sentence]  # in sorted order, position is rank
+    is_chosen = np.zeros(len(tokens), bool)
+    is_chosen[order] = position < num_masked[sentence]  # in sorted order, position is rank
     draw = _uniform(hash64(token_keys, _KIND, position))
     random_tokens = drawn.start + (
         hash64(token_keys, _TOKEN, position) % np.uint64(len(drawn))
     ).astype(tokens.dtype)
     use_mask_id = draw >= shares.random + shares.kept
     replaced = np.where(use_mask_id, np.asarray(symbol, tokens.dtype), random_tokens)
-    replaced = np.where((draw < shares.kept) | ~chosen, tokens, replaced)
-    return replaced.astype(tokens.dtype), chosen
+    replaced = np.where((draw < shares.kept) | ~is_chosen, tokens, replaced)
+    return replaced.astype(tokens.dtype), is_chosen
 
 
 def mask_counts(counts: np.ndarray, uniform: np.ndarray, share: float) -> np.ndarray:

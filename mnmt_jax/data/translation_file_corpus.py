@@ -62,20 +62,20 @@ class BitextFiles(FileCorpus):
             for path, tag_sets in self._tags.items()
         }
         all_tags = list(dict.fromkeys(itertools.chain(*tags_by_file.values())))
-        wanted = _wanted_tags(languages) or {_language_code(tag): [] for tag in all_tags}
-        if len(wanted) < 2 and not languages:
+        requested = _wanted_tags(languages) or {_language_code(tag): [] for tag in all_tags}
+        if len(requested) < 2 and not languages:
             available = join_names(all_tags) or "none"
             raise UserError(
                 f"{join_names(patterns)}: no texts in two languages, but in {available}"
             )
-        super().__init__(name, list(wanted), splits, cleaning)
+        super().__init__(name, list(requested), splits, cleaning)
         # By file and language code: the tag to read.
         self._tag_by_code = {
-            path: _tags_by_code(path, tags, wanted) for path, tags in tags_by_file.items()
+            path: _tags_by_code(path, tags, requested) for path, tags in tags_by_file.items()
         }
         for path, tags in tags_by_file.items():
-            if not any(self._serves(path, pair) for pair in itertools.combinations(wanted, 2)):
-                raise UserError(_no_pairs_message(path, tags, wanted))
+            if not any(self._serves(path, pair) for pair in itertools.combinations(requested, 2)):
+                raise UserError(_no_pairs_message(path, tags, requested))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Return the directions between languages that a unit of the split's files has."""
@@ -88,8 +88,8 @@ class BitextFiles(FileCorpus):
 
     def _serves(self, path: str, direction: Direction) -> bool:
         """Return whether a unit of a file has both languages."""
-        wanted = {self._tag_by_code[path].get(code) for code in direction}
-        return any(wanted.issubset(tags) for tags in self._tags[path])
+        needed_tags = {self._tag_by_code[path].get(code) for code in direction}
+        return any(needed_tags.issubset(tags) for tags in self._tags[path])
 
     def _read(self, split: str, direction: Direction) -> Iterator[Line]:
         for path in self.files(split, direction):
@@ -118,7 +118,7 @@ def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _tags_by_code(
-    path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]
+    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Return the tag to read for each language of a file, by language code.
 
@@ -128,13 +128,13 @@ def _tags_by_code(
     Args:
         path: path of the file.
         tags: tags in the file.
-        wanted: requested tags of each language; empty for its only tag.
+        requested: requested tags of each language; empty for its only tag.
 
     Raises:
         UserError: if a file has several tags of a language and none of them was requested.
     """
     result: dict[str, str] = {}
-    for code, wanted_tags in wanted.items():
+    for code, wanted_tags in requested.items():
         same_language = [tag for tag in tags if _language_code_or_none(tag) == code]
         matches = [tag for item in wanted_tags for tag in same_language if _is_same_tag(item, tag)]
         if not matches and not (wanted_tags and all(map(_names_region, wanted_tags))):
@@ -149,23 +149,28 @@ def _tags_by_code(
     return result
 
 
-def _no_pairs_message(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> str:
+def _no_pairs_message(
+    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
+) -> str:
     """Return the error message for a file without text in two of the languages.
 
     Args:
         path: path of the file.
         tags: tags in the file.
-        wanted: requested tags of each language; empty if the user requested none.
+        requested: requested tags of each language; empty if the user requested none.
     """
-    available = _tags_by_code(path, tags, wanted)
+    available = _tags_by_code(path, tags, requested)
     lacking = [
-        tag for code, wanted_tags in wanted.items() if code not in available for tag in wanted_tags
+        tag
+        for code, wanted_tags in requested.items()
+        if code not in available
+        for tag in wanted_tags
     ]
     absent_names, available_names = (
         join_names(lacking) or "two languages",
         join_names(tags) or "none",
     )
-    remedy = ", or name its tags in --languages too" if tags and any(wanted.values()) else ""
+    remedy = ", or name its tags in --languages too" if tags and any(requested.values()) else ""
     return (
         f"{path}: no texts in {absent_names}, but in {available_names}; leave the file out{remedy}"
     )
@@ -192,8 +197,8 @@ def _language_code_or_none(tag: str) -> str | None:
 
 def _is_same_tag(item: str, tag: str) -> bool:
     """Return whether a code in any form means a file's tag, including its region."""
-    wanted = parse_code(item)
-    return item == tag or bool(wanted.region) and wanted == parse_code(tag)
+    requested = parse_code(item)
+    return item == tag or bool(requested.region) and requested == parse_code(tag)
 
 
 def _names_region(item: str) -> bool:

@@ -207,7 +207,7 @@ class LocaleData:
         return None if names is None else lambda fields: names[fields[key]]
 
     def _names(self, letter: str, width: str) -> dict[int, str] | None:
-        """Return the locale's month, weekday or quarter names; stand-alone ones fall back to format."""
+        """Return month, weekday or quarter names; stand-alone ones fall back to format names."""
         table = {"M": "months", "L": "months", "E": "days", "c": "days", "Q": "quarters"}
         size = {"months": 12, "days": 7, "quarters": 4}
         kind = table.get(letter)

@@ -144,14 +144,14 @@ class Renderer:
             unit: CLDR's name, e.g. "length-kilometer".
             length: "long" (falls back to the short form, as CLDR does) or "short".
         """
-        own = self._locale.own
+        look_up = self._locale.own
         lengths = ("long", "short") if length == "long" else ("short",)
         tables = [self._locale.own_plurals("unit_patterns", unit, length) for length in lengths]
         patterns = dict(next((table for table in tables if table), {}))
         per = next(
             (
                 pattern
-                for pattern in (own("unit_patterns", unit, name, "per") for name in lengths)
+                for pattern in (look_up("unit_patterns", unit, name, "per") for name in lengths)
                 if pattern
             ),
             None,
