@@ -1,10 +1,11 @@
-"""Which sentences of a cache are translated back into which languages, and the pairs that gives.
+"""Back-translation: selection of the cached targets to translate, and the resulting pseudo pairs.
 
-Of every training pair (x, y in t) with t among some languages, a language r other than t is drawn
-from a pool; the pseudo pair is (what a model makes of y in r, y).
+For every training pair (x, y in t) whose target language t is selected, a language r other than t
+is drawn from a pool. The pseudo pair is (the translation of y into r, y).
 
 Source: third paper, Appendix A, after Zhang et al. 2020 (language-layers spec 5). The paper names
-six languages and neither the pool nor English; here both are chosen, and the pool is without it.
+six languages, but neither the pool nor English. Here the languages and the pool are options, and
+the default pool excludes English.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ _ENGLISH = "en"
 
 @dataclasses.dataclass(frozen=True)
 class BackTranslationDraws:
-    """What is translated into what: a pure function of these values.
+    """Draws of the language that each sentence is translated into: a pure function of the fields.
 
     Attributes:
-        languages: codes of the languages whose sentences are translated, if targets of training.
-        pool: codes of the languages they are translated into.
-        seed: of the draws.
-        round: how often the pairs have been made anew, from 1; each has draws of its own.
+        languages: codes of the languages whose sentences are translated, where they are training
+            targets.
+        pool: codes of the languages to translate into.
+        seed: seed of the draws.
+        round: number of the back-translation round, from 1; each round has different draws.
     """
 
     languages: tuple[str, ...]
@@ -46,22 +48,27 @@ class BackTranslationDraws:
     round: int = 1
 
     @classmethod
-    def of(cls, languages: Sequence[str], pool: Sequence[str], **rest: int) -> BackTranslationDraws:
-        """Returns draws with a pool: without one it is the languages but English."""
-        others = pool or [code for code in languages if canonical_code_or_input(code) != _ENGLISH]
-        return cls(tuple(languages), tuple(others), **rest)
+    def of(
+        cls, languages: Sequence[str], pool: Sequence[str], **fields: int
+    ) -> BackTranslationDraws:
+        """Return draws whose pool defaults to `languages` without English."""
+        pool_or_default = pool or [
+            code for code in languages if canonical_code_or_input(code) != _ENGLISH
+        ]
+        return cls(tuple(languages), tuple(pool_or_default), **fields)
 
     def check(self, cache: TokenCache) -> tuple[str, ...]:
-        """Checks that there is something to translate and something to draw.
+        """Check that the cache has targets to translate and that the pool has a language for each.
 
         Args:
-            cache: of the real pairs.
+            cache: cache of the real pairs.
 
         Returns:
             The names of the tasks whose targets are translated.
 
         Raises:
-            UserError: otherwise.
+            UserError: if a language is repeated, unknown, no training target, or has no other
+                language in the pool, or if the cache holds back-translated tasks already.
         """
         known = cache.vocabulary.languages
         for flag, codes in (("languages", self.languages), ("pool", self.pool)):
@@ -69,12 +76,13 @@ class BackTranslationDraws:
                 raise UserError(f"--{flag}={','.join(codes)} names a language twice")
             if unknown := [code for code in codes if code not in known]:
                 raise UserError(
-                    f"--{flag}: the vocabulary has no {join_names(unknown)}; it has {join_names(known)}"
+                    f"--{flag}: the vocabulary has no {join_names(unknown)}; it has "
+                    f"{join_names(known)}"
                 )
         trained = cache.tasks_with(_TRAIN)
-        if made := [name for name in trained if name.startswith(PREFIX)]:
+        if pseudo := [name for name in trained if name.startswith(PREFIX)]:
             raise UserError(
-                f"{cache.directory}: '{made[0]}' was back-translated already; name the cache of "
+                f"{cache.directory}: '{pseudo[0]}' was back-translated already; name the cache of "
                 "the real pairs"
             )
         targets = {_target_of(cache, name) for name in trained}
@@ -85,23 +93,25 @@ class BackTranslationDraws:
                     f"there are {join_names(sorted(targets))}"
                 )
             if not set(self.pool) - {code}:
-                drawn = f"--pool={','.join(self.pool)}" if self.pool else "--languages without en"
+                pool_arg = (
+                    f"--pool={','.join(self.pool)}" if self.pool else "--languages without en"
+                )
                 raise UserError(
-                    f"{drawn} has no language to translate '{code}' into; name another in --pool"
+                    f"{pool_arg} has no language to translate '{code}' into; name another in --pool"
                 )
         return tuple(name for name in trained if _target_of(cache, name) in self.languages)
 
     def drawn(self, task: str, target_lang: str, count: int) -> list[str]:
-        """Returns the language that each of a task's targets is translated into.
+        """Return the language that each target of a task is translated into.
 
         Args:
-            task: its name.
-            target_lang: code of its target language.
-            count: its pairs; the draw of one does not depend on how many there are.
+            task: name of the task.
+            target_lang: code of the task's target language.
+            count: number of pairs of the task; it does not affect the draw of a pair.
         """
-        others = [code for code in self.pool if code != target_lang]
-        hashed = hash64(self.seed, self.round, text_hash64(task), np.arange(count))
-        return [others[number] for number in (hashed % np.uint64(len(others))).tolist()]
+        candidates = [code for code in self.pool if code != target_lang]
+        hashes = hash64(self.seed, self.round, text_hash64(task), np.arange(count))
+        return [candidates[number] for number in (hashes % np.uint64(len(candidates))).tolist()]
 
 
 def _target_of(cache: TokenCache, name: str) -> str:
@@ -110,8 +120,15 @@ def _target_of(cache: TokenCache, name: str) -> str:
 
 
 @dataclasses.dataclass
-class _Spool:
-    """Pairs of one direction: the sources, and where in the cache their targets are."""
+class _EncodedSources:
+    """Encoded sources of one direction, with the cache positions of their targets.
+
+    Attributes:
+        sources: piece ids of all sources, concatenated.
+        lengths: number of pieces of each source.
+        task: number of the task that holds each target.
+        index: index of each target in its task.
+    """
 
     sources: array.array
     lengths: array.array
@@ -119,95 +136,99 @@ class _Spool:
     index: array.array
 
     @classmethod
-    def empty(cls) -> _Spool:
+    def empty(cls) -> _EncodedSources:
         return cls(*(array.array("i") for _ in range(4)))
 
 
 class BackTranslatedPairs:
-    """Sentences to translate, in an order of their own, and the tasks that translations make.
+    """Sentences to translate, in a fixed order, and the tasks built from their translations.
 
     Attributes:
-        cache: of the real pairs.
-        draws: what is translated into what.
+        cache: cache of the real pairs.
+        draws: draws of the languages to translate into.
         tasks: names of the tasks whose targets are translated.
     """
 
     def __init__(self, cache: TokenCache, draws: BackTranslationDraws) -> None:
-        """Checks the draws against the cache; see `BackTranslationDraws.check`."""
+        """Check the draws against the cache; see `BackTranslationDraws.check`."""
         self.cache, self.draws = cache, draws
         self.tasks = draws.check(cache)
 
     def __len__(self) -> int:
-        """Returns how many sentences there are."""
+        """Return the number of sentences to translate."""
         return sum(self.cache.split(name, _TRAIN).examples for name in self.tasks)
 
     def facts(self) -> dict[str, Any]:
-        """Returns all that decides what is translated into what."""
+        """Return the values that determine the sentences and their languages."""
         content = {name: self.cache.split(name, _TRAIN).content for name in self.tasks}
         return {**dataclasses.asdict(self.draws), "tasks": content}
 
     def sentences(self) -> Iterator[tuple[str, str, str]]:
-        """Yields each target's text, its language, and the language it is translated into."""
+        """Yield (text, target language, language to translate into) of each target."""
         for name in self.tasks:
-            lengths, code = self.cache.lengths(name, _TRAIN), _target_of(self.cache, name)
-            drawn = self.draws.drawn(name, code, len(lengths))
+            lengths, target_lang = self.cache.lengths(name, _TRAIN), _target_of(self.cache, name)
+            pool_languages = self.draws.drawn(name, target_lang, len(lengths))
             for start in range(0, len(lengths), _BLOCK):
                 indices = np.arange(start, min(start + _BLOCK, len(lengths)))
                 for index, (_, target) in zip(indices, self._read(name, indices), strict=True):
-                    yield self.cache.vocabulary.decode(target), code, drawn[index]
+                    yield self.cache.vocabulary.decode(target), target_lang, pool_languages[index]
 
     def sources(self, translations: Iterable[str]) -> Iterator[TaskSource]:
-        """Yields the tasks of the pseudo pairs.
+        """Yield the tasks of the pseudo pairs.
 
         Args:
-            translations: of `sentences`, in their order; a blank one makes no pair.
+            translations: translations of `sentences`, in the same order; blank ones are skipped.
 
         Raises:
-            UserError: if all are blank.
+            UserError: if all translations are blank.
         """
-        spools = self._spools(iter(translations))
-        if not spools:
+        by_direction = self._encode_by_direction(iter(translations))
+        if not by_direction:
             raise UserError("every translation is blank; translate with another checkpoint")
-        for source_lang, target_lang in sorted(spools):
-            pairs = functools.partial(self._pairs, spools[source_lang, target_lang])
+        for source_lang, target_lang in sorted(by_direction):
+            pairs = functools.partial(self._pairs, by_direction[source_lang, target_lang])
             name = f"{PREFIX}{source_lang}_{target_lang}"
             yield TaskSource(name, source_lang, target_lang, {_TRAIN: pairs})
 
-    def _spools(self, translations: Iterator[str]) -> dict[tuple[str, str], _Spool]:
-        """Encodes translations and sorts them by direction."""
-        spools: dict[tuple[str, str], _Spool] = {}
-        for number, name in enumerate(self.tasks):
+    def _encode_by_direction(
+        self, translations: Iterator[str]
+    ) -> dict[tuple[str, str], _EncodedSources]:
+        """Encode translations and group them by direction (source, target)."""
+        by_direction: dict[tuple[str, str], _EncodedSources] = {}
+        for task_number, name in enumerate(self.tasks):
             count = self.cache.split(name, _TRAIN).examples
-            code = _target_of(self.cache, name)
-            drawn = self.draws.drawn(name, code, count)
+            target_lang = _target_of(self.cache, name)
+            pool_languages = self.draws.drawn(name, target_lang, count)
             for start in range(0, count, _BLOCK):
-                languages = drawn[start : start + _BLOCK]
-                texts = [next(translations) for _ in languages]
-                pieces = self.cache.vocabulary.encode_lines(texts, languages)
-                for index, found in enumerate(pieces, start=start):
-                    if found:
-                        spool = spools.setdefault((drawn[index], code), _Spool.empty())
-                        spool.sources.extend(found)
-                        spool.lengths.append(len(found))
-                        spool.task.append(number)
-                        spool.index.append(index)
-        return spools
+                languages = pool_languages[start : start + _BLOCK]
+                block_texts = [next(translations) for _ in languages]
+                pieces = self.cache.vocabulary.encode_lines(block_texts, languages)
+                for index, ids in enumerate(pieces, start=start):
+                    if ids:
+                        encoded = by_direction.setdefault(
+                            (pool_languages[index], target_lang), _EncodedSources.empty()
+                        )
+                        encoded.sources.extend(ids)
+                        encoded.lengths.append(len(ids))
+                        encoded.task.append(task_number)
+                        encoded.index.append(index)
+        return by_direction
 
-    def _pairs(self, spool: _Spool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Yields the pairs of a direction, their targets from the cache."""
-        task, index = np.array(spool.task), np.array(spool.index)
-        sources, ends = np.array(spool.sources), np.cumsum(spool.lengths)
-        for number in np.unique(task).tolist():
-            own = np.flatnonzero(task == number)
-            for start in range(0, len(own), _BLOCK):
-                block = own[start : start + _BLOCK]
-                found = self._read(self.tasks[number], index[block])
-                for place, (_, target) in zip(block.tolist(), found, strict=True):
-                    end = int(ends[place])
-                    yield sources[end - spool.lengths[place] : end].tolist(), target.tolist()
+    def _pairs(self, encoded: _EncodedSources) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Yield the (source, target) ids of a direction; targets are read from the cache."""
+        task, index = np.array(encoded.task), np.array(encoded.index)
+        sources, ends = np.array(encoded.sources), np.cumsum(encoded.lengths)
+        for task_number in np.unique(task).tolist():
+            task_rows = np.flatnonzero(task == task_number)
+            for start in range(0, len(task_rows), _BLOCK):
+                block = task_rows[start : start + _BLOCK]
+                cached_pairs = self._read(self.tasks[task_number], index[block])
+                for row, (_, target) in zip(block.tolist(), cached_pairs, strict=True):
+                    end = int(ends[row])
+                    yield sources[end - encoded.lengths[row] : end].tolist(), target.tolist()
 
     def _read(self, task: str, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the pieces of pairs."""
+        """Yield the (source, target) piece ids of pairs of a task."""
         lengths = self.cache.lengths(task, _TRAIN)[indices]
         sources, targets = decode_records(self.cache.read(task, _TRAIN, indices), lengths)
         ends = np.cumsum(lengths, axis=0)[:-1]

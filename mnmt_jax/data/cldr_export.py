@@ -1,4 +1,4 @@
-"""Writes the embedded corpus as plain parallel files or TSV, for any toolkit to read."""
+"""Export of the embedded CLDR corpus as plain parallel files or TSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import locked, new_file
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
-"""File formats: SPLIT.LANGUAGE, or SPLIT.tsv whose first line names the languages."""
+"""File formats: SPLIT.LANGUAGE, or SPLIT.tsv with a header of language codes."""
 
 
 def export_cldr(
@@ -23,22 +23,22 @@ def export_cldr(
     sizes: Mapping[str, int],
     overwrite: bool = False,
 ) -> dict[str, int]:
-    """Writes every split of a corpus, multi-parallel: line i means the same in all files.
+    """Write all splits of a corpus, multi-parallel: line i has the same meaning in all files.
 
     A file appears under its name only when it is complete.
 
     Args:
-        corpus: what to write.
-        directory: made if absent.
+        corpus: corpus to write.
+        directory: output directory; created if absent.
         file_format: "parallel" or "tsv".
-        sizes: lines by split; a split of 0 lines is left out.
-        overwrite: whether files that are there may be replaced.
+        sizes: number of lines by split; a split of 0 lines is not written.
+        overwrite: whether existing files may be replaced.
 
     Returns:
-        Lines of sentences by file name.
+        Number of sentence lines by file name.
 
     Raises:
-        UserError: if the format is unknown, a size is negative, or a file is in the way.
+        UserError: if the format is unknown, a size is negative, or a file exists already.
     """
     if file_format not in FORMATS:
         raise UserError(f"format {file_format!r}: must be one of {' '.join(FORMATS)}")
@@ -50,7 +50,7 @@ def export_cldr(
         if _checked_size(split, size)
     }
     os.makedirs(directory, exist_ok=True)
-    with locked(Path(directory)):  # a second process waits, and is then refused
+    with locked(Path(directory)):  # a second process waits, then fails
         for name in (name for split_names in names.values() for name in split_names):
             path = os.path.join(directory, name)
             if os.path.exists(path) and not overwrite:
@@ -62,7 +62,7 @@ def export_cldr(
 
 
 def _checked_size(split: str, size: int) -> int:
-    """Returns a split's size.
+    """Return the size of a split.
 
     Raises:
         UserError: if it is negative.
@@ -73,7 +73,7 @@ def _checked_size(split: str, size: int) -> int:
 
 
 def _write_split(corpus: CldrCorpus, split: str, size: int, paths: list[str]) -> None:
-    """Writes one split; its files get their names when all are complete."""
+    """Write one split; its files get their names when all are complete."""
     with ExitStack() as stack:
         files = [stack.enter_context(new_file(Path(path))) for path in paths]
         if len(files) < len(corpus.languages):

@@ -1,8 +1,9 @@
-"""From sentence pairs to the arrays a model reads: spans per role, packed role-major.
+"""Conversion of sentence pairs to model batches: one span per role, packed role-major.
 
-A row of a batch holds up to `max_segments` sentence pairs. All their sources stand together in the
-row's source span, all their registers in its register span, and so on; segment ids tell which
-positions belong together. With two pairs in a row, factor 1 and the `register` instruction:
+A row of a batch holds up to `max_segments` sentence pairs. The source span of the row holds the
+sources of all its pairs, the register span holds all their registers, and so on. Segment ids tell
+which positions belong to the same pair. Example: two pairs in a row, register factor 1, and the
+`register` instruction:
 
     source    [y] x x </s> [y] x x x </s> .     segment ids  1 1 1 1 2 2 2 2 2 0
     register  [y] [y] [y] [y] [y] ... [y] . .                1 1 1 1 2 2 2 2 2 0 0
@@ -42,9 +43,9 @@ class Lengths:
     """Sizes of a row.
 
     Attributes:
-        source: tokens of the source span, tags and eos included.
+        source: tokens of the source span, including tags and eos.
         target: tokens of the target span.
-        max_segments: sentence pairs per row at most.
+        max_segments: maximum number of sentence pairs per row.
     """
 
     source: int
@@ -52,17 +53,21 @@ class Lengths:
     max_segments: int = 1
 
     def __post_init__(self) -> None:
-        """Checks that a row can hold anything."""
+        """Check that all sizes are at least 1.
+
+        Raises:
+            UserError: if one is not.
+        """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value < 1:
                 raise UserError(f"a row's {field.name}={value} must be at least 1")
 
     def registers(self, register_factor: float) -> int:
-        """Returns the tokens of the register span: room for any packing of the source span.
+        """Return the length of the register span: enough for any packing of the source span.
 
-        Each of m segments of n tokens needs ceil(n / factor), which is less than n / factor + 1, so
-        floor(source / factor) + m always suffices; ceil(source / factor) would not.
+        Each of m segments of n tokens needs ceil(n / factor), which is less than n / factor + 1. So
+        floor(source / factor) + m always suffices; ceil(source / factor) does not.
         """
         return math.floor(self.source / register_factor) + self.max_segments
 
@@ -73,11 +78,11 @@ class Example:
 
     Attributes:
         source: piece ids, int `[n]`.
-        target: piece ids, int `[n]`; empty while translating.
+        target: piece ids, int `[n]`; empty for translation.
         source_lang: index into the vocabulary's languages.
         target_lang: index into the vocabulary's languages.
-        task: index into the run's task names; -1 is none.
-        key: 64 bits that its masks follow from, if the model fills masks.
+        task: index into the run's task names; -1 for none.
+        key: 64 bits that determine the masks of the pair, for masked language models.
     """
 
     source: np.ndarray
@@ -90,16 +95,16 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segments:
-    """Many sentence pairs as flat arrays, in the order in which they fill rows.
+    """Sentence pairs as flat arrays, in the order in which they fill rows.
 
     Attributes:
         row: row of each pair, non-decreasing, int `[n]`.
-        source: all source pieces, one pair after the other.
-        source_counts: source pieces of each pair, int `[n]`.
-        target: all target pieces, one pair after the other.
-        target_counts: target pieces of each pair, int `[n]`.
+        source: source pieces of all pairs, concatenated.
+        source_counts: number of source pieces of each pair, int `[n]`.
+        target: target pieces of all pairs, concatenated.
+        target_counts: number of target pieces of each pair, int `[n]`.
         per_segment: `source_lang`, `target_lang` and `task` of each pair, int `[3, n]`.
-        keys: of each pair's masks, uint64 `[n]`.
+        keys: mask key of each pair, uint64 `[n]`.
     """
 
     row: np.ndarray
@@ -112,7 +117,7 @@ class Segments:
 
 
 def segments_from_rows(rows: Sequence[Sequence[Example]]) -> Segments:
-    """Flattens rows of examples."""
+    """Flatten rows of examples."""
     examples = [example for row in rows for example in row]
     return Segments(
         row=np.repeat(np.arange(len(rows)), [len(row) for row in rows]),
@@ -129,16 +134,16 @@ def segments_from_rows(rows: Sequence[Sequence[Example]]) -> Segments:
 
 @dataclasses.dataclass(frozen=True)
 class Converter:
-    """Lays sentence pairs out as the spans of a layout.
+    """Converter from sentence pairs to the spans of a layout.
 
     Attributes:
-        vocabulary: gives eos and the tags.
-        instruction: where tags stand.
+        vocabulary: vocabulary with the ids of eos and the tags.
+        instruction: positions of the language tags.
         roles: roles of the layout (`Layout.embedded_roles()`).
         lengths: sizes of a row.
         register_factor: source tokens per register, if the layout has registers.
-        views: that `batch` lays out too.
-        mask_shares: of a layout that fills masks; None for one that grows.
+        views: additional views that `batch` includes.
+        mask_shares: masking rates of a masked language model; None for an autoregressive layout.
     """
 
     vocabulary: Vocabulary
@@ -150,19 +155,19 @@ class Converter:
     mask_shares: MaskShares | None = None
 
     def __post_init__(self) -> None:
-        """Gives a language model's rows one length: there is one span."""
+        """Use a single row length for a language model, which has one span."""
         if not {SOURCE, TARGET}.issubset(self.roles):
-            own = self.lengths.target if TARGET in self.roles else self.lengths.source
-            lengths = dataclasses.replace(self.lengths, source=own, target=own)
+            length = self.lengths.target if TARGET in self.roles else self.lengths.source
+            lengths = dataclasses.replace(self.lengths, source=length, target=length)
             object.__setattr__(self, "lengths", lengths)
 
     def spans(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the lengths of the source and target spans of pairs.
+        """Return the lengths of the source and target spans of pairs.
 
-        A language model reads the target of a pair, so for it both are that of its one span.
+        A language model has one span, so both results are the length of that span.
 
         Args:
-            pieces: of source and target, int `[n, 2]`.
+            pieces: numbers of source and target pieces, int `[n, 2]`.
         """
         if SOURCE not in self.roles:
             return (self.target_tokens(pieces[:, 1]),) * 2
@@ -171,15 +176,15 @@ class Converter:
         return self.source_tokens(pieces[:, 0]), self.target_tokens(pieces[:, 1])
 
     def source_tokens(self, pieces: np.ndarray) -> np.ndarray:
-        """Returns the length of the source span for numbers of pieces."""
+        """Return the length of the source span for given numbers of pieces."""
         return np.asarray(pieces) + self.instruction.source_extra
 
     def target_tokens(self, pieces: np.ndarray) -> np.ndarray:
-        """Returns the length of the target span for numbers of pieces."""
+        """Return the length of the target span for given numbers of pieces."""
         return np.asarray(pieces) + self.instruction.target_extra
 
     def registers(self, source_tokens: np.ndarray) -> np.ndarray:
-        """Returns ceil(n / register_factor), in float32 as the published code divides.
+        """Return ceil(n / register_factor), computed in float32 as in the published code.
 
         Source: MITRE paper, section 3.2; released code, `encoder.forward_scriptable`.
         """
@@ -187,18 +192,18 @@ class Converter:
         return np.ceil(tokens / np.float32(self.register_factor)).astype(np.int64)
 
     def batch(self, segments: Segments, rows: int) -> HostBatch:
-        """Lays out every role: what training and scoring read.
+        """Convert segments to a batch with all roles, for training and scoring.
 
         Args:
             segments: the pairs and their rows.
-            rows: rows of the batch; rows without a pair are padding throughout.
+            rows: number of rows of the batch; rows without a pair are padding.
 
         Returns:
             int32 arrays: `{role}_tokens`, `{role}_positions`, `{role}_segment_ids` per role of the
-            layout and the labels of the one that is generated (`target_labels`), all `[rows, span
-            length]`; `source_lang`, `target_lang`, `task` `[rows, max_segments]`, -1 where no
-            segment is. The static roles of each view as `{view}_{role}_tokens` and so on. With
-            masks, labels are -1 where nothing is asked for.
+            layout and the labels of the generated role (`target_labels`), all `[rows, span
+            length]`; `source_lang`, `target_lang`, `task` `[rows, max_segments]`, -1 where there is
+            no segment. The static roles of each view as `{view}_{role}_tokens` and so on. With
+            masks, the labels are `source_labels`, and -1 where no token is predicted.
 
         Raises:
             ValueError: if a row does not fit its spans.
@@ -208,71 +213,73 @@ class Converter:
         batch = self.static_batch(segments, rows)
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.target_tokens(segments.target_counts)
-        place = _place(segments.row, counts, (rows, self.lengths.target), TARGET)
-        tokens = np.empty(place.total, np.int32)
-        labels = np.empty(place.total, np.int32)
-        is_piece = np.ones(place.total, bool)
-        is_piece[place.starts] = False
-        tokens[place.starts] = self._triggers(tags)
+        packed = _pack_span(segments.row, counts, (rows, self.lengths.target), TARGET)
+        tokens = np.empty(packed.total, np.int32)
+        labels = np.empty(packed.total, np.int32)
+        is_piece = np.ones(packed.total, bool)
+        is_piece[packed.starts] = False
+        tokens[packed.starts] = self._trigger_tokens(tags)
         if self.instruction.target_tag:
-            is_piece[place.starts + 1] = False
-            tokens[place.starts + 1] = tags
+            is_piece[packed.starts + 1] = False
+            tokens[packed.starts + 1] = tags
         tokens[is_piece] = segments.target
         labels[:-1] = tokens[1:]
-        labels[place.ends] = self.vocabulary.eos_id
-        batch |= _span(TARGET, place, tokens, (rows, self.lengths.target))
-        batch["target_labels"] = place.scatter(labels, (rows, self.lengths.target))
+        labels[packed.ends] = self.vocabulary.eos_id
+        batch |= _role_arrays(TARGET, packed, tokens, (rows, self.lengths.target))
+        batch["target_labels"] = packed.scatter(labels, (rows, self.lengths.target))
         for view in self.views:
             batch |= self._view_batch(view, segments, rows)
         return batch
 
     def static_batch(self, segments: Segments, rows: int) -> HostBatch:
-        """Lays out every role but the target: what translation reads before decoding.
+        """Convert segments to a batch without the target role, for translation.
 
-        Args and shapes as in `batch`; the segments' targets are ignored.
+        Args and shapes as in `batch`; the targets of the segments are ignored.
         """
         tags = self.vocabulary.tag_ids[segments.per_segment[1]]
         counts = self.source_tokens(segments.source_counts)
-        batch = self._source(segments, counts, rows) if SOURCE in self.roles else {}
+        batch = self._source_span(segments, counts, rows) if SOURCE in self.roles else {}
         if REGISTER in self.roles:
             registers, shape = self.registers(counts), self._shape(REGISTER, rows)
-            place = _place(segments.row, registers, shape, REGISTER)
-            batch |= _span(REGISTER, place, np.repeat(tags, registers), shape)
+            packed = _pack_span(segments.row, registers, shape, REGISTER)
+            batch |= _role_arrays(REGISTER, packed, np.repeat(tags, registers), shape)
         if TRIGGER in self.roles:
             shape = self._shape(TRIGGER, rows)
-            place = _place(segments.row, np.ones_like(counts), shape, TRIGGER)
-            batch |= _span(TRIGGER, place, self._triggers(tags), shape)
+            packed = _pack_span(segments.row, np.ones_like(counts), shape, TRIGGER)
+            batch |= _role_arrays(TRIGGER, packed, self._trigger_tokens(tags), shape)
         shape = (rows, self.lengths.max_segments)
-        place = _place(segments.row, np.ones_like(counts), shape, "segments")
+        packed = _pack_span(segments.row, np.ones_like(counts), shape, "segments")
         for name, values in zip(PER_SEGMENT, segments.per_segment, strict=True):
-            batch[name] = place.scatter(values, shape, fill=-1)
+            batch[name] = packed.scatter(values, shape, fill=-1)
         return batch
 
     def view_lengths(self, view: View, lengths: Lengths) -> Lengths:
-        """Returns the sizes of a view's rows.
+        """Return the row sizes of a view.
 
-        A target is as a source longer by a tag at most, so the source span that always suffices is
-        the target span and a token per segment.
+        A target sentence used as a source may need one more token for the tag. So the length of the
+        target span plus one token per segment always suffices.
 
         Args:
             view: one of `views`.
-            lengths: of the rows it belongs to.
+            lengths: sizes of the rows that the view belongs to.
         """
         if view.side == SOURCE:
             return lengths
         instruction = self.instruction_of(view)
-        longer = max(0, instruction.source_extra - instruction.target_extra)
-        return dataclasses.replace(lengths, source=lengths.target + longer * lengths.max_segments)
+        extra_per_segment = max(0, instruction.source_extra - instruction.target_extra)
+        return dataclasses.replace(
+            lengths, source=lengths.target + extra_per_segment * lengths.max_segments
+        )
 
     def instruction_of(self, view: View) -> Instruction:
-        """Returns where tags stand in a view."""
+        """Return the instruction of a view."""
         if not view.as_it_stands:
             return self.instruction
         tag = TARGET if self.instruction.target_tag else None
         return dataclasses.replace(self.instruction, source_tag=tag)
 
     def _view_batch(self, view: View, segments: Segments, rows: int) -> HostBatch:
-        """Lays out a sentence of each pair as its source, in the same rows and segments."""
+        """Convert one sentence of each pair as its source, in the same rows and segments."""
         lengths, instruction = self.view_lengths(view, self.lengths), self.instruction_of(view)
         converter = dataclasses.replace(self, lengths=lengths, instruction=instruction)
         language = segments.per_segment[PER_SEGMENT.index(f"{view.side}_lang")]
@@ -286,72 +293,80 @@ class Converter:
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
     def _masked_batch(self, segments: Segments, rows: int, shares: MaskShares) -> HostBatch:
-        """Lays out the targets as what a model reads that fills masks."""
+        """Convert the targets to masked input and labels."""
         segments = dataclasses.replace(
             segments, source=segments.target, source_counts=segments.target_counts
         )
         batch, vocabulary = self.static_batch(segments, rows), self.vocabulary
         counts, shape = self.source_tokens(segments.source_counts), self._shape(SOURCE, rows)
-        place = _place(segments.row, counts, shape, SOURCE)
-        tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[place.cells]
-        hidden, chosen = mask(
+        packed = _pack_span(segments.row, counts, shape, SOURCE)
+        tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[packed.cells]
+        masked, is_label = mask(
             *(tokens, counts, segments.keys),
             shares=shares,
             symbol=vocabulary.mask_id,
             drawn=range(vocabulary.mask_id + 1, vocabulary.size),
         )
-        batch[f"{SOURCE}_tokens"] = place.scatter(hidden, shape)
-        batch[f"{SOURCE}_labels"] = place.scatter(np.where(chosen, tokens, -1), shape, fill=-1)
+        batch[f"{SOURCE}_tokens"] = packed.scatter(masked, shape)
+        batch[f"{SOURCE}_labels"] = packed.scatter(np.where(is_label, tokens, -1), shape, fill=-1)
         return batch
 
-    def _source(self, segments: Segments, counts: np.ndarray, rows: int) -> HostBatch:
+    def _source_span(self, segments: Segments, counts: np.ndarray, rows: int) -> HostBatch:
         shape = self._shape(SOURCE, rows)
-        place = _place(segments.row, counts, shape, SOURCE)
-        tokens = np.empty(place.total, np.int32)
-        is_piece = np.ones(place.total, bool)
-        is_piece[place.ends] = False
-        tokens[place.ends] = self.vocabulary.eos_id
+        packed = _pack_span(segments.row, counts, shape, SOURCE)
+        tokens = np.empty(packed.total, np.int32)
+        is_piece = np.ones(packed.total, bool)
+        is_piece[packed.ends] = False
+        tokens[packed.ends] = self.vocabulary.eos_id
         if self.instruction.source_tag:
-            is_piece[place.starts] = False
+            is_piece[packed.starts] = False
             language = 0 if self.instruction.source_tag == "source" else 1
-            tokens[place.starts] = self.vocabulary.tag_ids[segments.per_segment[language]]
+            tokens[packed.starts] = self.vocabulary.tag_ids[segments.per_segment[language]]
         tokens[is_piece] = segments.source
-        return _span(SOURCE, place, tokens, shape)
+        return _role_arrays(SOURCE, packed, tokens, shape)
 
-    def _triggers(self, tags: np.ndarray) -> np.ndarray:
+    def _trigger_tokens(self, tags: np.ndarray) -> np.ndarray:
         if self.instruction.trigger == "tag":
             return tags
         return np.full_like(tags, self.vocabulary.eos_id)
 
     def widths(self) -> dict[str, int]:
-        """Returns the length of each role's span."""
-        width = {
+        """Return the length of the span of each role."""
+        widths = {
             SOURCE: self.lengths.source,
             REGISTER: self.lengths.registers(self.register_factor),
             TRIGGER: self.lengths.max_segments,
             TARGET: self.lengths.target,
         }
-        return {role: width[role] for role in self.roles}
+        return {role: widths[role] for role in self.roles}
 
     def _shape(self, role: str, rows: int) -> tuple[int, int]:
         return rows, self.widths()[role]
 
 
 def required_views(config: Config) -> tuple[View, ...]:
-    """Returns the views that the objectives of a run read and that need arrays of their own."""
-    reads = [read for each in all_objectives(config.methods) for read in each.reads]
-    views = dict.fromkeys(r.view for r in reads if isinstance(r, States) and r.view)
+    """Return the views that the objectives of a run read and that need additional arrays."""
+    inputs = [
+        model_input
+        for objective in all_objectives(config.methods)
+        for model_input in objective.reads
+    ]
+    views = dict.fromkeys(
+        model_input.view
+        for model_input in inputs
+        if isinstance(model_input, States) and model_input.view
+    )
     return tuple(view for view in views if not view.is_batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchExtras:
-    """What a run's rows hold besides what every layout's do.
+    """Contents of a run's batches beyond those of every layout.
 
     Attributes:
         register_factor: source tokens per register.
-        views: that training batches hold too.
-        mask_shares: if the layout fills masks.
+        views: additional views of training batches.
+        mask_shares: masking rates, for masked language models.
     """
 
     register_factor: float = 1.0
@@ -360,22 +375,24 @@ class BatchExtras:
 
     @classmethod
     def of(cls, config: Config) -> BatchExtras:
-        """Returns those of a run."""
-        named = (method.mask_shares() for method in config.methods)
-        shares = next((each for each in named if each is not None), MaskShares())
+        """Return the extras that a run's configuration requires."""
+        candidates = (method.mask_shares() for method in config.methods)
+        shares = next(
+            (mask_shares for mask_shares in candidates if mask_shares is not None), MaskShares()
+        )
         return cls(config.model.register_factor, required_views(config), shares)
 
 
 def make_converter(
     vocabulary: Vocabulary, layout: Layout, data: Data, extras: BatchExtras = BatchExtras()
 ) -> Converter:
-    """Returns the converter of rows.
+    """Return the converter for a layout.
 
     Args:
-        vocabulary: of the cache.
-        layout: tells which roles a batch needs.
-        data: how rows are packed.
-        extras: what they hold besides.
+        vocabulary: vocabulary of the cache.
+        layout: layout that determines the roles of a batch.
+        data: packing settings.
+        extras: additional contents of a batch.
     """
     return Converter(
         vocabulary,
@@ -389,51 +406,68 @@ def make_converter(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Place:
-    """Where the tokens of packed segments go: flat source order to cells of `[rows, width]`."""
+class _PackedSpan:
+    """Positions of packed segments: a map from flat token order to cells of `[rows, width]`.
+
+    Attributes:
+        total: number of tokens.
+        starts: flat index of the first token of each segment.
+        ends: flat index of the last token of each segment.
+        cells: cell of each token, row * width + column.
+        positions: position of each token in its segment.
+        segment_ids: segment id of each token, from 1.
+    """
 
     total: int
-    starts: np.ndarray  # of each segment in flat order
-    ends: np.ndarray  # last token of each segment in flat order
-    cells: np.ndarray  # cell of each token, row * width + column
+    starts: np.ndarray
+    ends: np.ndarray
+    cells: np.ndarray
     positions: np.ndarray
     segment_ids: np.ndarray
 
     def scatter(self, values: np.ndarray, shape: tuple[int, int], fill: int = 0) -> np.ndarray:
-        filled = np.full(shape, fill, np.int32)
-        filled.reshape(-1)[self.cells] = values
-        return filled
+        array = np.full(shape, fill, np.int32)
+        array.reshape(-1)[self.cells] = values
+        return array
 
 
-def _place(row: np.ndarray, counts: np.ndarray, shape: tuple[int, int], role: str) -> _Place:
-    """Puts segments side by side in their rows, in order."""
+def _pack_span(
+    row: np.ndarray, counts: np.ndarray, shape: tuple[int, int], role: str
+) -> _PackedSpan:
+    """Place segments side by side in their rows, in order.
+
+    Raises:
+        ValueError: if a row is longer than the span.
+    """
     ends = np.cumsum(counts)
     starts = ends - counts
-    first = np.searchsorted(row, row)  # first segment of each segment's row
-    columns = starts - starts[first] if len(row) else starts
-    over = columns + counts > shape[1]
-    if over.any():
+    first_segment = np.searchsorted(row, row)  # of each segment's row
+    columns = starts - starts[first_segment] if len(row) else starts
+    too_long = columns + counts > shape[1]
+    if too_long.any():
         raise ValueError(
-            f"row {row[over][0]} holds {(columns + counts)[over][0]} {role} positions, the span "
-            f"has {shape[1]}; plan rows with the same lengths and instruction"
+            f"row {row[too_long][0]} holds {(columns + counts)[too_long][0]} {role} positions, the "
+            f"span has {shape[1]}; plan rows with the same lengths and instruction"
         )
     total = int(ends[-1]) if len(ends) else 0
     positions = np.arange(total) - np.repeat(starts, counts)
-    return _Place(
+    return _PackedSpan(
         total=total,
         starts=starts,
         ends=ends - 1,
         cells=np.repeat(row * shape[1] + columns, counts) + positions,
         positions=positions,
-        segment_ids=np.repeat(np.arange(len(row)) - first + 1, counts),
+        segment_ids=np.repeat(np.arange(len(row)) - first_segment + 1, counts),
     )
 
 
-def _span(role: str, place: _Place, tokens: np.ndarray, shape: tuple[int, int]) -> HostBatch:
+def _role_arrays(
+    role: str, packed: _PackedSpan, tokens: np.ndarray, shape: tuple[int, int]
+) -> HostBatch:
     return {
-        f"{role}_tokens": place.scatter(tokens, shape),
-        f"{role}_positions": place.scatter(place.positions, shape),
-        f"{role}_segment_ids": place.scatter(place.segment_ids, shape),
+        f"{role}_tokens": packed.scatter(tokens, shape),
+        f"{role}_positions": packed.scatter(packed.positions, shape),
+        f"{role}_segment_ids": packed.scatter(packed.segment_ids, shape),
     }
 
 

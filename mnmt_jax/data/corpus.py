@@ -1,4 +1,4 @@
-"""What a text corpus is, and the cleaning that corpora in files share."""
+"""Base classes of text corpora, and the cleaning of corpora that are read from files."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
 _log = logging.getLogger(__name__)
-_DRAW_SEED = 1  # published: see `Selection.drawn`
+_SAMPLE_SEED = 1  # fixed for reproducibility: see `Selection.drawn`
 _UNDECODABLE = ("bad_utf8", NUL.reason)
 _MAX_BAD_RUN = 1_000_000
-"""Lines in a row that may be dropped: a few kilobytes of gzip can hold billions."""
+"""Limit of consecutive dropped lines: a few kilobytes of gzip can hold billions."""
 
 
 class NoFilesError(UserError):
-    """Tells that none of a corpus's files are where they were looked for."""
+    """Error: none of the files of a corpus exist at the expected paths."""
 
 
 @dataclass
 class DropReport:
-    """Counts what a pass over one split and direction left out.
+    """Counts of the lines that a pass over one split and direction dropped.
 
     Attributes:
-        kept: sentence pairs yielded.
-        dropped: lines left out, by reason.
+        kept: number of sentence pairs yielded.
+        dropped: number of dropped lines, by reason.
         first: place of the first dropped line, "FILE:LINE"; empty if there is none.
-        wordless: pairs kept that have punctuation alone on one side.
+        wordless: number of yielded pairs with punctuation only on one side.
     """
 
     kept: int = 0
@@ -49,7 +49,7 @@ class DropReport:
     wordless: int = 0
 
     def __str__(self) -> str:
-        """Sums up in one line."""
+        """Return a one-line summary."""
         total = self.dropped.total()
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()))
         return f"dropped {total} of {self.kept + total} lines ({reasons}; first: {self.first})"
@@ -57,21 +57,21 @@ class DropReport:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a corpus's training pairs is kept (`mnmt_jax.data.subsample`).
+    """The fraction of a corpus's training pairs to keep (`mnmt_jax.data.subsample`).
 
     Attributes:
-        of_pairs: above 0, up to 1.
-        seed: of the choice.
+        of_pairs: fraction of the pairs, in (0, 1].
+        seed: seed of the choice.
     """
 
     of_pairs: float
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks both values.
+        """Check both values.
 
         Raises:
-            UserError: if one cannot be.
+            UserError: if a value is out of range.
         """
         if not 0 < self.of_pairs <= 1:
             raise UserError(f"--share={self.of_pairs} must be above 0 and at most 1, such as 0.1")
@@ -80,14 +80,14 @@ class Share:
 
 
 class Corpus(abc.ABC):
-    """Gives sentence pairs by split and direction.
+    """Sentence pairs by split and direction.
 
     Attributes:
         name: short name; tasks are called NAME_SOURCE_TARGET.
-        languages: canonical codes (`mnmt_jax.vocabulary.language_codes`) of the languages it has.
-        reports: what the latest full pass over a (split, direction) left out.
-        least_languages: that it must have.
-        share: of the training pairs there are that it serves; None for all.
+        languages: canonical codes (`mnmt_jax.vocabulary.language_codes`) of its languages.
+        reports: drop report of the latest full pass over a (split, direction).
+        min_languages: minimum number of languages.
+        share: fraction of the training pairs that the corpus serves; None for all.
     """
 
     min_languages = 2
@@ -96,53 +96,58 @@ class Corpus(abc.ABC):
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = check_name(name, "corpus name")
         self.languages = canonical_codes(languages, f"corpus {name!r}")
-        least, count = self.min_languages, len(self.languages)
-        if count < least:
+        minimum, count = self.min_languages, len(self.languages)
+        if count < minimum:
             raise UserError(
                 f"corpus {name!r}, languages {' '.join(self.languages)!r}: name "
-                f"{'two' if least == 2 else 'one'} or more, each once"
+                f"{'two' if minimum == 2 else 'one'} or more, each once"
             )
         self.reports: dict[tuple[str, Direction], DropReport] = {}
         self._sizes: dict[tuple[str, Direction], int] = {}
 
     @abc.abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits it has, of "train", "validation" and "test"."""
+        """Return the available splits, of "train", "validation" and "test"."""
 
     @abc.abstractmethod
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions a split has."""
+        """Return the directions of a split."""
 
     def present(self) -> set[str]:
-        """Returns the languages that are known to have text."""
-        every = (pair for split in self.splits() for pair in self.directions(split))
-        return set(itertools.chain.from_iterable(every))
+        """Return the languages that are known to have text."""
+        directions = (pair for split in self.splits() for pair in self.directions(split))
+        return set(itertools.chain.from_iterable(directions))
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the files that a split and direction would need; empty if they are not known."""
+        """Return the missing files of a split and direction; empty if unknown."""
         return ()
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the files that a split and direction has; empty if they are not known."""
+        """Return the files of a split and direction; empty if unknown."""
         return ()
 
     @abc.abstractmethod
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences, always in the same order.
+        """Yield (source, target) sentences in a fixed order.
 
         Raises:
-            UserError: if the split or direction is missing, or a line is bad and lines must not be.
+            UserError: if the split or direction is missing, or a line is bad and `on_bad_line` is
+                "error".
         """
 
     def size(self, split: str, direction: Direction) -> int:
-        """Counts the sentence pairs of a split and direction (reads the files once)."""
+        """Return the number of sentence pairs of a split and direction; the files are read once."""
         key = (split, direction)
         if key not in self._sizes:
             self._sizes[key] = sum(1 for _ in self.pairs(split, direction))
         return self._sizes[key]
 
     def _check(self, split: str, direction: Direction) -> None:
-        """Raises unless the split exists and both languages are different and known here."""
+        """Check that the split exists and that both languages are known and different.
+
+        Raises:
+            UserError: if not.
+        """
         if split not in self.splits():
             raise UserError(
                 f"corpus {self.name!r} has no split {split!r}: it has {' '.join(self.splits())}"
@@ -159,16 +164,17 @@ class Corpus(abc.ABC):
 
 @dataclass(frozen=True)
 class Selection:
-    """Says which of the good sentence pairs are taken.
+    """Selection among the clean sentence pairs.
 
     Attributes:
-        first: pairs taken at most, the first ones, by split; a split not named is taken whole.
-        lines: first and last line of the files, counted from 1, that are read of a split; a split
-            not named is read whole. Files that end before are refused.
-        held_out: splits whose pairs are left out of the other splits; what remains of those comes
-            once. Keeps 8 bytes (of a hash) per pair in memory.
-        drawn: training pairs taken at most, by direction: those that come first after
-            `numpy.random.shuffle` with seed 1, in the order of the files. Reads them twice.
+        first: maximum number of pairs by split, taken from the start; a split not named has no
+            limit.
+        lines: first and last line to read by split, counted from 1; a split not named is read
+            completely. Files that end before the last line are an error.
+        held_out: splits whose pairs are removed from the other splits. The other splits are also
+            deduplicated. Keeps 8 bytes (of a hash) per pair in memory.
+        drawn: sample size of the training pairs by direction: the pairs that come first after
+            `numpy.random.shuffle` with seed 1, in the order of the files. Reads the files twice.
     """
 
     first: Mapping[str, int] = field(default_factory=dict)
@@ -178,7 +184,7 @@ class Selection:
 
 
 class FileCorpus(Corpus):
-    """Cleans sentence pairs read from files; subclasses find and read the files."""
+    """Base class of corpora in files: cleans the sentence pairs that a subclass reads."""
 
     def __init__(
         self,
@@ -195,74 +201,74 @@ class FileCorpus(Corpus):
                 raise UserError(f"splits: {split!r} must be one of {' '.join(SPLITS)}")
         self._split_names = {split: splits[split] for split in SPLITS if split in splits}
         self._cleaning = cleaning
-        # UTF-8 takes four bytes at most for a character; the line's end takes two.
+        # A UTF-8 character takes at most four bytes, the line end takes two.
         self._max_bytes = 4 * cleaning.max_characters + 2
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits that have files."""
+        """Return the splits that have files."""
         return tuple(split for split in self._split_names if self.directions(split))
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences; see the base class.
+        """Yield (source, target) sentences; see the base class.
 
-        A pass that ends leaves its `DropReport` in `reports` and, where it dropped something, logs
-        it as a warning, once per split and direction.
+        A complete pass stores its `DropReport` in `reports`. Drops are logged as a warning, once
+        per split and direction.
         """
         self._check(split, direction)
         if direction not in self.directions(split):
             missing = self.missing_files(split, direction)
-            what = (
+            absent_files = (
                 f"file {join_names(missing)}"
                 if missing
                 else f"files for {split} {'-'.join(direction)}"
             )
-            raise UserError(f"corpus {self.name!r}: no {what}")
+            raise UserError(f"corpus {self.name!r}: no {absent_files}")
         return self._clean(split, direction)
 
     @abc.abstractmethod
     def _read(self, split: str, direction: Direction) -> Iterator[Line]:
-        """Yields each line's two sentences or its flaw."""
+        """Yield the lines of a split and direction."""
 
     def _clean(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         report = DropReport()
-        for pair in self._selected(split, direction, report):
+        for pair in self._select_pairs(split, direction, report):
             report.kept += 1
             report.wordless += has_words_on_one_side(*pair)
             yield pair
         if (split, direction) not in self.reports:
-            self._warn(f"{self.name} {split} {'-'.join(direction)}", report)
+            self._log_report(f"{self.name} {split} {'-'.join(direction)}", report)
         self.reports[split, direction] = report
 
-    def _warn(self, part: str, report: DropReport) -> None:
-        """Log what was left out of a split and direction, and what is odd about the rest."""
+    def _log_report(self, label: str, report: DropReport) -> None:
+        """Log dropped lines and pairs without words on one side."""
         if report.dropped:
-            _log.warning("%s: %s", part, report)
+            _log.warning("%s: %s", label, report)
         if report.wordless:
-            pairs = f"{report.wordless} of {pluralize(report.kept, 'pair')}"
-            _log.warning("%s: punctuation alone on one side of %s; kept", part, pairs)
+            wordless = f"{report.wordless} of {pluralize(report.kept, 'pair')}"
+            _log.warning("%s: punctuation alone on one side of %s; kept", label, wordless)
 
-    def _selected(
+    def _select_pairs(
         self, split: str, direction: Direction, report: DropReport
     ) -> Iterator[tuple[str, str]]:
-        """Yields the good pairs that the selection takes."""
-        first, drawn = self._selection.first.get(split), self._selection.drawn.get(direction)
-        pairs = itertools.islice(self._good(split, direction, report), first)
-        if drawn is None or split != "train":
+        """Yield the clean pairs that the selection takes."""
+        limit, sample_size = self._selection.first.get(split), self._selection.drawn.get(direction)
+        pairs = itertools.islice(self._clean_pairs(split, direction, report), limit)
+        if sample_size is None or split != "train":
             return pairs
-        again = itertools.islice(self._good(split, direction, DropReport()), first)
-        return itertools.compress(pairs, _draw(sum(1 for _ in again), drawn))
+        second_pass = itertools.islice(self._clean_pairs(split, direction, DropReport()), limit)
+        return itertools.compress(pairs, _draw(sum(1 for _ in second_pass), sample_size))
 
-    def _good(
+    def _clean_pairs(
         self, split: str, direction: Direction, report: DropReport
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs without a flaw that no held-out split has; counts the others."""
-        known = self._held_out_pairs(split, direction)
+        """Yield the pairs without a flaw that are in no held-out split; count the dropped ones."""
+        seen = self._held_out_digests(split, direction)
         undecodable, number, last_good = EncodingCheck(), 0, 0
-        for number, line in enumerate(self._wanted_lines(split, direction), start=1):
+        for number, line in enumerate(self._split_lines(split, direction), start=1):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair, last_good = line.sentences(), number
-                if known is None or add_if_new(pair, known):
+                if seen is None or add_if_new(pair, seen):
                     yield pair
                     continue
                 flaw = REPEATED
@@ -284,48 +290,56 @@ class FileCorpus(Corpus):
             report.first = report.first or place
         undecodable.check(number)
 
-    def _wanted_lines(self, split: str, direction: Direction) -> Iterator[Line]:
-        """Yields the lines of the files that belong to the split.
+    def _split_lines(self, split: str, direction: Direction) -> Iterator[Line]:
+        """Yield the lines of the files that belong to the split.
 
         Raises:
-            UserError: if the files end before its last line.
+            UserError: if the files end before the last line of the split.
         """
         lines = self._read(split, direction)
         if split not in self._selection.lines:
             yield from lines
             return
-        first, last = self._selection.lines[split]
+        first_line, last_line = self._selection.lines[split]
         number = 0
-        for number, line in enumerate(itertools.islice(lines, last), start=1):
-            if number >= first:
+        for number, line in enumerate(itertools.islice(lines, last_line), start=1):
+            if number >= first_line:
                 yield line
-        if number < last:
+        if number < last_line:
             raise UserError(
-                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}; {split} text "
-                f"of corpus {self.name!r} is lines {first:,} to {last:,}: put the published files "
-                "there, whole"
+                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}; "
+                f"{split} text of corpus {self.name!r} is lines {first_line:,} to {last_line:,}: "
+                "put the published files there, whole"
             )
 
-    def _held_out_pairs(self, split: str, direction: Direction) -> set[bytes] | None:
-        """Returns digests of the pairs of held-out splits; None if this split may repeat them."""
+    def _held_out_digests(self, split: str, direction: Direction) -> set[bytes] | None:
+        """Return digests of the pairs of held-out splits; None if this split may repeat them."""
         held_out = self._selection.held_out
         if not held_out or split in held_out:
             return None
-        present = (other for other in held_out if direction in self.directions(other))
-        return {_digest(pair) for other in present for pair in self.pairs(other, direction)}
+        available_splits = (
+            held_out_split
+            for held_out_split in held_out
+            if direction in self.directions(held_out_split)
+        )
+        return {
+            _digest(pair)
+            for held_out_split in available_splits
+            for pair in self.pairs(held_out_split, direction)
+        }
 
 
-def _draw(count: int, drawn: int) -> np.ndarray:
-    """Says of each of `count` pairs whether it is one of those drawn: bool [count]."""
+def _draw(count: int, sample_size: int) -> np.ndarray:
+    """Return which of `count` pairs are in the sample, bool `[count]`."""
     order = np.arange(count)
-    np.random.RandomState(_DRAW_SEED).shuffle(order)
-    chosen = np.zeros(count, bool)
-    chosen[order[:drawn]] = True
-    return chosen
+    np.random.RandomState(_SAMPLE_SEED).shuffle(order)
+    is_sampled = np.zeros(count, bool)
+    is_sampled[order[:sample_size]] = True
+    return is_sampled
 
 
 def add_if_new(sentences: tuple[str, ...], known: set[bytes]) -> bool:
-    """Tells whether sentences have not been met together, and remembers them."""
+    """Add sentences to a set of digests; return whether they were new."""
     before = len(known)
     known.add(_digest(sentences))
     return len(known) > before
@@ -337,13 +351,18 @@ def _digest(sentences: tuple[str, ...]) -> bytes:
 
 @dataclass
 class Line:
-    """One line of a corpus: the sides as read, and where each stands."""
+    """One line of a corpus.
+
+    Attributes:
+        sides: source and target text as read, or a flaw.
+        places: "FILE:LINE" of each side.
+    """
 
     sides: tuple[str | Flaw, str | Flaw]
     places: tuple[str, str]
 
     def flaw(self, cleaning: Cleaning) -> tuple[Flaw | None, str]:
-        """Returns the first flaw and its place."""
+        """Return the first flaw and its place; None and "" if there is none."""
         for side, place in zip(self.sides, self.places, strict=True):
             flaw = side if isinstance(side, Flaw) else check_sentence(side, cleaning)
             if flaw is not None:
@@ -351,6 +370,6 @@ class Line:
         return None, ""
 
     def sentences(self) -> tuple[str, str]:
-        """Returns both sentences of a line without flaw."""
+        """Return both sentences, stripped, of a line without a flaw."""
         source, target = (side.strip() for side in self.sides if isinstance(side, str))
         return source, target

@@ -1,4 +1,4 @@
-"""Debian packages as a source of text: downloaded and unpacked, never installed."""
+"""Debian packages as text sources: downloaded and unpacked, never installed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from mnmt_jax.errors import UserError
 _LOCALE = {"LC_ALL": "C.UTF-8"}
 
 MAX_UNPACKED_BYTES = 1 << 30
-"""Largest total size of the files in one package; a package of help pages has some 35 MB."""
+"""Maximum total size of the files in a package; a package of help pages has about 35 MB."""
 
 MAX_MEMBERS = 1_000_000
-"""Largest number of files, folders and links in one package."""
+"""Maximum number of files, folders and links in a package."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package file: what it calls itself, and its digest."""
+    """Identity of a package file.
+
+    Attributes:
+        name: name in the package's metadata.
+        version: version in the package's metadata.
+        sha256: SHA-256 of the file, in hexadecimal digits.
+    """
 
     name: str
     version: str
@@ -36,15 +42,15 @@ class Package:
 
 
 def download_packages(names: Sequence[str], folder: Path, remedy: str) -> None:
-    """Downloads the packages that the machine's own sources offer; needs no rights of root.
+    """Download packages from the machine's apt sources; root is not needed.
 
     Args:
-        names: of packages.
-        folder: to put the files into.
-        remedy: what else the user can do, for errors.
+        names: names of packages.
+        folder: folder for the files.
+        remedy: an alternative for the user, for errors.
 
     Raises:
-        UserError: if apt-get is not there or fails: what it says.
+        UserError: if apt-get is missing or fails; includes its message.
     """
     _run(
         ["apt-get", "download", *names], folder, f"'apt-get update' (as root) may help, or {remedy}"
@@ -52,70 +58,72 @@ def download_packages(names: Sequence[str], folder: Path, remedy: str) -> None:
 
 
 def unpack_package(file: Path, folder: Path, *, under: str, remedy: str) -> Package:
-    """Unpack the regular files below one path of a package, without installing it.
+    """Unpack the regular files below a path of a package, without installing it.
 
-    Nothing is written outside of `folder`: links are never created, names with `..` are refused.
+    Nothing is written outside `folder`: links are never created, names with `..` are refused.
 
     Args:
-        file: whose name ends in `.deb`.
-        folder: to unpack into; must not exist yet, so that packages cannot share a tree.
-        under: path within the package, such as "usr/share/doc"; all else is skipped.
+        file: path that ends in `.deb`.
+        folder: target; must not exist yet, so that packages cannot share a tree.
+        under: path within the package, such as "usr/share/doc"; all other files are skipped.
         remedy: what the user can do, for errors.
 
     Raises:
-        UserError: if dpkg-deb is not there or fails, a member's name or link leads out of the
+        UserError: if dpkg-deb is missing or fails, a member's name or link leads out of the
             package, or the package is larger than `MAX_UNPACKED_BYTES` or `MAX_MEMBERS`.
     """
     file = file.absolute()
-    form = "--showformat=${Package}\t${Version}"
-    said = _run(["dpkg-deb", form, "-W", str(file)], file.parent, remedy, about=f"{file}: ")
+    format_flag = "--showformat=${Package}\t${Version}"
+    fields = _run(
+        ["dpkg-deb", format_flag, "-W", str(file)], file.parent, remedy, about=f"{file}: "
+    )
     folder.mkdir(parents=True)
     with _package_members(file, remedy) as archive:
         _unpack(archive, folder, under, f"{file}")
-    name, _, version = said.partition("\t")
+    name, _, version = fields.partition("\t")
     return Package(name, version, sha256_of(file))
 
 
 @contextlib.contextmanager
 def _package_members(file: Path, remedy: str) -> Iterator[tarfile.TarFile]:
-    """Open the files of a package as a stream of tar.
+    """Open the files of a package as a tar stream.
 
     Raises:
-        UserError: if dpkg-deb is not there, or it or tar's reader fails.
+        UserError: if dpkg-deb is missing, or it or the tar reader fails.
     """
     command = [_program("dpkg-deb", remedy), "--fsys-tarfile", str(file)]
     with (
-        tempfile.TemporaryFile() as errors,
+        tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env=os.environ | _LOCALE
+            command, stdout=subprocess.PIPE, stderr=stderr, env=os.environ | _LOCALE
         ) as process,
     ):
-        trouble = ""
+        problem = ""
         try:
             with tarfile.open(fileobj=cast(IO[bytes], process.stdout), mode="r|") as archive:
                 yield archive
         except (tarfile.TarError, EOFError) as error:
-            trouble = str(error)
+            problem = str(error)
         except BaseException:
             process.kill()
             raise
         for _ in iter(lambda: cast(IO[bytes], process.stdout).read(1 << 16), b""):
-            pass  # what tar appends to the last member, so that dpkg-deb ends by itself
-        if process.wait() or trouble:
-            errors.seek(0)
-            lines = errors.read(1 << 16).decode(errors="replace").splitlines()
-            raise _failed("dpkg-deb", lines or [trouble], f"{file}: ", remedy)
+            pass  # drain the padding after the last member, so that dpkg-deb can exit
+        if process.wait() or problem:
+            stderr.seek(0)
+            lines = stderr.read(1 << 16).decode(errors="replace").splitlines()
+            raise _failed("dpkg-deb", lines or [problem], f"{file}: ", remedy)
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> None:
     """Write the regular files below a path of an archive.
 
     Raises:
-        UserError: if a member is unsafe or the archive too large.
+        UserError: if a member is unsafe or the archive is too large.
     """
     size = 0
     for number, member in enumerate(archive, start=1):
-        archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all otherwise
+        archive.members = []  # type: ignore[attr-defined]  # else tarfile keeps all members
         size += member.size
         if number > MAX_MEMBERS or size > MAX_UNPACKED_BYTES:
             raise UserError(
@@ -140,7 +148,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> No
 
 
 def _member_flaw(member: tarfile.TarInfo, path: PurePosixPath, under: str) -> str:
-    """Return what makes a member unsafe; empty if nothing does."""
+    """Return why a member is unsafe; empty if it is safe."""
     if path.is_absolute() or ".." in path.parts:
         return "leads out of the package"
     if not member.name.isprintable():
@@ -157,24 +165,24 @@ def _member_flaw(member: tarfile.TarInfo, path: PurePosixPath, under: str) -> st
 
 
 def sha256_of(file: Path) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _run(command: Sequence[str], folder: Path, remedy: str, *, about: str = "") -> str:
-    """Runs a program and returns what it prints.
+    """Run a program and return its standard output.
 
     Args:
         command: the program and its arguments.
-        folder: to run it in.
+        folder: working directory.
         remedy: what the user can do, for errors.
-        about: what stands before an error of the program.
+        about: prefix of error messages.
 
     Raises:
-        UserError: if it is not there, or fails.
+        UserError: if the program is missing or fails.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         [_program(command[0], remedy), *command[1:]],
         cwd=folder,
         env=os.environ | _LOCALE,
@@ -182,9 +190,9 @@ def _run(command: Sequence[str], folder: Path, remedy: str, *, about: str = "") 
         text=True,
         errors="replace",
     )
-    if done.returncode:
-        raise _failed(command[0], done.stderr.splitlines(), about, remedy)
-    return done.stdout
+    if result.returncode:
+        raise _failed(command[0], result.stderr.splitlines(), about, remedy)
+    return result.stdout
 
 
 def _program(name: str, remedy: str) -> str:
@@ -200,6 +208,6 @@ def _program(name: str, remedy: str) -> str:
 
 
 def _failed(program: str, lines: Sequence[str], about: str, remedy: str) -> UserError:
-    """Return the error of a program that failed, with the last line that it printed."""
-    said = [line.strip() for line in lines if line.strip()] or ["says nothing"]
-    return UserError(f"{about}{program} failed ({said[-1]}); {remedy}")
+    """Return the error for a failed program, with the last line that it printed."""
+    messages = [line.strip() for line in lines if line.strip()] or ["says nothing"]
+    return UserError(f"{about}{program} failed ({messages[-1]}); {remedy}")

@@ -1,4 +1,4 @@
-"""Encodings of text files: byte order marks, likely encodings, shares of undecodable lines."""
+"""Text encodings: byte order marks, encoding guesses, and limits of undecodable lines."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import BinaryIO
 from mnmt_jax.errors import UserError
 
 WIDE = ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
-"""Encodings whose bytes are NULs to a fifth or more in text with spaces and line ends."""
+"""Encodings in which at least a fifth of the bytes of typical text are NULs."""
 
 _BLOCK = 1 << 18  # bytes read at a time
-_MARKS = {  # UTF-32 first: its mark begins as that of UTF-16
+_MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
     codecs.BOM_UTF32_LE: "UTF-32LE",
     codecs.BOM_UTF32_BE: "UTF-32BE",
     codecs.BOM_UTF8: "",
     codecs.BOM_UTF16_LE: "UTF-16LE",
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }
-_MARKED = " with a byte order mark"
-_HALF = "mnmt_jax.half_character"  # name of an error handler
+_MARKED_SUFFIX = " with a byte order mark"
+_REPLACE_HANDLER = "mnmt_jax.half_character"  # name of an error handler
 _MAX_BAD_SHARE = 0.05
-_FEW = 5  # undecodable lines that are no matter of a whole file's encoding
-_EARLY = 1000  # lines after which a share is known well enough to stop before the end
-_CYRILLIC_OR_EASTERN = "Windows-1251"
+_MAX_BAD_LINES = 5  # undecodable lines that are always accepted
+_MIN_LINES_FOR_EARLY_CHECK = 1000  # lines to read before a pass may stop early
+_DEFAULT_NARROW = "Windows-1251"
 
 
 def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
@@ -37,57 +37,61 @@ def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
         file: open at its beginning.
 
     Returns:
-        The encoding: "" for UTF-8, one of `WIDE` for what looks like it but has no mark, and any
-        other text for one that has. Then blocks of UTF-8 without the mark; what could not be
-        decoded is in them as bytes that are no UTF-8.
+        The encoding: "" for UTF-8, one of `WIDE` for a guess without a mark, and another text for
+        an encoding with a mark. Then blocks of UTF-8 without the mark; undecodable input is
+        replaced by bytes that are not valid UTF-8.
     """
     read = getattr(file, "read1", file.read)
-    first = read(_BLOCK)
-    while first and any(mark.startswith(first) and mark != first for mark in _MARKS):
+    head = read(_BLOCK)
+    while head and any(mark.startswith(head) and mark != head for mark in _MARKS):
         more = read(_BLOCK)
         if not more:
             break
-        first += more
-    following = iter(lambda: read(_BLOCK), b"")
+        head += more
+    remaining = iter(lambda: read(_BLOCK), b"")
     for mark, encoding in _MARKS.items():
-        if first.startswith(mark):
-            blocks = itertools.chain([first[len(mark) :]], following)
-            return (encoding + _MARKED, _transcoded(blocks, encoding)) if encoding else ("", blocks)
-    return guess_wide_encoding(first), itertools.chain([first], following)
+        if head.startswith(mark):
+            blocks = itertools.chain([head[len(mark) :]], remaining)
+            return (
+                (encoding + _MARKED_SUFFIX, _transcoded(blocks, encoding))
+                if encoding
+                else ("", blocks)
+            )
+    return guess_wide_encoding(head), itertools.chain([head], remaining)
 
 
 def _transcoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield blocks of text in UTF-8; halves of characters become bytes that are no UTF-8."""
-    decoder = codecs.getincrementaldecoder(encoding)(_HALF)
+    """Yield blocks of text as UTF-8; undecodable input becomes bytes that are not valid UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)(_REPLACE_HANDLER)
     for block in blocks:
         yield decoder.decode(block).encode("utf-8", "surrogatepass")
     yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
 
 
-def _half(error: UnicodeError) -> tuple[str, int]:
-    """Put a lone surrogate in the place of what cannot be decoded."""
+def _replace_undecodable(error: UnicodeError) -> tuple[str, int]:
+    """Replace undecodable input by a lone surrogate (an error handler of codecs)."""
     return "\udc80", getattr(error, "end", 0)
 
 
-codecs.register_error(_HALF, _half)
+codecs.register_error(_REPLACE_HANDLER, _replace_undecodable)
 
 
 def conversion(encoding: str) -> str:
-    """Return the remedy for a file that is likely in an encoding, "" if that is not known."""
+    """Return the remedy for a file in a likely encoding other than UTF-8; "" for unknown."""
     command = f" (if it is {encoding}: iconv -f {encoding} -t UTF-8 FILE > NEW)" if encoding else ""
     return f"convert the file to UTF-8{command}"
 
 
 def guess_wide_encoding(start: bytes) -> str:
-    """Return which of `WIDE` the start of a file without a mark is likely in; "" for none."""
+    """Return the likely encoding, one of `WIDE`, of a file without a mark; "" for none."""
     start = start[:4096]
-    nuls = [start[place::4].count(0) for place in range(4)]
+    nuls = [start[offset::4].count(0) for offset in range(4)]
     if sum(nuls) < max(2, len(start) / 5):
         return ""
-    most = len(start) // 4 * 0.9
-    if len(start) >= 8 and min(nuls[2], nuls[3]) >= most and nuls[0] < most:
+    threshold = len(start) // 4 * 0.9
+    if len(start) >= 8 and min(nuls[2], nuls[3]) >= threshold and nuls[0] < threshold:
         return "UTF-32LE"
-    if len(start) >= 8 and min(nuls[0], nuls[1]) >= most and nuls[3] < most:
+    if len(start) >= 8 and min(nuls[0], nuls[1]) >= threshold and nuls[3] < threshold:
         return "UTF-32BE"
     return "UTF-16LE" if nuls[1] + nuls[3] >= nuls[0] + nuls[2] else "UTF-16BE"
 
@@ -95,35 +99,40 @@ def guess_wide_encoding(start: bytes) -> str:
 def guess_narrow_encoding(line: bytes) -> str:
     """Return the likely encoding of a line that is not UTF-8.
 
-    Letters with accents stand alone between letters of ASCII, those of other scripts together.
+    Accented Latin letters are mostly isolated between ASCII letters; letters of other scripts are
+    adjacent to each other.
     """
-    high = [byte >= 0x80 for byte in line]
-    alone = sum(
-        here and not before and not after
-        for before, here, after in zip([False, *high], high, [*high[1:], False], strict=False)
+    is_high = [byte >= 0x80 for byte in line]
+    isolated = sum(
+        current and not previous and not following
+        for previous, current, following in zip(
+            [False, *is_high], is_high, [*is_high[1:], False], strict=False
+        )
     )
-    if 2 * alone > sum(high):
+    if 2 * isolated > sum(is_high):
         return "Windows-1252"
     for encoding in ("Shift_JIS", "GB18030"):
-        # Nearly any bytes are GB18030: only text without letters of ASCII tells.
+        # Nearly all byte strings are valid GB18030: check the characters.
         try:
             text = line.decode(encoding)
         except UnicodeDecodeError:
             continue
         kana = sum("\u3040" <= character <= "\u30ff" for character in text)
-        common = sum("\u4e00" <= character <= "\u9fff" for character in text)
-        if (encoding == "Shift_JIS" and kana) or (encoding == "GB18030" and 3 * common > len(text)):
+        ideographs = sum("\u4e00" <= character <= "\u9fff" for character in text)
+        if (encoding == "Shift_JIS" and kana) or (
+            encoding == "GB18030" and 3 * ideographs > len(text)
+        ):
             return encoding
-    return _CYRILLIC_OR_EASTERN
+    return _DEFAULT_NARROW
 
 
 @dataclass
 class EncodingCheck:
-    """Count of undecodable lines, whose share must stay small.
+    """Counter of undecodable lines with a limit on their fraction.
 
     Attributes:
-        place: of the first of them.
-        lines: of the text so far.
+        place: place of the first undecodable line.
+        lines: number of lines so far.
     """
 
     place: str = ""
@@ -135,29 +144,29 @@ class EncodingCheck:
         """Count an undecodable line.
 
         Args:
-            place: of the line, such as "FILE:LINE".
-            encoding: that it is likely in.
-            lines: read so far, with it.
+            place: place of the line, such as "FILE:LINE".
+            encoding: its likely encoding.
+            lines: number of lines so far, including this one.
 
         Raises:
-            UserError: if the share is too large already.
+            UserError: if the fraction is already too large.
         """
         self.place = self.place or place
         self._bad += 1
         self._encodings[encoding] += 1
-        if lines >= _EARLY:
+        if lines >= _MIN_LINES_FOR_EARLY_CHECK:
             self.check(lines)
 
     def check(self, lines: int) -> None:
-        """Check the share of undecodable lines.
+        """Check the fraction of undecodable lines.
 
         Args:
-            lines: read so far.
+            lines: number of lines so far.
 
         Raises:
             UserError: if more than 5 % of them, and more than five, cannot be decoded.
         """
-        if self._bad <= max(_FEW, lines * _MAX_BAD_SHARE):
+        if self._bad <= max(_MAX_BAD_LINES, lines * _MAX_BAD_SHARE):
             return
         likely = next((name for name, _ in self._encodings.most_common() if name), "")
         raise UserError(

@@ -1,7 +1,7 @@
-"""Sentences of one language in a file: the lines of a text, or one column of a table.
+"""Text columns of files: lines of a text file, or a column of a JSON-lines or Parquet file.
 
-A place is written PATH or PATH#COLUMN. Columns are those of JSON-lines and Parquet files; dots lead
-into nested fields, as in "translation.de".
+A place is written PATH or PATH#COLUMN. Dots in COLUMN lead into nested fields, as in
+"translation.de".
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_JSON_FACTOR = 4  # a JSON line is longer than its text: other fields, and escapes of six bytes
+_JSON_FACTOR = 4  # room for other fields and escapes of six bytes
 _JSON_EXTRA = 1 << 14
 
 
 @dataclass(frozen=True)
 class Place:
-    """Says where the sentences of one language are.
+    """Location of the sentences of one language.
 
     Attributes:
-        path: of an existing file.
-        column: name of its column; "" for a plain text.
+        path: path of an existing file.
+        column: name of the column; "" for a plain text file.
     """
 
     path: str
     column: str = ""
 
     def read(self, max_bytes: int) -> Iterator[str | Flaw]:
-        """Yields the sentences in order, or what is wrong with one.
+        """Yield the sentences in order, or a flaw for a bad one.
 
         Args:
-            max_bytes: longest sentence, in bytes of UTF-8.
+            max_bytes: maximum length of a sentence, in bytes of UTF-8.
 
         Raises:
             UserError: if the file cannot be read or lacks the column.
@@ -50,10 +50,10 @@ class Place:
 
 
 def find_place(name: str) -> Place | None:
-    """Returns the place that PATH or PATH#COLUMN names; None if its file is not there."""
+    """Return the place that PATH or PATH#COLUMN names; None if the file does not exist."""
     path, _, column = name.partition("#")
-    found = resolve(path)
-    return None if found is None else Place(found, column)
+    resolved = resolve(path)
+    return None if resolved is None else Place(resolved, column)
 
 
 def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]:
@@ -74,17 +74,17 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise UserError(f"{path}: Parquet files need pyarrow; pip install pyarrow") from None
-    first = column.partition(".")[0]
+    top_level = column.partition(".")[0]
     try:
         file = parquet.ParquetFile(path)
     except (ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file ({error}), copy it again") from None
     with file:
-        if first not in file.schema_arrow.names:
-            raise UserError(f"{path}: no column {first!r}; it has {file.schema_arrow.names}")
+        if top_level not in file.schema_arrow.names:
+            raise UserError(f"{path}: no column {top_level!r}; it has {file.schema_arrow.names}")
         number = 0
         try:
-            for batch in file.iter_batches(columns=[first]):
+            for batch in file.iter_batches(columns=[top_level]):
                 for row in batch.to_pylist():
                     number += 1
                     yield _field(row, column, f"{path}:{number}")
@@ -95,13 +95,19 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
 
 
 def _field(row: Any, column: str, place: str) -> str | Flaw:
-    """Returns the text of a possibly nested field, or what is wrong with it."""
+    """Return the text of a possibly nested field, or its flaw.
+
+    Raises:
+        UserError: if the field is missing or not text.
+    """
     value = row
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
         raise UserError(f"{place}: field {column!r} is not there or no text")
-    if (half := _SURROGATE.search(value)) is not None:  # JSON can escape what UTF-8 cannot write
-        number = f"\\u{ord(half[0]):x}"
-        return Flaw("bad_utf8", f"half a character (a surrogate, {number}) at {half.start() + 1}")
+    if (surrogate := _SURROGATE.search(value)) is not None:  # JSON escapes may hold surrogates
+        escape = f"\\u{ord(surrogate[0]):x}"
+        return Flaw(
+            "bad_utf8", f"half a character (a surrogate, {escape}) at {surrogate.start() + 1}"
+        )
     return value

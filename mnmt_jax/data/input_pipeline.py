@@ -1,9 +1,10 @@
-"""Batches from a token cache: planned from lengths alone, sharded by host, seekable.
+"""Input pipeline: packed, host-sharded, seekable batches from a token cache.
 
-The order of examples is cut into chunks (`schedule.py`). For a chunk every host plans the same rows
-(`packing.py`), shuffles them by the seed and deals them to batches; then each host reads and lays
-out only its own rows. A batch is a pure function of the settings, the chunk's number and its place
-in the chunk, so that pair of numbers is the whole state, whatever the number of hosts or threads.
+The order of examples is split into chunks (`mixing_schedule.py`). For each chunk every host plans
+the same rows from lengths alone (`packing.py`), shuffles them by the seed, and assigns them to
+batches. Each host then reads and converts only its local rows. A batch is a pure function of the
+settings, the chunk number, and the batch number in the chunk. These two numbers are the complete
+state; it does not depend on the number of hosts or threads.
 """
 
 from __future__ import annotations
@@ -32,31 +33,36 @@ _MAX_EMPTY_CHUNKS = 100
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRows:
-    """Which rows of the global batch a process reads: some of the equal runs they are cut into.
+    """The rows of the global batch that a process reads.
+
+    The global batch is split into `runs` contiguous blocks of equal size.
 
     Attributes:
-        own: numbers of the runs, ascending.
-        runs: how many there are.
+        own: numbers of the blocks that the process reads, ascending.
+        runs: number of blocks.
     """
 
     own: tuple[int, ...] = (0,)
     runs: int = 1
 
     def local_rows(self, rows: int) -> np.ndarray:
-        """Returns, for each row of the global batch, its place among the own rows, or -1.
+        """Return the local row number of each row of the global batch, or -1 if it is not local.
+
+        Args:
+            rows: rows of the global batch.
 
         Raises:
-            UserError: if the rows cannot be cut so.
+            UserError: if `rows` is not a multiple of `runs`.
         """
         if rows % self.runs:
             raise UserError(
                 f"Data.rows={rows} must be a multiple of the {self.runs} parts (data x fsdp) that "
                 "the mesh splits a batch into"
             )
-        length = rows // self.runs
-        places = np.full((self.runs, length), -1)
-        places[list(self.own)] = np.arange(len(self.own) * length).reshape(-1, length)
-        return places.reshape(-1)
+        shard_rows = rows // self.runs
+        local = np.full((self.runs, shard_rows), -1)
+        local[list(self.own)] = np.arange(len(self.own) * shard_rows).reshape(-1, shard_rows)
+        return local.reshape(-1)
 
 
 ALL_ROWS = ProcessRows()
@@ -64,17 +70,17 @@ ALL_ROWS = ProcessRows()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """The rows of one chunk, sorted by batch and row.
+    """The packed pairs of one chunk, sorted by batch and row.
 
     Attributes:
-        task: place of each pair's task in the list planned for, int `[n]`.
-        index: the pair's index in its task, int `[n]`.
-        epoch: how often all of its task came before, int `[n]`; -1 while validating.
-        batch: batch of each pair in the chunk, int `[n]`.
+        task: index of each pair's task in the list of task names, int `[n]`.
+        index: index of each pair in its task, int `[n]`.
+        epoch: number of completed passes over the pair's task, int `[n]`; -1 for validation.
+        batch: batch number of each pair in the chunk, int `[n]`.
         row: row of each pair in the global batch, int `[n]`.
         lengths: source and target pieces of each pair, int `[n, 2]`.
-        batches: batches of the chunk.
-        dropped: pairs left out because they are longer than a row, per task, int `[tasks]`.
+        batches: number of batches of the chunk.
+        dropped: number of pairs dropped because they are longer than a row, int `[tasks]`.
     """
 
     task: np.ndarray
@@ -87,18 +93,18 @@ class Plan:
     dropped: np.ndarray
 
     def select(self, kept: np.ndarray) -> Plan:
-        """Returns the plan of some pairs."""
+        """Return the plan restricted to the pairs of an index or boolean mask."""
         names = ("task", "index", "epoch", "batch", "row", "lengths")
         return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
 class Pipeline:
-    """Turns a cache into batches for one layout.
+    """Training and validation batches of a cache for one layout.
 
     Attributes:
         cache: the token cache.
-        converter: lays rows out.
-        task_names: tasks trained on; `task` in a training batch counts in this list.
+        converter: converts segments to batches.
+        task_names: training tasks; `task` in a training batch is an index into this list.
     """
 
     def __init__(
@@ -111,24 +117,27 @@ class Pipeline:
         seed: int = 1,
         share: ProcessRows = ALL_ROWS,
     ) -> None:
-        """Checks the settings against the cache.
+        """Check the settings against the cache.
 
         Args:
             cache: the token cache.
-            layout: tells which roles a batch needs.
-            data: what to read and how to pack it.
-            extras: what batches hold besides.
-            seed: of order and mixing.
-            share: which rows of the global batch this process reads.
+            layout: layout that determines the roles of a batch.
+            data: tasks to read and packing settings.
+            extras: additional contents of a batch.
+            seed: seed of shuffling and mixing.
+            share: rows of the global batch that this process reads.
+
+        Raises:
+            UserError: if no task has training text, or the rows cannot be split evenly.
         """
-        self._local_row = share.local_rows(data.rows)
+        self._local_rows = share.local_rows(data.rows)
         self.cache = cache
         self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not self.task_names:
             raise UserError(f"{cache.directory}: no task has a '{TRAIN}' split to train on")
         self.converter = make_converter(cache.vocabulary, layout, data, extras)
         self._data, self._seed = data, seed
-        self._rows = int((self._local_row >= 0).sum())
+        self._rows = int((self._local_rows >= 0).sum())
         self._schedule = MixingSchedule(
             self.task_names,
             tuple(cache.split(name, TRAIN).examples for name in self.task_names),
@@ -138,27 +147,27 @@ class Pipeline:
         )
 
     def train(self) -> BatchIterator:
-        """Returns the endless training batches of this host, from the start."""
+        """Return the endless training batches of this host, from the start."""
         return BatchIterator(self)
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
     ) -> Iterator[tuple[str, HostBatch]]:
-        """Yields the batches of a held-out split, task by task, each pair once.
+        """Yield the batches of a held-out split, task by task, each pair once.
 
         Args:
-            tasks: their names; None is every task that has the split. `task` in a batch counts in
-                this list.
-            split: split to read; of each task its first `Data.validation_examples` pairs.
+            tasks: task names; None for all tasks that have the split. `task` in a batch is an index
+                into this list.
+            split: split to read, up to `Data.validation_examples` pairs per task.
 
         Yields:
-            The task's name and a batch that holds pairs of this task alone. The last batch of a
-            task is padded with empty rows.
+            The task name and a batch with pairs of this task only. The last batch of a task is
+            padded with empty rows.
         """
         names = self.cache.tasks_with(split) if tasks is None else tuple(tasks)
         converter = dataclasses.replace(self.converter, views=())
-        for number, name in enumerate(names):
-            plan = self._validation_plan(names, number, split)
+        for task_number, name in enumerate(names):
+            plan = self._validation_plan(names, task_number, split)
             if plan.dropped.any():
                 _log.warning(
                     "%s %s: %d pairs are longer than a row and left out",
@@ -166,73 +175,80 @@ class Pipeline:
                     split,
                     plan.dropped.sum(),
                 )
-            for part in self._load(plan, names, split, 0):
-                yield name, converter.batch(part, self._rows)
+            for segments in self._load(plan, names, split, 0):
+                yield name, converter.batch(segments, self._rows)
 
     def plan(self, chunk: int) -> Plan:
-        """Plans a training chunk: the same on every host."""
+        """Plan a training chunk; the plan is the same on every host."""
         scheduled = self._schedule.chunk(chunk)
         keys = hash64(self._seed, chunk, 1, np.arange(len(scheduled[0])))
         shuffled = np.argsort(keys, kind="stable")
-        plan, rows = self._pack([each[shuffled] for each in scheduled], self.task_names, TRAIN)
-        count = int(rows.max(initial=-1)) + 1
-        place = np.argsort(np.argsort(hash64(self._seed, chunk, 2, np.arange(count))))
-        return _deal(plan, place[rows] if count else rows, (count, self._data.rows))
+        plan, rows = self._pack([column[shuffled] for column in scheduled], self.task_names, TRAIN)
+        row_count = int(rows.max(initial=-1)) + 1
+        shuffled_row = np.argsort(np.argsort(hash64(self._seed, chunk, 2, np.arange(row_count))))
+        return _assign_batches(
+            plan, shuffled_row[rows] if row_count else rows, (row_count, self._data.rows)
+        )
 
     def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
-        """Returns this host's batches of a training chunk, from `first_batch` on."""
-        parts = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
-        return [self.converter.batch(part, self._rows) for part in parts]
+        """Return this host's batches of a training chunk, from `first_batch` on."""
+        batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
+        return [self.converter.batch(segments, self._rows) for segments in batch_segments]
 
     def epoch_batches(self) -> int:
-        """Counts the batches of an epoch: of as many examples as there are.
+        """Return the number of batches of an epoch.
 
-        With `Data.temperature=1` each is in them about once.
+        An epoch has as many examples as the training data. With `Data.temperature=1` it holds
+        each example about once.
         """
-        size = self._data.chunk_examples
-        whole, rest = divmod(sum(self._schedule.sizes), size)
-        count = sum(self.plan(chunk).batches for chunk in range(whole))
-        return count + (-(-self.plan(whole).batches * rest // size) if rest else 0)
+        chunk_examples = self._data.chunk_examples
+        full_chunks, remaining_examples = divmod(sum(self._schedule.sizes), chunk_examples)
+        batch_count = sum(self.plan(chunk).batches for chunk in range(full_chunks))
+        return batch_count + (
+            -(-self.plan(full_chunks).batches * remaining_examples // chunk_examples)
+            if remaining_examples
+            else 0
+        )
 
     def too_long(self) -> dict[str, int]:
-        """Counts, per training task, the pairs of one epoch that no row can hold."""
+        """Return, per training task, the number of pairs that are longer than a row."""
         counts = {}
         for name in self.task_names:
             lengths = self.cache.lengths(name, TRAIN)
-            counts[name] = len(lengths) - int(self._fits(lengths).sum())
+            counts[name] = len(lengths) - int(self._fits_row(lengths).sum())
         return counts
 
     def dropped_summary(self) -> str:
-        """Returns a line about the training pairs that no row can hold; empty if there is none."""
+        """Return a one-line summary of the dropped training pairs; empty if there are none."""
         counts = {name: count for name, count in self.too_long().items() if count}
         if not counts:
             return ""
         return (
             f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
-            f"{self._longer()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+            f"{self._reason()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
         )
 
     def check_fits(self) -> None:
-        """Check that a row can hold a training pair, from the lengths alone.
+        """Check from the lengths alone that at least one training pair fits a row.
 
         Raises:
             UserError: if all pairs are longer than a row.
         """
         if sum(self.too_long().values()) == sum(self._schedule.sizes):
             raise UserError(
-                f"all {sum(self._schedule.sizes)} training pairs are {self._longer()}; raise these "
+                f"all {sum(self._schedule.sizes)} training pairs are {self._reason()}; raise these "
                 "to the length of your sentences in pieces"
             )
 
-    def _longer(self) -> str:
-        """Return what makes a pair too long."""
+    def _reason(self) -> str:
+        """Return the reason for which a pair is dropped, for messages."""
         return (
             f"longer than a row (Data.source_length={self._data.source_length}, "
             f"Data.target_length={self._data.target_length})"
         )
 
     def fingerprint(self) -> int:
-        """Returns 32 bits of all that decides the training batches: settings and data."""
+        """Return a 32-bit checksum of the settings and data that determine the training batches."""
         data = self._data
         settings = (
             self.cache.vocabulary.fingerprint,
@@ -245,42 +261,44 @@ class Pipeline:
         )
         return zlib.crc32(repr(settings).encode())
 
-    def _validation_plan(self, names: Sequence[str], number: int, split: str) -> Plan:
-        size = min(self._data.validation_examples, self.cache.split(names[number], split).examples)
-        pairs = np.full(size, number), np.arange(size), np.full(size, -1)
-        plan, rows = self._pack(pairs, names, split)
-        return _deal(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
+    def _validation_plan(self, names: Sequence[str], task_number: int, split: str) -> Plan:
+        size = min(
+            self._data.validation_examples, self.cache.split(names[task_number], split).examples
+        )
+        examples = np.full(size, task_number), np.arange(size), np.full(size, -1)
+        plan, rows = self._pack(examples, names, split)
+        return _assign_batches(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
 
     def _pack(
-        self, pairs: Sequence[np.ndarray], names: Sequence[str], split: str
+        self, examples: Sequence[np.ndarray], names: Sequence[str], split: str
     ) -> tuple[Plan, np.ndarray]:
-        """Looks up lengths, leaves out what is too long, and packs the rest into rows."""
-        task, index, epoch = pairs
+        """Look up lengths, drop pairs that are too long, and pack the remaining ones into rows."""
+        task, index, epoch = examples
         lengths = np.zeros((len(task), 2), np.int64)
-        for number in np.unique(task).tolist():
-            of_task = np.flatnonzero(task == number)
-            lengths[of_task] = self.cache.lengths(names[number], split)[index[of_task]]
-        fits = self._fits(lengths)
+        for task_number in np.unique(task).tolist():
+            task_rows = np.flatnonzero(task == task_number)
+            lengths[task_rows] = self.cache.lengths(names[task_number], split)[index[task_rows]]
+        fits = self._fits_row(lengths)
         source, target = self.converter.spans(lengths[fits])
         rows = first_fit(source, target, self.converter.lengths)
         dropped = np.bincount(task[~fits], minlength=len(names))
-        empty = np.zeros(len(rows), np.int64)
-        plan = Plan(task[fits], index[fits], epoch[fits], empty, empty, lengths[fits], 0, dropped)
+        zeros = np.zeros(len(rows), np.int64)
+        plan = Plan(task[fits], index[fits], epoch[fits], zeros, zeros, lengths[fits], 0, dropped)
         return plan, rows
 
-    def _fits(self, lengths: np.ndarray) -> np.ndarray:
-        (source, target), most = self.converter.spans(lengths), self.converter.lengths
-        return (source <= most.source) & (target <= most.target)
+    def _fits_row(self, lengths: np.ndarray) -> np.ndarray:
+        (source, target), limits = self.converter.spans(lengths), self.converter.lengths
+        return (source <= limits.source) & (target <= limits.target)
 
     def _load(
         self, plan: Plan, names: Sequence[str], split: str, first_batch: int
     ) -> Iterator[Segments]:
-        """Reads this host's rows of a plan, batch by batch."""
-        own = self._local_row[plan.row] >= 0
-        plan_ = plan.select(own & (plan.batch >= first_batch))
-        plan_ = dataclasses.replace(plan_, row=self._local_row[plan_.row])
-        segments = self._segments(plan_, names, split)
-        bounds = np.searchsorted(plan_.batch, np.arange(first_batch, plan.batches + 1))
+        """Yield the local segments of a plan, batch by batch."""
+        is_local = self._local_rows[plan.row] >= 0
+        local_plan = plan.select(is_local & (plan.batch >= first_batch))
+        local_plan = dataclasses.replace(local_plan, row=self._local_rows[local_plan.row])
+        segments = self._segments(local_plan, names, split)
+        bounds = np.searchsorted(local_plan.batch, np.arange(first_batch, plan.batches + 1))
         source_ends = np.concatenate(([0], np.cumsum(segments.source_counts)))
         target_ends = np.concatenate(([0], np.cumsum(segments.target_counts)))
         for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
@@ -297,16 +315,16 @@ class Pipeline:
     def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
         records: list[bytes] = [b""] * len(plan.task)
         languages = np.zeros((len(names), 2), np.int32)
-        for number in np.unique(plan.task).tolist():
-            task = self.cache.tasks[names[number]]
-            languages[number] = [
+        for task_number in np.unique(plan.task).tolist():
+            task = self.cache.tasks[names[task_number]]
+            languages[task_number] = [
                 self.cache.vocabulary.language_index(code)
                 for code in (task.source_lang, task.target_lang)
             ]
-            of_task = np.flatnonzero(plan.task == number)
-            found = self.cache.read(task.name, split, plan.index[of_task])
-            for place, record in zip(of_task.tolist(), found, strict=True):
-                records[place] = record
+            task_pairs = np.flatnonzero(plan.task == task_number)
+            task_records = self.cache.read(task.name, split, plan.index[task_pairs])
+            for pair, record in zip(task_pairs.tolist(), task_records, strict=True):
+                records[pair] = record
         source, target = decode_records(records, plan.lengths)
         return Segments(
             row=plan.row,
@@ -319,32 +337,32 @@ class Pipeline:
         )
 
     def _keys(self, plan: Plan, names: Sequence[str]) -> np.ndarray:
-        """Returns what each pair's masks follow from: other ones whenever it comes again."""
+        """Return the mask key of each pair, uint64 `[n]`; it differs from epoch to epoch."""
         if self.converter.mask_shares is None:
             return np.zeros(len(plan.task), np.uint64)
-        of_names = np.array([text_hash64(name) for name in names], np.uint64)
-        return hash64(self._seed, of_names[plan.task], plan.epoch, plan.index)
+        name_hashes = np.array([text_hash64(name) for name in names], np.uint64)
+        return hash64(self._seed, name_hashes[plan.task], plan.epoch, plan.index)
 
 
 class BatchIterator:
-    """Endless training batches whose position can be read and set.
+    """Endless training batches with a position that can be saved and restored.
 
-    While the batches of a chunk are used, a background thread (Grain) prepares the next chunk.
+    A background thread (Grain) prepares the next chunk while the current one is consumed.
     """
 
     def __init__(self, pipeline: Pipeline, *, threads: int = 1) -> None:
-        """Starts at the first batch.
+        """Start at the first batch.
 
         Args:
             pipeline: plans and loads chunks.
-            threads: chunks in preparation at a time; 0 prepares nothing ahead. The order does not
-                depend on it.
+            threads: number of chunks to prepare in parallel; 0 disables prefetching. It does not
+                affect the order of batches.
         """
         self.pipeline = pipeline
         self._threads = threads
         self._chunk, self._batch = 0, 0
         self._chunks: Iterator[list[HostBatch]] | None = None
-        self._ready: list[HostBatch] = []
+        self._reversed_batches: list[HostBatch] = []
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -352,12 +370,12 @@ class BatchIterator:
     def __next__(self) -> HostBatch:
         if self._chunks is None:
             self._chunks = self._open()
-            self._ready = next(self._chunks)[::-1]
+            self._reversed_batches = next(self._chunks)[::-1]
         for _ in range(_MAX_EMPTY_CHUNKS):
-            if self._ready:
+            if self._reversed_batches:
                 self._batch += 1
-                return self._ready.pop()
-            self._ready = next(self._chunks)[::-1]
+                return self._reversed_batches.pop()
+            self._reversed_batches = next(self._chunks)[::-1]
             self._chunk, self._batch = self._chunk + 1, 0
         raise UserError(
             f"{_MAX_EMPTY_CHUNKS} chunks in a row hold no pair that fits a row; raise "
@@ -365,7 +383,7 @@ class BatchIterator:
         )
 
     def get_state(self) -> dict[str, int]:
-        """Returns the position: integers that `set_state` takes, in this or another process."""
+        """Return the position as integers for `set_state`, in this or another process."""
         return {
             "chunk": self._chunk,
             "batch": self._batch,
@@ -373,14 +391,14 @@ class BatchIterator:
         }
 
     def set_state(self, state: Mapping[str, int], saved: str = "its run") -> None:
-        """Goes to a position; the next batch is the one that would have come there.
+        """Restore a position; the next batch is the one that followed it.
 
         Args:
-            state: the position.
-            saved: what holds the settings that it was taken under.
+            state: position from `get_state`.
+            saved: name of the run that holds the settings of the position, for errors.
 
         Raises:
-            UserError: if the position was taken under settings that give another order.
+            UserError: if the position was saved under settings that give a different order.
         """
         if int(state["settings"]) != self.pipeline.fingerprint():
             raise UserError(
@@ -388,7 +406,7 @@ class BatchIterator:
                 f"vocabulary; restore the cache and the settings of {saved}, or start a new run"
             )
         self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
-        self._chunks, self._ready = None, []
+        self._chunks, self._reversed_batches = None, []
 
     def _open(self) -> Iterator[list[HostBatch]]:
         import grain
@@ -414,12 +432,12 @@ def batches(
     seed: int = 1,
     share: ProcessRows = ALL_ROWS,
 ) -> BatchIterator:
-    """Returns the endless training batches of one process; arguments as of `Pipeline`."""
+    """Return the endless training batches of one process; see `Pipeline` for the arguments."""
     return Pipeline(cache, layout, data, extras=extras, seed=seed, share=share).train()
 
 
 def padding_fraction(batch: HostBatch) -> dict[str, float]:
-    """Returns, per span of a batch, the share of positions that hold no token."""
+    """Return the fraction of padding positions of each span of a batch."""
     suffix = "_segment_ids"
     return {
         name.removesuffix(suffix): float(np.mean(ids == 0))
@@ -428,13 +446,16 @@ def padding_fraction(batch: HostBatch) -> dict[str, float]:
     }
 
 
-def _deal(plan: Plan, rows: np.ndarray, size: tuple[int, int]) -> Plan:
-    """Deals `size[0]` rows evenly to batches of at most `size[1]`: no batch is nearly empty."""
-    count, rows_per_batch = size
-    batches = -(-count // rows_per_batch)
+def _assign_batches(plan: Plan, rows: np.ndarray, size: tuple[int, int]) -> Plan:
+    """Distribute `size[0]` rows evenly over batches of at most `size[1]` rows.
+
+    An even distribution avoids a nearly empty last batch.
+    """
+    row_count, rows_per_batch = size
+    batch_count = -(-row_count // rows_per_batch)
     order = np.argsort(rows, kind="stable")
     plan = plan.select(order)
     rows = rows[order]
-    batch = rows * batches // max(1, count)
-    first = -(-np.arange(batches) * count // max(1, batches))
-    return dataclasses.replace(plan, batch=batch, row=rows - first[batch], batches=batches)
+    batch = rows * batch_count // max(1, row_count)
+    first_rows = -(-np.arange(batch_count) * row_count // max(1, batch_count))
+    return dataclasses.replace(plan, batch=batch, row=rows - first_rows[batch], batches=batch_count)

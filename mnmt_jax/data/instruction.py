@@ -1,4 +1,4 @@
-"""Where language tags stand: the translation instructions.
+"""Translation instructions: positions of the language tags.
 
 | key | source span | first target input | forced first output |
 |---|---|---|---|
@@ -12,7 +12,7 @@
 
 Source: Two-stage decoder-only paper, Appendix B, strategies 1 to 5; MITRE's released code for
 `register` (strategy 1 with the trigger replaced by the tag); language-specific layers paper, Table
-7, for `none`: the direction enters only through layers that depend on the target language.
+7, for `none`: only layers that depend on the target language determine the direction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """How a model is told the languages.
+    """How the languages are indicated to a model.
 
     Attributes:
         source_tag: language whose tag starts the source span: None, `source` or `target`.
@@ -39,7 +39,11 @@ class Instruction:
     target_tag: bool
 
     def __post_init__(self) -> None:
-        """Checks the two choices."""
+        """Check `source_tag` and `trigger`.
+
+        Raises:
+            ValueError: if a value is not allowed.
+        """
         if self.source_tag not in (None, "source", "target"):
             raise ValueError(f"source_tag={self.source_tag!r} must be None, 'source' or 'target'")
         if self.trigger not in ("eos", "tag"):
@@ -47,25 +51,25 @@ class Instruction:
 
     @property
     def has_target_tag(self) -> bool:
-        """Whether a tag of the target language appears in the source or the target."""
+        """Whether the tag of the target language appears in the source or the target."""
         return self.source_tag == "target" or self.trigger == "tag" or self.target_tag
 
     @property
     def source_extra(self) -> int:
-        """Tokens of the source span besides its pieces: eos and perhaps a tag."""
+        """Number of source tokens besides the pieces: eos and an optional tag."""
         return 1 + (self.source_tag is not None)
 
     @property
     def target_extra(self) -> int:
-        """Tokens of the target span besides its pieces: the trigger and perhaps a tag."""
+        """Number of target tokens besides the pieces: the trigger and an optional tag."""
         return 1 + self.target_tag
 
     def trigger_id(self, vocabulary: Vocabulary, target_lang: str) -> int:
-        """Returns the id that starts decoding."""
+        """Return the id of the first target input."""
         return vocabulary.eos_id if self.trigger == "eos" else vocabulary.tag_id(target_lang)
 
     def forced_ids(self, vocabulary: Vocabulary, target_lang: str) -> tuple[int, ...]:
-        """Returns the ids a translation must begin with; empty unless `target_tag`."""
+        """Return the forced ids at the start of a translation; empty unless `target_tag`."""
         return (vocabulary.tag_id(target_lang),) if self.target_tag else ()
 
 
@@ -81,7 +85,7 @@ INSTRUCTIONS = {
 
 
 def get_instruction(key: str) -> Instruction:
-    """Returns a row of the table.
+    """Return the instruction of a key.
 
     Raises:
         UserError: if the key is unknown.

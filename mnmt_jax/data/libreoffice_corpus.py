@@ -1,11 +1,11 @@
-"""The corpus of LibreOffice's help pages as parallel files.
+"""Parallel corpus of LibreOffice's help pages.
 
 | file | lines |
 |---|---|
 | `train.en-de.en`, `train.en-de.de`, ... | English with each language |
-| `train_disjoint.en-de.en`, ... | the same, of pages that serve no other pair |
-| `validation.de`, `test.de`, `train.de`, ... | what all languages have; line i is line i in all |
-| `validation.keys`, ... | where these lines stand: page, paragraph, number, with tabs |
+| `train_disjoint.en-de.en`, ... | the same, from pages that are used for no other pair |
+| `validation.de`, `test.de`, `train.de`, ... | text in all languages; line i is line i in all |
+| `validation.keys`, ... | origin of these lines: page, paragraph, number, separated by tabs |
 
 A page is in one split, by the digest of its name.
 """
@@ -32,16 +32,16 @@ HELP_FOLDERS: Mapping[str, str] = {
     "pt": "pt-BR",
     "cs": "cs",
 }
-"""Folder of each language's pages, under `HELP_PATH`."""
+"""Folder name of the pages of each language, under `HELP_PATH`."""
 
 HELP_PATH = "usr/share/libreoffice/help"
-"""Where the packages put the pages."""
+"""Path of the pages in the packages."""
 
 HELP_LANGUAGES = tuple(HELP_FOLDERS)
 
 
 def help_package(code: str) -> str:
-    """Returns the name of the Debian package with a language's pages."""
+    """Return the name of the Debian package with a language's pages."""
     return f"libreoffice-help-{HELP_FOLDERS[code].lower()}"
 
 
@@ -52,8 +52,8 @@ def find_page_folder(code: str, trees: Sequence[Path]) -> Path | None:
         UserError: if that folder is a link that leads out of its tree.
     """
     for tree in trees:
-        for above in (tree / HELP_PATH, tree, *sorted(tree.glob(f"*/{HELP_PATH}"))):
-            pages = above / HELP_FOLDERS[code] / "text"
+        for parent in (tree / HELP_PATH, tree, *sorted(tree.glob(f"*/{HELP_PATH}"))):
+            pages = parent / HELP_FOLDERS[code] / "text"
             if pages.is_dir():
                 check_inside(pages, tree)
                 return pages
@@ -61,17 +61,17 @@ def find_page_folder(code: str, trees: Sequence[Path]) -> Path | None:
 
 
 def write_help_corpus(pages: Mapping[str, Path], folder: Path) -> dict[str, int]:
-    """Writes the corpus.
+    """Write the files of the corpus.
 
     Args:
         pages: folder of each language's pages; all of `HELP_LANGUAGES`.
-        folder: to write into; exists.
+        folder: existing output folder.
 
     Returns:
-        Lines by file name.
+        Number of lines by file name.
 
     Raises:
-        UserError: if the pages hold no sentence of every language.
+        UserError: if a split has no sentence that all languages have.
     """
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
@@ -93,7 +93,7 @@ def write_help_corpus(pages: Mapping[str, Path], folder: Path) -> dict[str, int]
 
 
 def _lines(segment: Segment) -> Iterator[tuple[str, str]]:
-    """Yields the lines that a segment gives, each with its file's name."""
+    """Yield (file name, line) for each line that a segment adds."""
     texts, split = segment.texts, segment.split
     if texts.keys() == set(HELP_LANGUAGES):
         yield f"{split}.keys", segment.place
@@ -101,9 +101,9 @@ def _lines(segment: Segment) -> Iterator[tuple[str, str]]:
             yield f"{split}.{code}", text
     if split != "train":
         return
-    others = HELP_LANGUAGES[1:]
-    chosen = others[segment.turn % len(others)]
-    for code in (code for code in others if code in texts):
-        for kind in ("train", "train_disjoint") if code == chosen else ("train",):
+    other_languages = HELP_LANGUAGES[1:]
+    disjoint_code = other_languages[segment.turn % len(other_languages)]
+    for code in (code for code in other_languages if code in texts):
+        for kind in ("train", "train_disjoint") if code == disjoint_code else ("train",):
             yield f"{kind}.en-{code}.en", texts["en"]
             yield f"{kind}.en-{code}.{code}", texts[code]

@@ -1,7 +1,7 @@
-"""Which directions of which corpus are trained on, and turning them into cached tasks.
+"""Training mixtures: direction sets, and their conversion to cached tasks.
 
-A mixture names its supervised directions. Every other direction between their languages that the
-corpus can validate is zero-shot: the cache holds its validation split and no training split.
+A mixture names its supervised directions. Every other direction between their languages that has a
+validation split in the corpus is zero-shot: the cache holds its validation split only.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ CACHED_SPLITS = ("train", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Directions trained on together.
+    """A set of directions that are trained on together.
 
     Attributes:
-        name: its name.
+        name: name of the mixture.
         corpus: name of a registered corpus (`mnmt_jax.data.parallel_corpora.CORPORA`).
         directions: supervised directions.
-        temperature: T of the mixing rates seqio uses; a run has its own `Data.temperature`.
-        zero_shot: directions validated on without training text; None for all others between the
-            languages that are trained on.
+        temperature: T of the mixing rates for seqio; a training run uses `Data.temperature`.
+        zero_shot: directions with validation text only; None for all other directions between the
+            supervised languages.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Mixture:
 
 
 def task_name(corpus: str, direction: Direction) -> str:
-    """Returns the name of a direction's task; of text of one language, of the language's."""
+    """Return CORPUS_SOURCE_TARGET, or CORPUS_LANGUAGE for monolingual text."""
     if direction[0] == direction[1]:
         return f"{corpus}_{direction[0]}"
     return f"{corpus}_{direction[0]}_{direction[1]}"
@@ -58,11 +58,11 @@ def task_name(corpus: str, direction: Direction) -> str:
 def zero_shot_directions(
     corpus: Corpus, supervised: Iterable[Direction], split: str = "validation"
 ) -> tuple[Direction, ...]:
-    """Returns a corpus's other directions between languages that are trained on.
+    """Return the other directions of a split between supervised languages.
 
     Args:
-        corpus: says which directions the split has.
-        supervised: directions trained on.
+        corpus: the corpus; it lists the directions of the split.
+        supervised: directions that are trained on.
         split: a held-out split.
     """
     known = set(supervised)
@@ -75,10 +75,10 @@ def zero_shot_directions(
 
 
 def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None:
-    """Checks, without reading it, that there is text for every direction trained on.
+    """Check that the corpus has training text for all supervised directions, without reading it.
 
     Raises:
-        UserError: with the first that has none.
+        UserError: if a direction has none; names the first.
     """
     present = corpus.directions("train")
     if missing := sorted(set(supervised).difference(present)):
@@ -86,24 +86,25 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
         raise UserError(
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
             f"{f' (no file {join_names(files)})' if files else ''}; it has "
-            f"{join_names(list(map('-'.join, present)))}; add the text, or leave the direction out, "
-            "with --directions"
+            f"{join_names(list(map('-'.join, present)))}; add the text, or leave the direction "
+            "out, with --directions"
         )
 
 
 def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
-    """Reads once what `task_sources` will read, so that a bad line is known before any work.
+    """Read all text that `task_sources` will read once, to report bad lines before any work.
 
     Raises:
-        UserError: with the first line that is bad, or the first files without a sentence pair.
+        UserError: if a line is bad or files hold no sentence pair; names the first.
     """
     zero_shot = zero_shot_directions(corpus, supervised)
     for split, directions in (("train", supervised), ("validation", (*supervised, *zero_shot))):
         present = set(corpus.directions(split)).intersection(directions)
-        for pair in sorted(present):
-            opposite = pair[::-1] in present and pair > pair[::-1]  # the same lines
-            if not opposite and not corpus.size(split, pair):
-                raise _no_text(corpus, split, pair)
+        for direction in sorted(present):
+            # Opposite directions have the same lines.
+            is_duplicate = direction[::-1] in present and direction > direction[::-1]
+            if not is_duplicate and not corpus.size(split, direction):
+                raise _no_text(corpus, split, direction)
 
 
 def task_sources(
@@ -113,14 +114,14 @@ def task_sources(
     *,
     zero_shot: Sequence[Direction] | None = None,
 ) -> Iterator[TaskSource]:
-    """Yields what `write_cache` takes: supervised tasks, then zero-shot ones.
+    """Yield the tasks for `write_cache`: supervised tasks, then zero-shot ones.
 
     Args:
-        corpus: gives the text.
+        corpus: corpus with the text.
         supervised: directions that get a training split.
-        vocabulary: turns text into ids.
-        zero_shot: directions that get a validation split alone, of those that the corpus can
-            validate; None for all others between the languages that are trained on.
+        vocabulary: encodes text as ids.
+        zero_shot: directions that get a validation split only, if the corpus has one for them; None
+            for all other directions between the supervised languages.
 
     Raises:
         UserError: if the corpus has no training text for a supervised direction.
@@ -129,49 +130,49 @@ def task_sources(
     present = {split: dict.fromkeys(corpus.directions(split)) for split in CACHED_SPLITS}
     for direction in supervised:
         splits = [split for split in CACHED_SPLITS if direction in present[split]]
-        yield _source(corpus, direction, splits, vocabulary)
+        yield _task_source(corpus, direction, splits, vocabulary)
     if zero_shot is None:
         zero_shot = zero_shot_directions(corpus, supervised)
     for direction in zero_shot:
         if direction not in present["validation"]:
             continue
-        yield _source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
+        yield _task_source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
 
 
 def language_text(
     corpus: Corpus, directions: Iterable[Direction], limit: int
 ) -> dict[str, list[str]]:
-    """Collects the training text of each language, to train a vocabulary on.
+    """Collect the training text of each language, to train a vocabulary on.
 
     Args:
-        corpus: gives the text.
-        directions: directions to read; of two opposite ones, which have the same text, one is.
-        limit: sentences kept per language at most; the first ones of each direction in turn.
+        corpus: corpus with the text.
+        directions: directions to read; opposite directions have the same text, so one is read.
+        limit: maximum sentences per language, taken from its directions round-robin.
 
     Returns:
-        Text by language, for the languages of the directions, in the corpus's order.
+        Text by language, for the languages of the directions, in the order of the corpus.
     """
     lines = language_lines(corpus, directions)
     return {code: list(itertools.islice(text, limit)) for code, text in lines.items()}
 
 
 def language_lines(corpus: Corpus, directions: Iterable[Direction]) -> dict[str, Iterator[str]]:
-    """Returns the training text of each language as `language_text` does, all of it, unread."""
+    """Return lazy iterators over the text of `language_text`, without a limit."""
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
-    supervised = dict.fromkeys(directions)
-    for direction in supervised:
-        if direction[::-1] in supervised and direction > direction[::-1]:
+    distinct = dict.fromkeys(directions)
+    for direction in distinct:
+        if direction[::-1] in distinct and direction > direction[::-1]:
             continue
-        for side in (1,) if direction[0] == direction[1] else (0, 1):  # alone, the target has all
-            streams[direction[side]].append(_side(corpus, direction, side))
-    return {code: _in_turn(texts) for code, texts in streams.items() if texts}
+        for side in (1,) if direction[0] == direction[1] else (0, 1):  # monolingual: target only
+            streams[direction[side]].append(_side_sentences(corpus, direction, side))
+    return {code: _interleave(texts) for code, texts in streams.items() if texts}
 
 
 def get_mixture(name: str) -> Mixture:
-    """Returns a built-in mixture.
+    """Return a built-in mixture.
 
     Raises:
-        UserError: if there is none of this name.
+        UserError: if there is no mixture of this name.
     """
     if name not in MIXTURES:
         raise UserError(f"unknown mixture '{name}'; built in are {', '.join(MIXTURES)}")
@@ -179,53 +180,53 @@ def get_mixture(name: str) -> Mixture:
 
 
 def mixture_corpus(mixture: Mixture) -> Corpus:
-    """Makes the corpus of a mixture."""
+    """Make the corpus of a mixture."""
     return get_corpus(mixture.corpus)
 
 
-def _source(
+def _task_source(
     corpus: Corpus, direction: Direction, splits: Sequence[str], vocabulary: Vocabulary
 ) -> TaskSource:
-    readers = {
+    pair_readers = {
         split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
         for split in splits
     }
     share = corpus.share if "train" in splits else None
-    return TaskSource(task_name(corpus.name, direction), *direction, readers, share)
+    return TaskSource(task_name(corpus.name, direction), *direction, pair_readers, share)
 
 
 def _encoded(
-    vocabulary: Vocabulary, corpus: Corpus, part: tuple[str, Direction]
+    vocabulary: Vocabulary, corpus: Corpus, split_direction: tuple[str, Direction]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the ids of the pairs of a split and direction.
+    """Yield the (source, target) ids of a split and direction.
 
     Raises:
-        UserError: if it is a training split without any.
+        UserError: if a training split has no pair.
     """
-    pairs = encode_pairs(vocabulary, corpus.pairs(*part), part[1])
-    first = list(itertools.islice(pairs, 1))
-    if not first and part[0] == "train":
-        raise _no_text(corpus, *part)
-    yield from first
+    pairs = encode_pairs(vocabulary, corpus.pairs(*split_direction), split_direction[1])
+    first_pair = list(itertools.islice(pairs, 1))
+    if not first_pair and split_direction[0] == "train":
+        raise _no_text(corpus, *split_direction)
+    yield from first_pair
     yield from pairs
 
 
 def _no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
-    """Says that files hold no sentence."""
+    """Return the error for files without a sentence."""
     files = join_names(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
-    what = "sentence" if direction[0] == direction[1] else "sentence pair"
+    unit = "sentence" if direction[0] == direction[1] else "sentence pair"
     return UserError(
-        f"corpus '{corpus.name}': {files}: no {what}; give text, or leave the files out"
+        f"corpus '{corpus.name}': {files}: no {unit}; give text, or leave the files out"
     )
 
 
-def _side(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:
+def _side_sentences(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:
     for sentences in corpus.pairs("train", direction):
         yield sentences[side]
 
 
-def _in_turn(streams: Sequence[Iterator[str]]) -> Iterator[str]:
-    """Yields one item of each stream in turn until all have ended."""
+def _interleave(streams: Sequence[Iterator[str]]) -> Iterator[str]:
+    """Yield items round-robin from all streams until all are exhausted."""
     for items in itertools.zip_longest(*streams):
         yield from (item for item in items if item is not None)
 
@@ -244,21 +245,23 @@ def _cldr_mixtures(corpus: str) -> tuple[Mixture, ...]:
 
 
 def _published_mixtures() -> tuple[Mixture, ...]:
-    """Lists the mixtures of published runs, most of them named as their corpora."""
-    names = {"nllb": "nllb_bridge"}
-    parts = ("flores_tuning", "iwslt17_de", "wmt14")
-    plain = [row for row in PUBLISHED.values() if row.supervised and row.name not in parts]
+    """Return the mixtures of published runs; most have the name of their corpus."""
+    mixture_names = {"nllb": "nllb_bridge"}
+    excluded = ("flores_tuning", "iwslt17_de", "wmt14")
+    one_mixture_rows = [
+        row for row in PUBLISHED.values() if row.supervised and row.name not in excluded
+    ]
     tuning = PUBLISHED["flores_tuning"]
     return (
         *(
             Mixture(
-                names.get(row.name, row.name),
+                mixture_names.get(row.name, row.name),
                 row.name,
                 row.supervised,
                 row.temperature,
                 None if row.tested else (),
             )
-            for row in plain
+            for row in one_mixture_rows
         ),
         *(
             Mixture(
@@ -277,19 +280,19 @@ def _published_mixtures() -> tuple[Mixture, ...]:
     )
 
 
-def _german_mixture(name: str, before: str) -> Mixture:
-    """Returns a mixture that adds German to a corpus, tested with all its other languages.
+def _german_mixture(name: str, base_corpus: str) -> Mixture:
+    """Return a mixture that adds German to a corpus; zero-shot with its non-English languages.
 
     Source: Qu and Watanabe (2022), section 4.4 (Table 4).
     """
     row = PUBLISHED[name]
-    others = [code for code in PUBLISHED[before].languages if code != "en"]
-    zero_shot = [pair for code in others for pair in ((code, "de"), ("de", code))]
+    other_languages = [code for code in PUBLISHED[base_corpus].languages if code != "en"]
+    zero_shot = [pair for code in other_languages for pair in ((code, "de"), ("de", code))]
     return Mixture(name, name, row.supervised, row.temperature, tuple(zero_shot))
 
 
 def _transfer_mixtures(corpus: str) -> Iterator[Mixture]:
-    """Yields a mixture trained from German and tested from French, and the converse.
+    """Yield a mixture trained from German and tested from French, and the reverse.
 
     Source: Graformer, section 4.9 (Tables 7 and 8).
     """

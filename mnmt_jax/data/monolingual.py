@@ -1,7 +1,7 @@
-"""Text of single languages, as corpora whose directions lead from a language to itself.
+"""Monolingual corpora, whose directions lead from a language to itself.
 
-A line is a pair whose source is empty: what a language model reads is the target. So vocabularies,
-caches and batches are made of it as of pairs.
+A line is a pair with an empty source; a language model reads the target. So vocabularies, caches
+and batches are built in the same way as from pairs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mnmt_jax.vocabulary.languages import Direction
 
 
 class MonolingualCorpus(Corpus):
-    """Serves the text of a corpus of pairs language by language, each sentence once.
+    """Monolingual text of a parallel corpus, by language, without repeated sentences.
 
-    Of two opposite directions, which have the same text, one is read. Keeps 8 bytes (of a hash) per
+    Opposite directions have the same text, so one of them is read. Keeps 8 bytes (of a hash) per
     sentence of a language in memory.
 
     Args:
-        corpus: of pairs.
-        directions: whose training text is taken; of other splits, each language's is that of the
-            first direction that has it.
+        corpus: parallel corpus.
+        directions: directions whose training text is used. In other splits, the text of a language
+            is that of the first direction that has it.
     """
 
     min_languages = 1
@@ -38,46 +38,46 @@ class MonolingualCorpus(Corpus):
         super().__init__(corpus.name, [code for code in corpus.languages if code in codes])
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits of the corpus."""
+        """Return the splits of the corpus."""
         return self._corpus.splits()
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists each language that the split has, from itself to itself."""
-        known = {code for direction in self._sources(split) for code in direction}
+        """Return (code, code) for each language of the split."""
+        known = {code for direction in self._distinct_directions(split) for code in direction}
         return tuple((code, code) for code in self.languages if code in known)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields an empty source and a sentence of the language; see the base class."""
+        """Yield pairs of an empty source and a sentence of the language; see the base class."""
         check_has_language(self, split, direction)
         sides = [
             (pair, pair.index(direction[0]))
-            for pair in self._sources(split)
+            for pair in self._distinct_directions(split)
             if direction[0] in pair
         ]
-        known: set[bytes] = set()
+        seen: set[bytes] = set()
         for pair, side in sides if split == "train" else sides[:1]:
             for sentences in self._corpus.pairs(split, pair):
-                if add_if_new((sentences[side],), known):
+                if add_if_new((sentences[side],), seen):
                     yield "", sentences[side]
 
-    def _sources(self, split: str) -> Sequence[Direction]:
-        """Returns the directions that are read, one of two opposite ones."""
-        wanted = [pair for pair in self._corpus.directions(split) if pair in self._directions]
-        return [pair for pair in wanted if not (pair[::-1] in wanted and pair > pair[::-1])]
+    def _distinct_directions(self, split: str) -> Sequence[Direction]:
+        """Return the directions to read, one of two opposite ones."""
+        available = [pair for pair in self._corpus.directions(split) if pair in self._directions]
+        return [pair for pair in available if not (pair[::-1] in available and pair > pair[::-1])]
 
 
 class MonolingualFiles(FileCorpus):
-    """Reads files of one sentence a line, of one language each.
+    """Monolingual files with a sentence per line.
 
     Args:
         name: name of the corpus.
-        pattern: path with `{language}`, with `{split}` unless all is training text, and with `*`
-            where a language has several files, which are read in the order of their names, such as
-            "news/news.*.{language}.shuffled.deduped.gz", and `**` for any folders. A file may be
-            gzip.
+        pattern: path with `{language}`, with `{split}` unless all files are training text, with `*`
+            if a language has several files, such as "news/news.*.{language}.shuffled.deduped.gz",
+            and with `**` for any folders. Several files are read in the order of their names. A
+            file may be gzip.
         languages: codes.
-        splits: the files' word for each split.
-        cleaning: what makes a line bad and what becomes of it.
+        splits: name of each split in the path.
+        cleaning: which lines are bad, and whether they are errors or dropped.
     """
 
     min_languages = 1
@@ -97,36 +97,42 @@ class MonolingualFiles(FileCorpus):
         self._patterns = {split: pattern.replace("{split}", word) for split, word in words.items()}
         super().__init__(name, languages, words, cleaning)
         self._forms = language_aliases(self._patterns.values(), languages)
-        self._found = {
-            (split, code): self._paths(place, forms)
-            for split, place in self._patterns.items()
+        self._paths_by_language = {
+            (split, code): self._paths(split_pattern, forms)
+            for split, split_pattern in self._patterns.items()
             for code, forms in self._forms.items()
         }
-        if not any(self._found.values()):
+        if not any(self._paths_by_language.values()):
             raise NoFilesError(
                 f"corpus {name!r}: no files match {pattern} for languages "
                 f"{' '.join(self.languages)}"
             )
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists each language that has a file, from itself to itself."""
-        return tuple((code, code) for code in self.languages if self._found.get((split, code)))
+        """Return (code, code) for each language that has a file."""
+        return tuple(
+            (code, code) for code in self.languages if self._paths_by_language.get((split, code))
+        )
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the language's files."""
-        return self._found[split, direction[0]]
+        """Return the files of the language."""
+        return self._paths_by_language[split, direction[0]]
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Names what is looked for where a language has no file."""
+        """Return the expected paths of languages without a file."""
         if split not in self._patterns:
             return ()
-        missing = (code for code in dict.fromkeys(direction) if not self._found.get((split, code)))
+        missing = (
+            code
+            for code in dict.fromkeys(direction)
+            if not self._paths_by_language.get((split, code))
+        )
         forms = (self._forms[code][0] for code in missing)
         names = (self._patterns[split].replace("{language}", form) for form in forms)
         return tuple(name if name.endswith(".gz") else f"{name} or .gz" for name in names)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields an empty source and a sentence of the language; see the base class."""
+        """Yield pairs of an empty source and a sentence of the language; see the base class."""
         check_has_language(self, split, direction)
         for _, sentence in self._clean(split, direction):
             yield "", sentence
@@ -145,18 +151,18 @@ class MonolingualFiles(FileCorpus):
     @staticmethod
     def _files(pattern: str) -> tuple[str, ...]:
         names = (pattern, f"{pattern}.gz")
-        found = {path for name in names for path in glob.glob(name, recursive=True)}
+        paths = {path for name in names for path in glob.glob(name, recursive=True)}
         if not pattern.endswith(".gz"):
-            for path in found:
+            for path in paths:
                 resolve(path.removesuffix(".gz"))
-        return tuple(sorted(found))
+        return tuple(sorted(paths))
 
 
 def check_has_language(corpus: Corpus, split: str, direction: Direction) -> None:
-    """Checks that a corpus of single languages has text of a language.
+    """Check that a monolingual corpus has text of a language.
 
     Raises:
-        UserError: otherwise.
+        UserError: if not.
     """
     if direction not in corpus.directions(split):
         known = " ".join(code for code, _ in corpus.directions(split)) or "none"

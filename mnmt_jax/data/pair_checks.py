@@ -1,4 +1,4 @@
-"""Checks of sentence pairs that are kept: what is odd about them is counted and said."""
+"""Checks of sentence pairs that are kept but counted and reported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _WORD = re.compile(r"[^\W_]")
 
 
 def has_words_on_one_side(source: str, target: str) -> bool:
-    """Return whether one sentence has a letter or digit and the other has none.
+    """Return whether exactly one of the sentences has a letter or digit.
 
-    Such pairs (a sentence and a full stop) are known from published test sets. They shift no other
-    pair, but teach and measure nothing.
+    Published test sets contain such pairs (a sentence and a full stop). They do not shift other
+    pairs, but are useless for training and evaluation.
     """
     return (_WORD.search(source) is None) != (_WORD.search(target) is None)

@@ -1,9 +1,9 @@
-"""Text corpora behind one interface: CLDR phrases, parallel files, TSV files.
+"""Parallel corpora: CLDR phrases, parallel files, and TSV files.
 
     corpus = ParallelFiles("mine", "data/{split}.{language}", ("en", "de"))
     for source, target in corpus.pairs("train", ("en", "de")): ...
 
-Nothing here needs TensorFlow, and files are streamed: their size does not matter.
+Nothing here needs TensorFlow. Files are streamed, so their size does not matter.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
 
 
 class CldrPhrases(Corpus):
-    """Serves phrases of the embedded corpus.
+    """Corpus of phrases generated from the embedded CLDR data.
 
     Args:
-        languages: codes of languages CLDR has.
-        seed: picks the meanings.
+        languages: codes of languages in CLDR.
+        seed: seed of the choice of meanings.
         inventory: "small" or "large".
-        sizes: sentence pairs per direction by split; splits left out are absent.
+        sizes: sentence pairs per direction by split; a split that is not named does not exist.
         name: name of the corpus.
     """
 
@@ -50,42 +50,46 @@ class CldrPhrases(Corpus):
         for split in sizes:
             if split not in SPLITS:
                 raise UserError(f"sizes: split {split!r} must be one of {' '.join(SPLITS)}")
-        self._wanted = {split: sizes[split] for split in SPLITS if sizes.get(split)}
+        self._sizes_by_split = {split: sizes[split] for split in SPLITS if sizes.get(split)}
         self.cldr = CldrCorpus(languages, seed, inventory=inventory)
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits that were given a size."""
-        return tuple(self._wanted)
+        """Return the splits that have a size."""
+        return tuple(self._sizes_by_split)
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists all ordered pairs of the languages."""
-        return tuple(itertools.permutations(self.languages, 2)) if split in self._wanted else ()
+        """Return all ordered pairs of the languages."""
+        return (
+            tuple(itertools.permutations(self.languages, 2))
+            if split in self._sizes_by_split
+            else ()
+        )
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences; see the base class."""
+        """Yield (source, target) sentences; see the base class."""
         self._check(split, direction)
-        return self.cldr.iter_pairs(split, direction, self._wanted[split])
+        return self.cldr.iter_pairs(split, direction, self._sizes_by_split[split])
 
     def size(self, split: str, direction: Direction) -> int:
-        """Returns the number of sentence pairs asked for."""
+        """Return the number of sentence pairs per direction."""
         self._check(split, direction)
-        return self._wanted[split]
+        return self._sizes_by_split[split]
 
 
 class PatternFiles(FileCorpus):
-    """Reads parallel files from the first of several places that has them.
+    """Parallel files; each direction uses the first path pattern whose files exist.
 
     Line i of one language is the translation of line i of another.
 
     Args:
         name: name of the corpus.
-        patterns: places of each split, tried in order: paths with `{language}`, and `{pair}` where
-            there is one set of files per pair ("de-en"; either order is found). A file may be gzip,
-            its name then ends in ".gz". "PATH#COLUMN" is a column of a JSON-lines or Parquet file,
-            and COLUMN too may have `{language}`.
+        patterns: path patterns of each split, tried in order. A path has `{language}`, and `{pair}`
+            if each pair has its own files ("de-en"; either order is tried). A file may be gzip; its
+            name then ends in ".gz". "PATH#COLUMN" is a column of a JSON-lines or Parquet file;
+            COLUMN may have `{language}` too.
         languages: codes.
-        words: what `{language}` may stand for, where that is not the code.
-        cleaning: what makes a line bad and what becomes of it.
+        words: values of `{language}` by code, where they differ from the code.
+        cleaning: which lines are bad, and whether they are errors or dropped.
         selection: which pairs are taken.
     """
 
@@ -102,7 +106,7 @@ class PatternFiles(FileCorpus):
         super().__init__(name, languages, {split: split for split in patterns}, cleaning, selection)
         self._patterns = patterns
         self._words = words or {}
-        self._found: dict[str, dict[Direction, tuple[Place, Place]]] = {}
+        self._places_by_split: dict[str, dict[Direction, tuple[Place, Place]]] = {}
         if not self.splits():
             places = " or ".join(dict.fromkeys(itertools.chain(*patterns.values())))
             raise NoFilesError(
@@ -110,11 +114,11 @@ class PatternFiles(FileCorpus):
             )
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions whose two files exist."""
+        """Return the directions whose two files exist."""
         return tuple(self._places(split))
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the files that are looked for and not there, by their first names."""
+        """Return the missing files of a direction, by the first name of each language."""
         names = [self._words.get(code, (code,))[0] for code in direction]
         files = [
             pattern.format(language=name, pair="-".join(names))
@@ -124,29 +128,33 @@ class PatternFiles(FileCorpus):
         return tuple(file for file in files if find_place(file) is None)
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the two files."""
+        """Return the two files of a direction."""
         return tuple(place.path for place in self._places(split)[direction])
 
     def _places(self, split: str) -> Mapping[Direction, tuple[Place, Place]]:
-        """Returns the places of each direction's two sides; looks at the disk once."""
-        if split not in self._found:
-            known: dict[str, Place | None] = {}
-            every = itertools.permutations(self.languages, 2)
-            found = ((pair, self._find(split, pair, known)) for pair in every)
-            self._found[split] = {pair: places for pair, places in found if places is not None}
-        return self._found[split]
+        """Return the places of both sides of each direction; searches the disk only once."""
+        if split not in self._places_by_split:
+            cache: dict[str, Place | None] = {}
+            directions = itertools.permutations(self.languages, 2)
+            candidates = (
+                (direction, self._find_places(split, direction, cache)) for direction in directions
+            )
+            self._places_by_split[split] = {
+                direction: places for direction, places in candidates if places is not None
+            }
+        return self._places_by_split[split]
 
-    def _find(
-        self, split: str, direction: Direction, known: dict[str, Place | None]
+    def _find_places(
+        self, split: str, direction: Direction, cache: dict[str, Place | None]
     ) -> tuple[Place, Place] | None:
         names = [self._words.get(code, (code,)) for code in direction]
         for pattern in self._patterns.get(split, ()):
             pairs = [""]
             if "{pair}" in pattern:
-                orders = (*itertools.product(*names), *itertools.product(*names[::-1]))
-                pairs = [f"{first}-{second}" for first, second in orders]
+                name_pairs = (*itertools.product(*names), *itertools.product(*names[::-1]))
+                pairs = [f"{source_name}-{target_name}" for source_name, target_name in name_pairs]
             for pair in pairs:
-                sides = [_first_place(pattern, pair, words, known) for words in names]
+                sides = [_first_place(pattern, pair, words, cache) for words in names]
                 if sides[0] is not None and sides[1] is not None:
                     return sides[0], sides[1]
         return None
@@ -157,42 +165,43 @@ class PatternFiles(FileCorpus):
         for number, (source, target) in enumerate(itertools.zip_longest(*sides), start=1):
             where = (f"{places[0].path}:{number}", f"{places[1].path}:{number}")
             if source is None or target is None:
-                here, there = where if target is None else where[::-1]
-                file = there.rpartition(":")[0]
+                longer, shorter = where if target is None else where[::-1]
+                file = shorter.rpartition(":")[0]
                 missing = Flaw(
                     "unpaired",
                     f"{file} has {number - 1} lines only; if one is missing further up, all pairs "
                     "after it are wrong",
                 )
                 source, target = (missing if side is None else side for side in (source, target))
-                where = (here, here)
+                where = (longer, longer)
             yield Line((source, target), where)
 
 
 def _first_place(
-    pattern: str, pair: str, words: Sequence[str], known: dict[str, Place | None]
+    pattern: str, pair: str, words: Sequence[str], cache: dict[str, Place | None]
 ) -> Place | None:
-    """Returns the place a pattern names with the first word that is there."""
+    """Return the first existing place that a pattern names with one of the words."""
     for word in words:
         name = pattern.format(language=word, pair=pair)
-        if name not in known:
-            known[name] = find_place(name)
-        if (place := known[name]) is not None:
+        if name not in cache:
+            cache[name] = find_place(name)
+        if (place := cache[name]) is not None:
             return place
     return None
 
 
 class ParallelFiles(PatternFiles):
-    """Reads plain parallel files whose path is one pattern.
+    """Plain parallel files whose path is a single pattern.
 
     Args:
         name: name of the corpus.
-        pattern: path with `{split}`, unless there is but one, and `{language}`, e.g.
-            "data/{split}.{language}"; also `{pair}` for one set of files per pair ("de-en"; either
-            order is found). A file may be gzip, its name then ends in ".gz".
-        languages: codes; `{language}` stands for any form of them, first for the form given here.
-        splits: the files' word for each split, e.g. {"train": "train", "validation": "val"}.
-        cleaning: what makes a line bad and what becomes of it.
+        pattern: path with `{language}`, and with `{split}` if there are several splits, e.g.
+            "data/{split}.{language}"; also `{pair}` if each pair has its own files ("de-en"; either
+            order is tried). A file may be gzip; its name then ends in ".gz".
+        languages: codes; `{language}` stands for any form of them. The form in this list is tried
+            first.
+        splits: name of each split in the path, e.g. {"train": "train", "validation": "val"}.
+        cleaning: which lines are bad, and whether they are errors or dropped.
     """
 
     def __init__(
@@ -212,16 +221,16 @@ class ParallelFiles(PatternFiles):
 
 
 class TsvFile(FileCorpus):
-    """Reads tab-separated files, one column per language, whose first line names the languages.
+    """Tab-separated files with a column per language and a header line with the language codes.
 
     Args:
         name: name of the corpus.
-        pattern: path with `{split}`, unless there is but one, e.g. "data/{split}.tsv"; a file may
-            be gzip (".gz" is added).
-        languages: codes of the columns to use, or None for all that the first file's header names.
+        pattern: path, with `{split}` if there are several splits, e.g. "data/{split}.tsv"; a file
+            may be gzip (".gz" is added).
+        languages: codes of the columns to use; None for all in the header of the first file.
         columns: codes of all columns in order, for files without a header.
-        splits: the files' word for each split.
-        cleaning: what makes a line bad and what becomes of it.
+        splits: name of each split in the path.
+        cleaning: which lines are bad, and whether they are errors or dropped.
     """
 
     def __init__(
@@ -253,20 +262,20 @@ class TsvFile(FileCorpus):
         super().__init__(name, languages or next(iter(self._columns.values())), splits, cleaning)
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists all ordered pairs of the languages the split's file has."""
-        here = [code for code in self.languages if code in self._columns.get(split, ())]
-        return tuple(itertools.permutations(here, 2))
+        """Return all ordered pairs of the languages in the split's file."""
+        available = [code for code in self.languages if code in self._columns.get(split, ())]
+        return tuple(itertools.permutations(available, 2))
 
     def present(self) -> set[str]:
-        """Returns those of the languages that columns have, also where they have but one."""
+        """Return the languages that have a column, even if it is the only one."""
         return set(self.languages).intersection(itertools.chain(*self._columns.values()))
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the split's file."""
+        """Return the split's file."""
         return (self._paths[split],)
 
     def _read_header(self, path: str) -> tuple[str, ...]:
-        """Reads the language codes in a file's first line."""
+        """Read the language codes from the first line of a file."""
         cells = _first_cells(path)
         try:
             return canonical_codes(word.strip() for word in cells)
@@ -293,50 +302,52 @@ class TsvFile(FileCorpus):
 
 
 class JoinedCorpus(Corpus):
-    """Takes each split from a corpus of its own: training text from one, tests from another.
+    """Corpus whose splits come from different corpora, such as training and test text.
 
     Args:
-        name: name of the whole.
+        name: name of the joined corpus.
         languages: codes.
-        parts: the corpus that has each split.
+        parts: corpus of each split.
     """
 
     def __init__(self, name: str, languages: Sequence[str], parts: Mapping[str, Corpus]) -> None:
         super().__init__(name, languages)
-        self._parts = {split: parts[split] for split in SPLITS if split in parts}
+        self._by_split = {split: parts[split] for split in SPLITS if split in parts}
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits that parts have."""
-        return tuple(split for split in self._parts if self.directions(split))
+        """Return the splits that have text."""
+        return tuple(split for split in self._by_split if self.directions(split))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions a split's part has between the languages."""
-        part, known = self._parts.get(split), set(self.languages)
+        """Return the directions of a split between the languages."""
+        corpus, known = self._by_split.get(split), set(self.languages)
         return (
-            tuple(pair for pair in part.directions(split) if known.issuperset(pair)) if part else ()
+            tuple(pair for pair in corpus.directions(split) if known.issuperset(pair))
+            if corpus
+            else ()
         )
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields (source, target) sentences; see the base class."""
+        """Yield (source, target) sentences; see the base class."""
         self._check(split, direction)
-        return self._parts[split].pairs(split, direction)
+        return self._by_split[split].pairs(split, direction)
 
     def size(self, split: str, direction: Direction) -> int:
-        """Counts the sentence pairs of a split and direction."""
+        """Return the number of sentence pairs of a split and direction."""
         self._check(split, direction)
-        return self._parts[split].size(split, direction)
+        return self._by_split[split].size(split, direction)
 
 
 class MultilingualTsv(TsvFile):
-    """Reads TSV files whose header has words of its own and whose cells may hold no sentence.
+    """TSV files with custom column names and with cells that may hold no sentence.
 
     Args:
         name: name of the corpus.
         pattern: path with `{split}`.
-        words: the header's word for each language, by code; other columns are not read.
-        splits: the files' word for each split.
-        absent: a cell that contains this holds no sentence, nor does an empty one; pairs with such
-            a side are left out and are no flaw.
+        words: column name of each language, by code; other columns are not read.
+        splits: name of each split in the path.
+        absent: marker of a cell without a sentence; an empty cell has none either. Pairs with such
+            a cell are skipped and not counted as flaws.
         selection: which pairs are taken.
     """
 
@@ -356,7 +367,7 @@ class MultilingualTsv(TsvFile):
         self._selection = selection
 
     def _read_header(self, path: str) -> tuple[str, ...]:
-        """Returns the code of each column, "" for columns that are not read."""
+        """Return the code of each column, "" for columns that are not read."""
         cells = _first_cells(path)
         if missing := sorted(self._codes.keys() - set(cells)):
             raise UserError(f"{path}:1: the header lacks column {missing[0]!r}")
@@ -372,16 +383,24 @@ class MultilingualTsv(TsvFile):
 
 
 def _first_cells(path: str) -> list[str]:
-    """Returns the cells of a file's first line; none if it cannot be read."""
+    """Return the cells of the first line of a file.
+
+    Raises:
+        UserError: if the file is empty or the line cannot be read.
+    """
     header = next(read_lines(path, 1 << 16), None)
     if not isinstance(header, str):
-        said = "" if header is None else f"{header.detail}; "
-        raise UserError(f"{path}:1: {said}the header must name the languages, separated by tabs")
+        reason = "" if header is None else f"{header.detail}; "
+        raise UserError(f"{path}:1: {reason}the header must name the languages, separated by tabs")
     return header.split("\t")
 
 
 def _check_pattern(pattern: str, needed: set[str], allowed: set[str]) -> None:
-    """Raises unless a path pattern has the needed fields and no others."""
+    """Check that a path pattern has the needed fields and no field that is not allowed.
+
+    Raises:
+        UserError: if not.
+    """
     try:
         fields = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
     except ValueError as error:
@@ -396,7 +415,7 @@ CORPORA: dict[str, Callable[[], Corpus]] = {}
 
 
 def register_corpus(name: str, make: Callable[[], Corpus]) -> None:
-    """Registers a corpus under a name; it is made when it is first asked for.
+    """Register a corpus under a name; `make` is called when the corpus is requested.
 
     Raises:
         UserError: if the name is taken.
@@ -407,14 +426,14 @@ def register_corpus(name: str, make: Callable[[], Corpus]) -> None:
 
 
 def get_corpus(name: str) -> Corpus:
-    """Makes a registered corpus.
+    """Return a new instance of a registered corpus.
 
     Raises:
-        UserError: if there is none of this name; names those that come close.
+        UserError: if no corpus has this name; suggests similar names.
     """
     if name not in CORPORA:
-        near = difflib.get_close_matches(name, CORPORA, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"one of {' '.join(CORPORA)}"
+        similar = difflib.get_close_matches(name, CORPORA, n=3)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"one of {' '.join(CORPORA)}"
         raise UserError(f"unknown corpus {name!r}: {hint}")
     return CORPORA[name]()
 

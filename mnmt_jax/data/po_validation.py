@@ -1,4 +1,4 @@
-"""The form of a PO file's lines, which polib does not check: it cuts texts that lack a quote."""
+"""Validation of the lines of PO files; polib truncates texts that lack a quote."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
 
 MAX_TEXT_LINES = 20_000
-"""Most lines of one text, or of an entry's comments; polib needs time for their square."""
+"""Maximum lines of a text or of an entry's comments; polib takes quadratic time in them."""
 
 _KEYWORD = re.compile(r"msgstr\[\d+\s*\]\s*|(msgctxt|msgid_plural|msgid|msgstr)(\s+|$)")
 _QUOTED = re.compile(r'"[^"\\]*(\\.[^"\\]*)*"')
-_BEGINS = re.compile(r"\s*(#~\s*)?(msgctxt|msgid|msgstr)")  # a text, also an obsolete one
-_STANDARD = "utf-8"
-_MARK = "\ufeff"  # of the byte order, which polib removes too
+_TEXT_START = re.compile(r"\s*(#~\s*)?(msgctxt|msgid|msgstr)")  # or an obsolete one
+_DEFAULT_ENCODING = "utf-8"
+_BYTE_ORDER_MARK = "\ufeff"  # polib removes it too
 
 
 def check_po_lines(path: str, encoding: str) -> str:
-    """Checks that each line is blank, a comment, or a text in quotes, perhaps behind a keyword.
+    """Check that each line is blank, a comment, or a quoted text after an optional keyword.
 
-    What is obsolete or was before (`#~ msgid "..."`, `#| msgid "..."`) is a comment.
+    Obsolete and previous entries (`#~ msgid "..."`, `#| msgid "..."`) are comments.
 
     Args:
-        path: of a file.
-        encoding: that it declares.
+        path: path of the file.
+        encoding: encoding that the file declares.
 
     Returns:
-        The encoding that it was read with: UTF-8 if the declared one is none of texts.
+        The encoding that was used: UTF-8 if the declared one is unknown.
 
     Raises:
-        UserError: if a line is none of these, is longer than `MAX_LINE_BYTES` characters, or is one
-            of more than `MAX_TEXT_LINES` of a text.
+        UserError: if a line is malformed or longer than `MAX_LINE_BYTES` characters, or a text or
+            comment has more than `MAX_TEXT_LINES` lines.
         OSError: if the file cannot be opened.
-        UnicodeError: if it is not of the encoding.
+        UnicodeError: if the file cannot be decoded.
     """
     try:
         file = open(path, encoding=encoding)
     except LookupError:
-        encoding = _STANDARD
+        encoding = _DEFAULT_ENCODING
         file = open(path, encoding=encoding)
     with file:
-        run = 0  # lines since the last keyword
+        lines_of_text = 0  # lines since the last keyword
         lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), "")
         for number, line in enumerate(lines, start=1):
-            run = 0 if _BEGINS.match(line) else run + bool(line.strip())
+            lines_of_text = 0 if _TEXT_START.match(line) else lines_of_text + bool(line.strip())
             if len(line) > MAX_LINE_BYTES:
                 flaw = f"more than {MAX_LINE_BYTES} characters"
-            elif run > MAX_TEXT_LINES:
+            elif lines_of_text > MAX_TEXT_LINES:
                 flaw = f"a text or comment of more than {MAX_TEXT_LINES} lines"
             else:
-                flaw = po_line_error(line.removeprefix(_MARK) if number == 1 else line)
+                flaw = po_line_error(line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line)
             if flaw:
                 raise UserError(f"{path}:{number}: {flaw}; mend the file, or export it again")
     return encoding
 
 
 def po_line_error(line: str) -> str:
-    """Returns what is wrong with a line; empty if nothing is.
+    """Return the error in a line; empty if there is none.
 
     Args:
-        line: with or without its end.
+        line: the line, with or without its line end.
     """
     line = line.strip()
     if not line or line.startswith("#"):

@@ -1,8 +1,8 @@
-"""Corpora of the published runs and tests: where their files lie and in what form.
+"""Registry of published corpora: their languages, directions, and file locations.
 
-Each lies in a folder of its own, as unpacked, under the folder that the environment variable
-`MNMT_JAX_DATA` names (`data` if it is not set). A corpus that is not there says in one line what to
-put where. Adding one is a row of `_ROWS`.
+Each corpus is in a folder, as unpacked, below the directory in the environment variable
+`MNMT_JAX_DATA` (default `data`). If files are missing, the error states in one line which files to
+put where. To add a corpus, add a row to `_ROWS`.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class PublishedCorpus:
     """One row of the table of corpora.
 
     Attributes:
-        name: of the corpus, and of its folder unless `folder` says otherwise.
+        name: name of the corpus, and of its folder unless `folder` is set.
         languages: codes, in the order of their tags.
-        make: builds it from its folder and name.
-        wanted: what to put into the folder.
-        supervised: directions trained on; none for test sets. Text of a language alone is that from
-            it to itself.
-        tested: languages between which any direction is tested; none if no others than those
-            trained on.
-        temperature: of sampling, as published.
-        folder: its name.
-        vocabulary: name of the vocabulary its models have, if not the corpus's name.
+        make: function from folder and name to the corpus.
+        wanted: description of the files to put into the folder.
+        supervised: directions that are trained on; none for test sets. Monolingual text has
+            directions from a language to itself.
+        tested: languages between which all directions are tested; none if only the supervised
+            directions are tested.
+        temperature: published sampling temperature.
+        folder: name of the folder; "" for the name of the corpus.
+        vocabulary: name of the vocabulary of its models; "" for the name of the corpus.
     """
 
     name: str
@@ -91,26 +91,26 @@ class PublishedCorpus:
 
     @property
     def path(self) -> Path:
-        """The corpus's folder."""
+        """Folder of the corpus."""
         return data_folder() / (self.folder or self.name)
 
     @property
     def zero_shot(self) -> tuple[Direction, ...]:
-        """Directions that are tested only."""
+        """Directions that are tested but not trained on."""
         known = set(self.supervised)
         return tuple(pair for pair in many_to_many_directions(self.tested) if pair not in known)
 
 
 def data_folder() -> Path:
-    """Returns the folder under which the corpora lie."""
+    """Return the directory that contains the corpora's folders."""
     return Path(os.environ.get(DATA_VARIABLE) or "data")
 
 
 def published_corpus(name: str) -> Corpus:
-    """Makes a corpus of the table.
+    """Return a corpus of the table.
 
     Raises:
-        UserError: if its files are not there: what to put where.
+        UserError: if its files are missing; states which files to put where.
     """
     row = PUBLISHED[name]
     try:
@@ -122,12 +122,12 @@ def published_corpus(name: str) -> Corpus:
         ) from error
 
 
-# The talks of phontron.com, one table per split with a column per language.
+# TED talks of phontron.com: a table per split with a column per language.
 def _ted(
-    languages: Sequence[str], *, held_out: int | None = None, **others: str
+    languages: Sequence[str], *, held_out: int | None = None, **word_overrides: str
 ) -> Callable[[Path, str], Corpus]:
-    words = {code: {"zh": "zh-cn", **others}.get(code, code) for code in languages}
-    first = {} if held_out is None else {"validation": held_out, "test": held_out}
+    words = {code: {"zh": "zh-cn", **word_overrides}.get(code, code) for code in languages}
+    limits = {} if held_out is None else {"validation": held_out, "test": held_out}
 
     def make(folder: Path, name: str) -> Corpus:
         return MultilingualTsv(
@@ -135,30 +135,30 @@ def _ted(
             f"{folder}/all_talks_{{split}}.tsv",
             words,
             splits={"train": "train", "validation": "dev", "test": "test"},
-            absent="NULL",  # "_ _ NULL _ _" in the tokenised tables
-            selection=Selection(first=first),
+            absent="NULL",  # "_ _ NULL _ _" in tokenised tables
+            selection=Selection(first=limits),
         )
 
     return make
 
 
-# NLLB's mined text as OPUS gives it (Moses format); validation and test are Flores+.
+# NLLB's mined text from OPUS (Moses format); validation and test text are Flores+.
 def _nllb(folder: Path, name: str) -> Corpus:
     patterns = (
         f"{folder}/{{pair}}/NLLB.{{pair}}.{{language}}",
         f"{folder}/NLLB.{{pair}}.{{language}}",
     )
     train = PatternFiles(name, {"train": patterns}, MITRE_LANGUAGES, cleaning=DROP)
-    parts: dict[str, Corpus] = {"train": train}
+    corpora: dict[str, Corpus] = {"train": train}
     try:
         flores = published_corpus("flores")
-        parts |= {"validation": flores, "test": flores}
+        corpora |= {"validation": flores, "test": flores}
     except UserError as error:
         _log.warning("%s without validation and test text: %s", name, error)
-    return JoinedCorpus(name, MITRE_LANGUAGES, parts)
+    return JoinedCorpus(name, MITRE_LANGUAGES, corpora)
 
 
-# Flores+ and Flores-200, which name some languages differently. "nb" and "no" are one file there.
+# Flores+ and Flores-200; some languages have different names. "nb" and "no" share one file.
 _FLORES_200 = {"tl": "tgl_Latn", "zh": "zho_Hans"}
 _FLORES_WORDS = {
     code: tuple(filter(None, (item.flores, _FLORES_200.get(code))))
@@ -183,7 +183,7 @@ def _flores(splits: Mapping[str, str]) -> Callable[[Path, str], Corpus]:
     return make
 
 
-# NTREX-128: three-letter codes, Flores' own but for these.
+# NTREX-128: three-letter codes, the same as in Flores except for these.
 _NTREX_EXCEPTIONS = {
     "az": "aze-Latn", "fa": "fas", "lv": "lav", "mg": "mlg", "mn": "mon", "ms": "msa", "ne": "nep",
     "ps": "pus", "sd": "snd-Arab", "sq": "sqi", "sr": "srp-Cyrl", "tg": "tgk-Cyrl",
@@ -200,23 +200,23 @@ def _ntrex(folder: Path, name: str) -> Corpus:
     return PatternFiles(name, patterns, tuple(_NTREX_WORDS), words=_NTREX_WORDS)
 
 
-# LibreOffice's help pages, as 'mnmt fetch' writes them. Pairs without English have training text
-# too, but not in the disjoint form, with whose pairs they would share sentences.
-def _help(kind: str, *more: str) -> Callable[[Path, str], Corpus]:
+# LibreOffice's help pages, as written by 'mnmt fetch'. Pairs without English have training text
+# too, except in the disjoint form, where they would share sentences with the English pairs.
+def _help(kind: str, *fallbacks: str) -> Callable[[Path, str], Corpus]:
     def make(folder: Path, name: str) -> Corpus:
         held_out = {split: (f"{folder}/{split}.{{language}}",) for split in ("validation", "test")}
-        train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *more))
+        train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *fallbacks))
         return PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
 
     return make
 
 
-# IWSLT 2017 and Europarl v7 from MMCR4NLP. Validation text is every direction's. Source: Qu and
-# Watanabe (2022), Tables 6 and 11, Appendix A, and the note on subsampling of their code; which
-# pairs their draws took cannot be had again.
+# IWSLT 2017 and Europarl v7 from MMCR4NLP. All directions have validation text. Source: Qu and
+# Watanabe (2022), Tables 6 and 11, Appendix A, and the note on subsampling of their code. Their
+# sampled pairs cannot be reproduced.
 _IWSLT17_CENTRIC = english_centric_directions(IWSLT17_LANGUAGES)
 _IWSLT17_CIRCLE: tuple[Direction, ...] = (("it", "ro"), ("ro", "nl"), ("nl", "it"))
-# German, added to a trained model (section 4.4): its pairs with English alone are trained on.
+# German, added to a trained model (section 4.4); only its pairs with English are trained on.
 _IWSLT17_DE: tuple[Direction, ...] = (("en", "de"), ("de", "en"))
 _IWSLT17_DE_LANGUAGES = (*IWSLT17_LANGUAGES, "de")
 _IWSLT17_ALL = (*_IWSLT17_CENTRIC, *_IWSLT17_CIRCLE)
@@ -228,7 +228,7 @@ _SQUARE = tuple(
 )
 
 
-# News-Crawl: files of one language and year, in one folder or in one of each language's.
+# News-Crawl: a file per language and year, in one folder or in a folder per language.
 def _newscrawl(folder: Path, name: str) -> Corpus:
     pattern = f"{folder}/**/news.*.{{language}}.shuffled.deduped"
     return MonolingualFiles(name, pattern, NEWSCRAWL_LANGUAGES, splits={}, cleaning=DROP)
@@ -261,21 +261,21 @@ def _ted_row(
     name: str,
     languages: tuple[str, ...],
     make: Callable[[Path, str], Corpus],
-    **others: Any,
+    **fields: Any,
 ) -> PublishedCorpus:
-    """Returns a choice of the talks' languages, to and from English."""
+    """Return the row of TED talks in some languages, to and from English."""
     directions = english_centric_directions(languages)
-    return PublishedCorpus(name, languages, make, _TED_WANTED, directions, folder="ted19", **others)
+    return PublishedCorpus(name, languages, make, _TED_WANTED, directions, folder="ted19", **fields)
 
 
 def _iwslt17_row(
-    name: str, supervised: tuple[Direction, ...], drawn: Mapping[Direction, int]
+    name: str, supervised: tuple[Direction, ...], sample_sizes: Mapping[Direction, int]
 ) -> PublishedCorpus:
-    """Returns IWSLT 2017 with some of its directions, so many pairs of each that `drawn` names."""
+    """Return a row of IWSLT 2017 with some directions; `sample_sizes` limits the pairs of each."""
     return PublishedCorpus(
         name,
         IWSLT17_LANGUAGES,
-        mmcr(IWSLT17_LANGUAGES, drawn),
+        mmcr(IWSLT17_LANGUAGES, sample_sizes),
         _IWSLT17_WANTED,
         supervised,
         IWSLT17_LANGUAGES,
@@ -288,7 +288,7 @@ def _iwslt17_row(
 def _europarl_row(
     name: str, languages: tuple[str, ...], supervised: tuple[Direction, ...], pairs: int
 ) -> PublishedCorpus:
-    """Returns Europarl with some of its directions, so many pairs of each."""
+    """Return a row of Europarl with some directions and `pairs` sampled pairs of each."""
     return PublishedCorpus(
         name,
         languages,
@@ -302,7 +302,7 @@ def _europarl_row(
 
 
 def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> PublishedCorpus:
-    """Returns LibreOffice's help in one of its forms."""
+    """Return a row of LibreOffice's help."""
     return PublishedCorpus(
         name,
         HELP_LANGUAGES,

@@ -1,4 +1,4 @@
-"""Where published corpora of plain parallel files lie, and what their files are called."""
+"""File layouts of published corpora in plain parallel files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DROP = Cleaning(on_bad_line="drop")
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 MULTIUN_LANGUAGES = ("en", "ar", "ru", "zh")
 EUROPARL_CENTRIC_LANGUAGES = ("en", "de", "fr")
-# Of Flores-200's dev (997 lines) and devtest (1,012) in one file.
+# Flores-200's dev (997 lines) and devtest (1,012 lines), concatenated in one file.
 _FLORES_LINES = {"validation": (1, 997), "test": (998, 2009)}
 
 
 def opus100(languages: Sequence[str]) -> Callable[[Path, str], Corpus]:
-    """Returns what makes OPUS-100 of plain files of the OPUS site, or of Parquet files of the Hub.
+    """Return a factory for OPUS-100, from plain files of OPUS or the Hub's Parquet files.
 
-    Training and validation text is without the test set's pairs, each pair once. The authors also
-    refill validation from training, in an order that cannot be had again; files that their script
-    made ("rebuilt") are taken where they are. The pairs of an, dz, hy, mn and yo have no held-out
-    files.
+    Pairs of the test set are removed from training and validation text, and repeated pairs too. The
+    authors also refill validation from training, in an order that cannot be reproduced. Files that
+    their script wrote ("rebuilt") are preferred. The pairs of an, dz, hy, mn and yo have no
+    held-out files.
 
     Args:
         languages: codes.
@@ -63,11 +63,11 @@ def opus100(languages: Sequence[str]) -> Callable[[Path, str], Corpus]:
 
 
 def ec40(folder: Path, name: str) -> Corpus:
-    """Makes EC-40 of the plain files of Tan and Monz, normalised and tokenised as they come.
+    """Return EC-40 from the plain files of Tan and Monz, normalised and tokenised as published.
 
-    Their test files are Flores-200's dev and devtest, one after the other. Here the first part
-    validates and the second tests, as in the registers paper (section 4.1); Tan and Monz validate
-    on NTREX-128 and test on both parts.
+    Their test files are the concatenation of Flores-200's dev and devtest. Here dev is the
+    validation split and devtest the test split, as in the registers paper (section 4.1). Tan and
+    Monz validate on NTREX-128 and test on both.
     """
     flores = (
         f"{folder}/EC40-FLORES-en-centric-plain/test.{{pair}}.{{language}}",
@@ -81,7 +81,7 @@ def ec40(folder: Path, name: str) -> Corpus:
 
 
 def multi30k(folder: Path, name: str) -> Corpus:
-    """Makes Multi30k of its plain files."""
+    """Return Multi30k from its plain files."""
     words = {
         "train": ("train",),
         "validation": ("val", "validation"),
@@ -95,14 +95,14 @@ def multi30k(folder: Path, name: str) -> Corpus:
 
 
 def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[Path, str], Corpus]:
-    """Returns what makes IWSLT 2017 or Europarl v7 of MMCR4NLP's files.
+    """Return a factory for IWSLT 2017 or Europarl v7 from MMCR4NLP's files.
 
-    They are of a pair of languages each, or of one language, line i being the same in all. Its own
-    names for the 21 languages of Europarl are known too.
+    There are files per pair of languages, or a file per language in which line i has the same
+    meaning in all. MMCR4NLP's names for the 21 languages of Europarl are tried too.
 
     Args:
         languages: codes.
-        drawn: training pairs drawn of a direction.
+        drawn: sample size of the training pairs, by direction.
     """
     words = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
     forms = (
@@ -123,7 +123,7 @@ def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[
 
 
 def wmt14(folder: Path, name: str) -> Corpus:
-    """Makes WMT14, a folder for each pair, by the words of the usual preparations."""
+    """Return WMT14 with a folder per pair; accepts the file names of common preparation scripts."""
     words = {
         "train": ("train",),
         "validation": ("newstest2013", "valid", "dev"),
@@ -137,13 +137,14 @@ def wmt14(folder: Path, name: str) -> Corpus:
 
 
 def multiun(folder: Path, name: str) -> Corpus:
-    """Makes MultiUN of OPUS' Moses files, or of those of the UN Parallel Corpus v1.0.
+    """Return MultiUN from OPUS' Moses files, or from those of the UN Parallel Corpus v1.0.
 
-    Held-out text is the latter's, which is the same in all languages: of its 4,000 lines for
-    development the first 1,000, and the test set. Both directions of a pair have the same draw.
+    Held-out text is from the UN Parallel Corpus, which is the same in all languages: the first
+    1,000 of its 4,000 development lines, and its test set. Both directions of a pair have the same
+    sample.
 
     Source: Chen, Zhang, Fu 2023, section 4.1 and Table 5; Wang et al. 2021, whose public
-    `prepare-multiun.sh` has the files, the draw (`shuf` without a seed) and the 1,000 lines.
+    `prepare-multiun.sh` has the files, the sampling (`shuf` without a seed) and the 1,000 lines.
     """
     patterns = {
         "train": (
@@ -154,23 +155,26 @@ def multiun(folder: Path, name: str) -> Corpus:
         "validation": (f"{folder}/testsets/devset/UNv1.0.devset.{{language}}",),
         "test": (f"{folder}/testsets/testset/UNv1.0.testset.{{language}}",),
     }
-    drawn = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
-    selection = Selection(first={"validation": 1000}, drawn=drawn)
+    sample_sizes = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
+    selection = Selection(first={"validation": 1000}, drawn=sample_sizes)
     return PatternFiles(name, patterns, MULTIUN_LANGUAGES, cleaning=DROP, selection=selection)
 
 
 def europarl_devsets(folder: Path, name: str) -> Corpus:
-    """Makes Europarl v7 of statmt.org's files, with the workshops' sets of 2006.
+    """Return Europarl v7 from statmt.org's files, with the workshops' sets of 2006.
 
-    Source: Chen, Zhang, Fu 2023, section 4.1 and Appendix B: devtest to validate, test to test.
+    Source: Chen, Zhang, Fu 2023, section 4.1 and Appendix B: devtest is validation, test is test.
     """
-    inside = ("", "dev/", "wmt07/devtest/")  # of other archives
+    subfolders = ("", "dev/", "wmt07/devtest/")  # of the different archives
     patterns = {
         "train": tuple(
-            f"{folder}/{part}europarl-v7.{{pair}}.{{language}}" for part in ("", "training/")
+            f"{folder}/{subfolder}europarl-v7.{{pair}}.{{language}}"
+            for subfolder in ("", "training/")
         ),
-        "validation": tuple(f"{folder}/{part}devtest2006.{{language}}" for part in inside),
-        "test": tuple(f"{folder}/{part}test2006.{{language}}" for part in inside[:2]),
+        "validation": tuple(
+            f"{folder}/{subfolder}devtest2006.{{language}}" for subfolder in subfolders
+        ),
+        "test": tuple(f"{folder}/{subfolder}test2006.{{language}}" for subfolder in subfolders[:2]),
     }
     selection = Selection(first=dict.fromkeys(("validation", "test"), 2000))
     return PatternFiles(

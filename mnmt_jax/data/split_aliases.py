@@ -1,4 +1,4 @@
-"""Words of file names: for splits that were not found, and for languages in any form of code."""
+"""Aliases of splits and languages in file names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FIELDS = ("{split}", "{language}", "{pair}")
 
 
 def guess_split_name(pattern: str, languages: Sequence[str], split: str) -> str:
-    """Returns the word for a split that most files have; empty if no file looks like it.
+    """Return the most frequent file name part for a split; empty if no file matches.
 
     Args:
-        pattern: path with `{split}`, and perhaps `{language}` and `{pair}`.
+        pattern: path with `{split}`, and optionally `{language}` and `{pair}`.
         languages: codes that `{language}` stands for, in any form.
         split: "train", "validation" or "test".
     """
@@ -34,14 +34,14 @@ def guess_split_name(pattern: str, languages: Sequence[str], split: str) -> str:
 def language_aliases(
     patterns: Iterable[str], languages: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return what `{language}` may stand for in names of files, by canonical code.
+    """Return the values of `{language}` in file names, by canonical code.
 
     Args:
-        patterns: paths, perhaps with `{language}`, `{pair}`, `*`.
+        patterns: paths, optionally with `{language}`, `{pair}`, `*`.
         languages: codes in any form.
 
     Returns:
-        The form given, the canonical form, and the forms that files have.
+        For each code: the input form, the canonical form, and the forms in existing files.
     """
     words = {canonical_code(code): {code: None, canonical_code(code): None} for code in languages}
     for pattern in patterns:
@@ -51,28 +51,30 @@ def language_aliases(
     return {code: tuple(forms) for code, forms in words.items()}
 
 
-def _matches(pattern: str, words: dict[str, str]) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern's files, in the order of their names.
+def _matches(pattern: str, expressions: dict[str, str]) -> Iterator[re.Match[str]]:
+    """Yield the matches of a pattern's existing files, in the order of their names.
 
     Args:
         pattern: path; what follows `#` is a column.
-        words: regular expressions of fields, which become groups.
+        expressions: regular expressions by field, which become named groups.
     """
     path = pattern.partition("#")[0]
     if not any(field in path for field in _FIELDS):
         return
-    form, shape = path, re.escape(path)
-    for name, word in words.items():
+    glob_pattern, regex = path, re.escape(path)
+    for name, expression in expressions.items():
         field = re.escape(f"{{{name}}}")
-        shape = shape.replace(field, f"(?P<{name}>{word})", 1).replace(field, f"(?P={name})")
-    shape = shape.replace(r"\{pair\}", r"[\w@-]+").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
-    form = "".join(
-        part if part in (*_FIELDS, "*", "**") else glob.escape(part)
-        for part in re.split(r"(\{split\}|\{language\}|\{pair\}|\*\*|\*)", path)
+        regex = regex.replace(field, f"(?P<{name}>{expression})", 1).replace(field, f"(?P={name})")
+    regex = regex.replace(r"\{pair\}", r"[\w@-]+").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+    glob_pattern = "".join(
+        token if token in (*_FIELDS, "*", "**") else glob.escape(token)
+        for token in re.split(r"(\{split\}|\{language\}|\{pair\}|\*\*|\*)", path)
     )
     for field in _FIELDS:
-        form = form.replace(field, "*")
-    files = glob.glob(form, recursive=True) + glob.glob(f"{form}.gz", recursive=True)
+        glob_pattern = glob_pattern.replace(field, "*")
+    files = glob.glob(glob_pattern, recursive=True) + glob.glob(
+        f"{glob_pattern}.gz", recursive=True
+    )
     for file in sorted(set(files)):
-        if match := re.fullmatch(shape, file.removesuffix(".gz")) or re.fullmatch(shape, file):
+        if match := re.fullmatch(regex, file.removesuffix(".gz")) or re.fullmatch(regex, file):
             yield match

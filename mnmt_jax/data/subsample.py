@@ -1,11 +1,11 @@
-"""A share of a corpus's training pairs, to see what a model does with fewer.
+"""Random subsets of a corpus's training pairs, for experiments with less data.
 
-Whether a pair is kept follows from a seed and the pair's text alone. So the subsets of one seed lie
-in each other, opposite directions keep the same pairs, and neither the order of the lines nor that
-of the directions matters.
+Selection depends only on a seed and the text of a pair. So smaller subsets of a seed are contained
+in larger ones, opposite directions keep the same pairs, and the order of lines or directions does
+not matter.
 
-Source: Graformer, section 4.7, which keeps 30, 10, 3 and 1 % at random; by which rule, and whether
-one subset lies in the other, it does not say.
+Source: Graformer, section 4.7, which keeps 30, 10, 3 and 1 % at random. It states neither the
+sampling method nor whether the subsets are nested.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BITS = 64
 
 
 class SubsampledCorpus(Corpus):
-    """Serves a corpus with a share of each direction's training pairs; the rest of it is whole.
+    """Corpus with a fraction of the training pairs of each direction; other splits are unchanged.
 
     Args:
-        corpus: of pairs.
-        share: of its training pairs; one is kept at least.
+        corpus: parallel corpus.
+        share: fraction of its training pairs; at least one pair per direction is kept.
     """
 
     min_languages = 1
@@ -35,45 +35,45 @@ class SubsampledCorpus(Corpus):
         self.share = share
 
     def splits(self) -> tuple[str, ...]:
-        """Lists the splits of the corpus."""
+        """Return the splits of the corpus."""
         return self._corpus.splits()
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions of the corpus."""
+        """Return the directions of the corpus."""
         return self._corpus.directions(split)
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the corpus's."""
+        """Return the missing files of the corpus."""
         return self._corpus.missing_files(split, direction)
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the corpus's."""
+        """Return the files of the corpus."""
         return self._corpus.files(split, direction)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yields those that are kept, in the corpus's order; see the base class."""
+        """Yield the selected pairs, in the order of the corpus; see the base class."""
         pairs = self._corpus.pairs(split, direction)
-        return self._kept(pairs, direction) if split == "train" else pairs
+        return self._subsample(pairs, direction) if split == "train" else pairs
 
-    def _kept(
+    def _subsample(
         self, pairs: Iterator[tuple[str, str]], direction: Direction
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs whose number is below the share; of none such, that of the lowest."""
+        """Yield pairs with a hash below the limit; if there are none, the pair of lowest hash."""
         lowest: tuple[int, tuple[str, str]] | None = None
-        below = False
+        has_selected = False
         for pair in pairs:
-            number = _number(pair, direction, self._seed)
+            number = _hash_pair(pair, direction, self._seed)
             if number < self._limit:
-                below = True
+                has_selected = True
                 yield pair
-            elif not below and (lowest is None or number < lowest[0]):
+            elif not has_selected and (lowest is None or number < lowest[0]):
                 lowest = number, pair
-        if not below and lowest is not None:
+        if not has_selected and lowest is not None:
             yield lowest[1]
 
 
-def _number(pair: tuple[str, str], direction: Direction, seed: int) -> int:
-    """Returns 64 bits of a pair, the same whichever side is the source."""
+def _hash_pair(pair: tuple[str, str], direction: Direction, seed: int) -> int:
+    """Return a 64-bit hash of a pair, the same for both directions."""
     sides = sorted(zip(direction, pair, strict=True))
-    text = "\0".join((str(seed), *(part for side in sides for part in side)))
+    text = "\0".join((str(seed), *(field for side in sides for field in side)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_BITS // 8).digest(), "big")

@@ -1,4 +1,4 @@
-"""Reads text files line by line, plain or gzip, and says what is wrong with a line."""
+"""Line reader for plain and gzip text files, with checks of each line."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from mnmt_jax.data.encodings import WIDE, conversion, guess_narrow_encoding, rea
 from mnmt_jax.errors import UserError
 
 MAX_LINE_BYTES = 1 << 20
-"""Longest line that a command reads, in bytes of UTF-8; longer ones are refused or dropped."""
+"""Maximum length of a line, in bytes of UTF-8; longer lines are refused or dropped."""
 
 BadLine = Literal["error", "drop"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
-# A line with at least so many NULs, and this share of them, is UTF-16 or UTF-32.
-_LEAST_NULS, _NULS = 4, 0.2
+# A line with at least this number and this fraction of NULs is taken as UTF-16 or UTF-32.
+_MIN_NULS, _MIN_NUL_FRACTION = 4, 0.2
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Says which lines are bad and what becomes of them.
+    """Rules for bad lines.
 
     Attributes:
-        on_bad_line: "error" stops at the first bad line, naming it; "drop" leaves out its whole
-            sentence pair and counts it.
-        max_characters: longest sentence allowed, in Unicode characters.
+        on_bad_line: "error" stops at the first bad line and names it; "drop" skips its sentence
+            pair and counts it.
+        max_characters: maximum length of a sentence, in Unicode characters.
     """
 
     on_bad_line: BadLine = "error"
     max_characters: int = 5000
 
     def __post_init__(self) -> None:
-        """Checks the values.
+        """Check the values.
 
         Raises:
             UserError: if a value is not allowed.
@@ -50,13 +50,14 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class Flaw:
-    """Says what is wrong with a line.
+    """Reason for which a line is not used.
 
     Attributes:
-        reason: short name that drops are counted under, e.g. "blank".
-        detail: the same in words, for an error.
-        expected: whether such lines belong to the file or the choice, and are left out in any case.
-        encoding: that the line is likely in, if it is not UTF-8; "" if that cannot be said.
+        reason: short name for counting drops, e.g. "blank".
+        detail: description for error messages.
+        expected: whether such lines are normal for the file or the selection; they are always
+            skipped.
+        encoding: likely encoding of the line if it is not UTF-8; "" if unknown.
     """
 
     reason: str
@@ -66,7 +67,7 @@ class Flaw:
 
     @property
     def remedy(self) -> str:
-        """What to do about the line, besides leaving it out."""
+        """How to correct the line, other than dropping it."""
         return conversion(self.encoding) if self.reason == "bad_utf8" else "mend it"
 
 
@@ -76,20 +77,20 @@ REPEATED = Flaw("repeated", "a pair that occurs before or in a held-out split", 
 
 
 def resolve(path: str) -> str | None:
-    """Returns `path`, or `path` with ".gz", whichever exists; None if neither does.
+    """Return `path`, or `path` with ".gz", whichever exists; None if neither exists.
 
     Raises:
-        UserError: if both exist, for nobody could tell which is meant.
+        UserError: if both exist, because the choice is ambiguous.
     """
-    found = [name for name in (path, path + ".gz") if os.path.isfile(name)]
-    if len(found) > 1:
+    existing = [name for name in (path, path + ".gz") if os.path.isfile(name)]
+    if len(existing) > 1:
         raise UserError(f"{path}: exists plain and as .gz, remove one of them")
-    return found[0] if found else None
+    return existing[0] if existing else None
 
 
 def check_sentence(text: str, cleaning: Cleaning) -> Flaw | None:
-    """Returns the flaw of a sentence: blank, over-long, or with a NUL character."""
-    from mnmt_jax.vocabulary.normalization import is_blank  # late: --help needs no SentencePiece
+    """Return the flaw of a sentence that is blank, too long, or has a NUL character; else None."""
+    from mnmt_jax.vocabulary.normalization import is_blank  # lazy: not for --help
 
     if is_blank(text):
         return BLANK
@@ -104,20 +105,20 @@ def check_sentence(text: str, cleaning: Cleaning) -> Flaw | None:
 
 
 def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[str | Flaw]:
-    """Yield the lines of a text without their line ends, one at a time.
+    """Yield the lines of a text without their line ends.
 
     A line ends at a line feed, with or without a carriage return before it; other characters that
     Unicode counts as line breaks stay in the text. Text is UTF-8, or UTF-16 or UTF-32 if it begins
-    with a byte order mark, which is removed. Memory stays bounded by `max_bytes`, whatever the file
-    holds: a longer line is skipped while it is read.
+    with a byte order mark, which is removed. Memory is bounded by `max_bytes` for any file: a
+    longer line is skipped while it is read.
 
     Args:
-        source: path of a file, gzip if it is named ".gz" or begins as gzip does; or an open plain
-            file.
-        max_bytes: longest line that is read, in bytes of UTF-8; a longer one becomes a flaw.
+        source: path of a file, which is read as gzip if its name ends in ".gz" or it has gzip's
+            magic bytes; or an open plain file.
+        max_bytes: maximum length of a line, in bytes of UTF-8; a longer line becomes a flaw.
 
     Raises:
-        UserError: if the file cannot be opened, or is cut off or no gzip inside.
+        UserError: if the file cannot be opened, is truncated, or is not valid gzip.
     """
     if isinstance(source, str):
         with closing(open_bytes(source)) as file:
@@ -127,7 +128,7 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
 
 
 def open_bytes(path: str) -> BinaryIO:
-    """Opens a file to read its bytes: unpacked, if it is named ".gz" or begins as gzip does.
+    """Open a file to read bytes, decompressed if it is named ".gz" or has the gzip magic bytes.
 
     Raises:
         UserError: if it cannot be opened.
@@ -143,8 +144,8 @@ def open_bytes(path: str) -> BinaryIO:
 def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:
     """Yield the lines of an open file."""
     number = 0
-    pending = bytearray()  # the beginning of a line whose end is in a later block
-    skipping = False  # the rest of a line that was too long
+    pending = bytearray()  # start of a line that ends in a later block
+    skipping = False  # inside a line that was too long
     try:
         encoding, blocks = read_utf8_blocks(file)
         for block in blocks:
@@ -152,7 +153,7 @@ def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:
             if not skipping:
                 pending += head
                 if end or len(pending) > max_bytes:
-                    yield _line(bytes(pending), encoding, max_bytes)
+                    yield _decode_line(bytes(pending), encoding, max_bytes)
                     number += 1
                     pending.clear()
                     skipping = not end
@@ -160,26 +161,26 @@ def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:
                 skipping = False
             if not end:
                 continue
-            whole, end, last = block.rpartition(b"\n")
+            complete_lines, end, unfinished = block.rpartition(b"\n")
             if end:
-                for line in _whole_lines(whole, encoding, max_bytes):
+                for line in _decode_block(complete_lines, encoding, max_bytes):
                     yield line
                     number += 1
-            pending += last
+            pending += unfinished
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(
             f"{name}: unreadable after line {number} ({error}), copy the file again"
         ) from None
     if pending:
-        yield _line(bytes(pending), encoding, max_bytes)
+        yield _decode_line(bytes(pending), encoding, max_bytes)
 
 
-def _whole_lines(block: bytes, encoding: str, max_bytes: int) -> Iterator[str | Flaw]:
-    """Yield the lines of a block without the last line's end; decodes good blocks at once."""
+def _decode_block(block: bytes, encoding: str, max_bytes: int) -> Iterator[str | Flaw]:
+    """Yield the lines of a block that lacks its last line end; valid UTF-8 is decoded at once."""
     lines = block.split(b"\n")
     if b"\0" not in block and max(map(len, lines)) <= max_bytes:
         try:
-            # The last line's end is added for the carriage return that may be before it.
+            # A line feed is added to the last line, which may end in a carriage return.
             text = f"{block.decode()}\n".replace("\r\n", "\n")
         except UnicodeDecodeError:
             pass
@@ -187,15 +188,15 @@ def _whole_lines(block: bytes, encoding: str, max_bytes: int) -> Iterator[str | 
             yield from text[:-1].split("\n")
             return
     for line in lines:
-        yield _line(line, encoding, max_bytes)
+        yield _decode_line(line, encoding, max_bytes)
 
 
-def _line(line: bytes, encoding: str, max_bytes: int) -> str | Flaw:
+def _decode_line(line: bytes, encoding: str, max_bytes: int) -> str | Flaw:
     """Decode one line without its line feed."""
     if len(line) > max_bytes:
         return Flaw("too_long", f"more than {max_bytes} bytes")
     nuls, looks_wide = line.count(0), encoding in WIDE
-    if nuls and (looks_wide or nuls >= max(_LEAST_NULS, len(line) * _NULS)):
+    if nuls and (looks_wide or nuls >= max(_MIN_NULS, len(line) * _MIN_NUL_FRACTION)):
         wide = encoding if looks_wide else WIDE[0]
         return Flaw("bad_utf8", f"not UTF-8 but, by its NULs, {wide}", encoding=wide)
     try:

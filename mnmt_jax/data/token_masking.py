@@ -1,4 +1,4 @@
-"""Masks of packed sentences, as a pure function of each sentence's key."""
+"""Token masking of packed sentences, as a pure function of a key per sentence."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.vocabulary.seeded_permutation import hash64
 
-# What a hash is of.
-_COUNT, _PLACE, _KIND, _TOKEN = range(4)
+# Purposes of a hash, so that the draws are independent.
+_COUNT, _RANK, _KIND, _TOKEN = range(4)
 
 
 def mask(
@@ -20,45 +20,47 @@ def mask(
     symbol: int,
     drawn: range,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses tokens of sentences and hides them.
+    """Choose tokens of sentences and replace them.
 
     Args:
-        tokens: of all sentences, one after the other, int `[total]`.
-        counts: tokens of each sentence, int `[n]`.
-        keys: of each sentence, uint64 `[n]`; the same key gives the same masks.
-        shares: how many, and what stands for them.
-        symbol: id of the mask.
-        drawn: ids that may stand for a token.
+        tokens: tokens of all sentences, concatenated, int `[total]`.
+        counts: number of tokens of each sentence, int `[n]`.
+        keys: key of each sentence, uint64 `[n]`; equal keys give equal masks.
+        shares: fraction of chosen tokens, and fractions of their replacements.
+        symbol: id of the mask token.
+        drawn: range of ids for random replacements.
 
     Returns:
-        The tokens with what stands for those chosen, int `[total]`, and which were, bool `[total]`.
+        The tokens after replacement, int `[total]`, and which were chosen, bool `[total]`.
     """
     sentence = np.repeat(np.arange(len(counts)), counts)
-    place = np.arange(len(tokens)) - np.repeat(np.cumsum(counts) - counts, counts)
-    own = np.asarray(keys, np.uint64)[sentence]
-    wanted = mask_counts(counts, _uniform(hash64(keys, _COUNT)), shares.share)
-    order = np.lexsort((hash64(own, _PLACE, place), sentence))
-    chosen = np.zeros(len(tokens), bool)
-    chosen[order] = place < wanted[sentence]  # the ranks in a sentence are its places in order
-    kind = _uniform(hash64(own, _KIND, place))
-    other = drawn.start + (hash64(own, _TOKEN, place) % np.uint64(len(drawn))).astype(tokens.dtype)
-    masked = kind >= shares.random + shares.kept
-    hidden = np.where(masked, np.asarray(symbol, tokens.dtype), other)
-    hidden = np.where((kind < shares.kept) | ~chosen, tokens, hidden)
-    return hidden.astype(tokens.dtype), chosen
+    position = np.arange(len(tokens)) - np.repeat(np.cumsum(counts) - counts, counts)
+    token_keys = np.asarray(keys, np.uint64)[sentence]
+    num_masked = mask_counts(counts, _uniform(hash64(keys, _COUNT)), shares.share)
+    order = np.lexsort((hash64(token_keys, _RANK, position), sentence))
+    is_chosen = np.zeros(len(tokens), bool)
+    is_chosen[order] = position < num_masked[sentence]  # in sorted order, position is rank
+    draw = _uniform(hash64(token_keys, _KIND, position))
+    random_tokens = drawn.start + (
+        hash64(token_keys, _TOKEN, position) % np.uint64(len(drawn))
+    ).astype(tokens.dtype)
+    use_mask_id = draw >= shares.random + shares.kept
+    replaced = np.where(use_mask_id, np.asarray(symbol, tokens.dtype), random_tokens)
+    replaced = np.where((draw < shares.kept) | ~is_chosen, tokens, replaced)
+    return replaced.astype(tokens.dtype), is_chosen
 
 
 def mask_counts(counts: np.ndarray, uniform: np.ndarray, share: float) -> np.ndarray:
-    """Returns how many tokens of each sentence are asked for: floor(share * count + uniform).
+    """Return the number of tokens to choose per sentence: floor(share * count + uniform).
 
     Args:
-        counts: tokens of each sentence, eos included, int `[n]`.
-        uniform: in [0, 1), float `[n]`.
-        share: wanted on average.
+        counts: number of tokens of each sentence, including eos, int `[n]`.
+        uniform: random numbers in [0, 1), float `[n]`.
+        share: average fraction of chosen tokens.
     """
     return np.floor(share * counts + uniform).astype(np.int64)
 
 
 def _uniform(hashes: np.ndarray) -> np.ndarray:
-    """Returns numbers in [0, 1) of 53 bits."""
+    """Return numbers in [0, 1) with 53 random bits."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,4 +1,4 @@
-"""Corpora in translators' files (`mnmt_jax.data.translation_files`)."""
+"""Corpora in translation files: TMX, XLIFF and PO (`mnmt_jax.data.translation_files`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mnmt_jax.vocabulary.languages import Direction
 
 
 class BitextFiles(FileCorpus):
-    """Reads TMX, XLIFF and PO files; each serves both directions of the languages that it has.
+    """Corpus in TMX, XLIFF and PO files; a file serves both directions of its languages.
 
-    Texts without a finished translation are left out and counted. All files are read once to know
-    their languages.
+    Texts without a finished translation are skipped and counted. All files are read once at the
+    start to find their languages.
 
     Args:
         name: name of the corpus.
-        patterns: paths, with `{split}` in all or in none; a file of XML may be gzip (".gz").
-        languages: codes of any form. Tags that differ in region alone are one language here: where
-            a file has several of them ("en-US"), name the one to read, or several in order, of
-            which each file's first is read. None for all languages that the files have.
-        splits: the files' word for each split; one, if the patterns have no `{split}`.
-        cleaning: what makes a text bad and what becomes of it.
+        patterns: paths, with `{split}` in all or in none; an XML file may be gzip (".gz").
+        languages: codes in any form. Tags that differ only in region are the same language. If a
+            file has several of them ("en-US"), name the tag to read, or several in order of
+            preference. Empty for all languages of the files.
+        splits: name of each split in the paths; a single split if the patterns have no `{split}`.
+        cleaning: which texts are bad, and whether they are errors or dropped.
     """
 
     def __init__(
@@ -38,119 +38,145 @@ class BitextFiles(FileCorpus):
         splits: Mapping[str, str],
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
-        named = {
+        resolved = {
             split: [(pattern, resolve(pattern.replace("{split}", word))) for pattern in patterns]
             for split, word in splits.items()
         }
-        places = list(itertools.chain(*named.values()))
-        missing = [pattern for pattern, path in places if path is None and "{split}" not in pattern]
-        if missing or not any(path for _, path in places):
+        all_resolved = list(itertools.chain(*resolved.values()))
+        missing = [
+            pattern for pattern, path in all_resolved if path is None and "{split}" not in pattern
+        ]
+        if missing or not any(path for _, path in all_resolved):
             raise NoFilesError(f"corpus {name!r}: no file {join_names(missing or list(patterns))}")
-        self._paths = {split: [path for _, path in found if path] for split, found in named.items()}
-        # Of each file, the sets of tags that its units have, in the order of the units.
+        self._paths = {
+            split: [path for _, path in pattern_paths if path]
+            for split, pattern_paths in resolved.items()
+        }
+        # By file: the tag sets of its units, in the order of the units.
         self._tags = {
             path: dict.fromkeys(tuple(unit.texts) for unit in read_units(path))
             for path in dict.fromkeys(itertools.chain(*self._paths.values()))
         }
-        in_file = {path: list(dict.fromkeys(itertools.chain(*s))) for path, s in self._tags.items()}
-        every = list(dict.fromkeys(itertools.chain(*in_file.values())))
-        wanted = _wanted_tags(languages) or {_code(tag): [] for tag in every}
-        if len(wanted) < 2 and not languages:
-            found = join_names(every) or "none"
-            raise UserError(f"{join_names(patterns)}: no texts in two languages, but in {found}")
-        super().__init__(name, list(wanted), splits, cleaning)
-        # Of each file, the tag that it has for each language.
-        self._codes = {path: _match(path, tags, wanted) for path, tags in in_file.items()}
-        for path, tags in in_file.items():
-            if not any(self._serves(path, pair) for pair in itertools.combinations(wanted, 2)):
-                raise UserError(_unread(path, tags, wanted))
+        tags_by_file = {
+            path: list(dict.fromkeys(itertools.chain(*tag_sets)))
+            for path, tag_sets in self._tags.items()
+        }
+        all_tags = list(dict.fromkeys(itertools.chain(*tags_by_file.values())))
+        requested = _wanted_tags(languages) or {_language_code(tag): [] for tag in all_tags}
+        if len(requested) < 2 and not languages:
+            available = join_names(all_tags) or "none"
+            raise UserError(
+                f"{join_names(patterns)}: no texts in two languages, but in {available}"
+            )
+        super().__init__(name, list(requested), splits, cleaning)
+        # By file and language code: the tag to read.
+        self._tag_by_code = {
+            path: _tags_by_code(path, tags, requested) for path, tags in tags_by_file.items()
+        }
+        for path, tags in tags_by_file.items():
+            if not any(self._serves(path, pair) for pair in itertools.combinations(requested, 2)):
+                raise UserError(_no_pairs_message(path, tags, requested))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
-        """Lists the directions between languages that a unit of the split's files has."""
-        every = itertools.permutations(self.languages, 2)
-        return tuple(direction for direction in every if self.files(split, direction))
+        """Return the directions between languages that a unit of the split's files has."""
+        candidates = itertools.permutations(self.languages, 2)
+        return tuple(direction for direction in candidates if self.files(split, direction))
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
-        """Lists the files of the split that have units with both languages."""
+        """Return the files of the split that have units with both languages."""
         return tuple(path for path in self._paths.get(split, []) if self._serves(path, direction))
 
     def _serves(self, path: str, direction: Direction) -> bool:
-        """Returns whether a unit of a file has both languages."""
-        wanted = {self._codes[path].get(code) for code in direction}
-        return any(wanted.issubset(tags) for tags in self._tags[path])
+        """Return whether a unit of a file has both languages."""
+        needed_tags = {self._tag_by_code[path].get(code) for code in direction}
+        return any(needed_tags.issubset(tags) for tags in self._tags[path])
 
     def _read(self, split: str, direction: Direction) -> Iterator[Line]:
         for path in self.files(split, direction):
-            source, target = (self._codes[path][code] for code in direction)
+            source, target = (self._tag_by_code[path][code] for code in direction)
             for unit in read_units(path):
                 if source not in unit.texts or target not in unit.texts:
                     continue
-                first, second = unit.texts[source], unit.texts[target]
-                flaw = unit.flaw or (None if first and second else UNTRANSLATED)
-                yield Line((flaw or first, flaw or second), (unit.place, unit.place))
+                source_text, target_text = unit.texts[source], unit.texts[target]
+                flaw = unit.flaw or (None if source_text and target_text else UNTRANSLATED)
+                yield Line((flaw or source_text, flaw or target_text), (unit.place, unit.place))
 
 
 def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tags that are wanted for each language by its code.
+    """Return the requested tags of each language, by its code.
 
     Raises:
         UserError: if a language is unknown, or a tag is named twice.
     """
-    found: dict[str, list[str]] = {}
+    by_code: dict[str, list[str]] = {}
     for item in languages:
-        tags = found.setdefault(_code(item), [])
+        tags = by_code.setdefault(_language_code(item), [])
         if normalize_tag(item) in tags:
             raise UserError(f"--languages: '{item}' is named twice; leave one of them out")
         tags.append(normalize_tag(item))
-    return found
+    return by_code
 
 
-def _match(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Returns a file's tag for each language by its code; without those that it does not have.
+def _tags_by_code(
+    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the tag to read for each language of a file, by language code.
 
-    That is the first of the wanted tags that the file has, or else, where a wanted tag names no
-    region or nothing more is said, the only tag of the language.
+    The first requested tag that the file has is used. If there is none, and no tag was requested or
+    a requested tag names no region, the only tag of the language is used.
 
     Args:
-        path: of the file.
-        tags: that it has.
-        wanted: tags of each language; none for its only one.
+        path: path of the file.
+        tags: tags in the file.
+        requested: requested tags of each language; empty for its only tag.
 
     Raises:
-        UserError: if a file has several tags of a language and none of them is wanted.
+        UserError: if a file has several tags of a language and none of them was requested.
     """
-    found: dict[str, str] = {}
-    for code, choice in wanted.items():
-        alike = [tag for tag in tags if _code_or_none(tag) == code]
-        chosen = [tag for item in choice for tag in alike if _is_same_tag(item, tag)]
-        if not chosen and not (choice and all(map(_names_region, choice))):
-            if len(alike) > 1:
+    result: dict[str, str] = {}
+    for code, wanted_tags in requested.items():
+        same_language = [tag for tag in tags if _language_code_or_none(tag) == code]
+        matches = [tag for item in wanted_tags for tag in same_language if _is_same_tag(item, tag)]
+        if not matches and not (wanted_tags and all(map(_names_region, wanted_tags))):
+            if len(same_language) > 1:
                 raise UserError(
-                    f"{path}: has {join_names(alike)} for '{code}'; say with --languages which to "
-                    f"read, e.g. {alike[0]}"
+                    f"{path}: has {join_names(same_language)} for '{code}'; say with "
+                    f"--languages which to read, e.g. {same_language[0]}"
                 )
-            chosen = alike
-        if chosen:
-            found[code] = chosen[0]
-    return found
+            matches = same_language
+        if matches:
+            result[code] = matches[0]
+    return result
 
 
-def _unread(path: str, tags: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> str:
-    """Says that a file has no text in two of the languages.
+def _no_pairs_message(
+    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the error message for a file without text in two of the languages.
 
     Args:
-        path: of the file.
-        tags: that it has.
-        wanted: tags of each language; none if they are not the user's.
+        path: path of the file.
+        tags: tags in the file.
+        requested: requested tags of each language; empty if the user requested none.
     """
-    found = _match(path, tags, wanted)
-    lacking = [tag for code, choice in wanted.items() if code not in found for tag in choice]
-    absent, there = join_names(lacking) or "two languages", join_names(tags) or "none"
-    remedy = ", or name its tags in --languages too" if tags and any(wanted.values()) else ""
-    return f"{path}: no texts in {absent}, but in {there}; leave the file out{remedy}"
+    available = _tags_by_code(path, tags, requested)
+    lacking = [
+        tag
+        for code, wanted_tags in requested.items()
+        if code not in available
+        for tag in wanted_tags
+    ]
+    absent_names, available_names = (
+        join_names(lacking) or "two languages",
+        join_names(tags) or "none",
+    )
+    remedy = ", or name its tags in --languages too" if tags and any(requested.values()) else ""
+    return (
+        f"{path}: no texts in {absent_names}, but in {available_names}; leave the file out{remedy}"
+    )
 
 
-def _code(item: str) -> str:
+def _language_code(item: str) -> str:
     """Return the canonical code of a language or tag, without its region.
 
     Raises:
@@ -162,20 +188,20 @@ def _code(item: str) -> str:
         raise UserError(f"{error}; name the languages to read with --languages") from None
 
 
-def _code_or_none(tag: str) -> str | None:
+def _language_code_or_none(tag: str) -> str | None:
     try:
-        return _code(tag)
+        return _language_code(tag)
     except UserError:
         return None
 
 
 def _is_same_tag(item: str, tag: str) -> bool:
-    """Return whether a code of any form means a file's tag, whose region counts."""
-    wanted = parse_code(item)
-    return item == tag or bool(wanted.region) and wanted == parse_code(tag)
+    """Return whether a code in any form means a file's tag, including its region."""
+    requested = parse_code(item)
+    return item == tag or bool(requested.region) and requested == parse_code(tag)
 
 
 def _names_region(item: str) -> bool:
-    """Return whether a code names a region, be it the default one."""
-    regions = [part for part in item.split("-")[1:] if len(part) == 2 or part.isdecimal()]
+    """Return whether a code names a region, even the default one."""
+    regions = [subtag for subtag in item.split("-")[1:] if len(subtag) == 2 or subtag.isdecimal()]
     return bool(regions or parse_code(item).region)

@@ -1,8 +1,9 @@
-"""Translators' files: TMX, XLIFF 1.2 and 2, gettext PO, unit by unit.
+"""Readers of translation files: TMX, XLIFF 1.2 and 2, and gettext PO.
 
-What marks text up (`<hi>`, `<g>`, `<mrk>`, `<pc>`) leaves its text; what stands for a code of the
-document (`<ph>`, `<bpt>`, `<x>`, ...) leaves nothing, or a blank where it breaks a line. Blanks and
-line ends become single blanks. Units that are no finished translation have a flaw that says so.
+Markup around text (`<hi>`, `<g>`, `<mrk>`, `<pc>`) is removed and its text kept. Elements that
+stand for a code of the document (`<ph>`, `<bpt>`, `<x>`, ...) are removed, or become a space if
+they break a line. White space is collapsed to single spaces. Units that are not finished
+translations have a flaw with the reason.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ _PLURAL = Flaw("plural", "forms for numbers, which do not say what they translat
 _LOCKED = Flaw("not_to_translate", "a text that must not be translated", expected=True)
 
 MAX_UNIT_BYTES = 4 << 20
-"""Longest unit of a file of XML, in bytes."""
+"""Maximum length of a unit of an XML file, in bytes."""
 
 MAX_OTHER_BYTES = 64 << 20
-"""Bytes of XML between two units at most; a megabyte of gzip can hold a thousand."""
+"""Maximum bytes of XML between two units; a megabyte of gzip can hold a thousand."""
 
-_CODES = frozenset("bpt bx cp ec ept ex it ph sc sm em ut x".split())
-_BREAKS = ("lb", "br")  # how `type`, `ctype` and `subType` of a code that breaks a line end
-_BEGINNING = 1 << 20  # bytes in which the outermost element begins
+_CODE_ELEMENTS = frozenset("bpt bx cp ec ept ex it ph sc sm em ut x".split())
+_LINE_BREAK_SUFFIXES = ("lb", "br")  # of `type`, `ctype`, `subType`
+_HEAD_BYTES = 1 << 20  # the root element starts within these bytes
 _BLOCK = 1 << 15  # bytes parsed at a time
-_LAST_LINE = 65535
+_MAX_LINE_NUMBER = 65535
 _XLIFF_VERSIONS = ("1", "2")  # 1.x and 2.x
-_NOT_BEGUN = ("new", "needs-translation", "initial")
+_UNTRANSLATED_STATES = ("new", "needs-translation", "initial")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One text in two languages or more.
+    """One text in two or more languages.
 
     Attributes:
-        place: "FILE:LINE", where it begins.
-        texts: by language tag, in lower case with hyphens; "" where there is no translation.
-        flaw: why it is no finished translation, or None.
+        place: "FILE:LINE" of its start.
+        texts: text by language tag, in lower case with hyphens; "" if there is no translation.
+        flaw: why it is not a finished translation, or None.
     """
 
     place: str
@@ -57,13 +58,13 @@ class Unit:
 
 
 def read_units(path: str) -> Iterator[Unit]:
-    """Yields the units of a file in their order; XML is read piece by piece, PO files whole.
+    """Yield the units of a file in order; XML is streamed, PO files are read completely.
 
     Args:
-        path: of a file whose name ends as one of `FORMATS`, for XML perhaps with ".gz" behind it.
+        path: file whose name ends in one of `FORMATS`; XML may also end in ".gz".
 
     Raises:
-        UserError: if it is of another kind, damaged, or declares entities.
+        UserError: if the file has another format, is damaged, or declares entities.
     """
     for ending, read in FORMATS.items():
         if path.removesuffix(".gz").lower().endswith(ending):
@@ -73,7 +74,7 @@ def read_units(path: str) -> Iterator[Unit]:
 
 
 def normalize_tag(tag: str) -> str:
-    """Returns a language tag in the form that they are compared in: "pt_BR" is "pt-br"."""
+    """Return a language tag in the form used for comparison: "pt_BR" becomes "pt-br"."""
     return tag.strip().replace("_", "-").replace("@", "-").lower()
 
 
@@ -83,47 +84,47 @@ def _tmx_units(path: str) -> Iterator[Unit]:
         for variant in unit:
             tag = variant.get(_XML_LANG) or variant.get("lang")
             segment = _child(variant, "seg")
-            if _name(variant) == "tuv" and tag and segment is not None:
+            if _local_name(variant) == "tuv" and tag and segment is not None:
                 texts.setdefault(normalize_tag(tag), _text(segment, path))
         yield Unit(_place(path, unit), texts)
 
 
 def _xliff_units(path: str) -> Iterator[Unit]:
     for unit in _elements(path, "xliff", ("trans-unit", "unit")):
-        if _name(unit) == "trans-unit":
+        if _local_name(unit) == "trans-unit":
             yield from _xliff_pair(unit, path, ("source-language", "target-language"))
-        elif _name(unit) == "unit":
+        elif _local_name(unit) == "unit":
             for segment in unit:
-                if _name(segment) == "segment":
+                if _local_name(segment) == "segment":
                     yield from _xliff_pair(segment, path, ("srcLang", "trgLang"))
 
 
-def _xliff_pair(segment: Any, path: str, names: tuple[str, str]) -> Iterator[Unit]:
-    """Yields the unit that has a source and a target; none without a source.
+def _xliff_pair(segment: Any, path: str, attributes: tuple[str, str]) -> Iterator[Unit]:
+    """Yield the unit of an element with a source and a target; nothing without a source.
 
     Args:
         segment: the element that holds both.
-        path: of the file.
-        names: attributes above it that name the languages.
+        path: path of the file.
+        attributes: inherited attributes that name the source and target languages.
     """
     place = _place(path, segment)
     source, target = _child(segment, "source"), _child(segment, "target")
     if source is None:
         return
     tags = [
-        _above(segment, name) or ("" if side is None else side.get(_XML_LANG) or "")
-        for name, side in zip(names, (source, target), strict=True)
+        _inherited_attribute(segment, name) or ("" if side is None else side.get(_XML_LANG) or "")
+        for name, side in zip(attributes, (source, target), strict=True)
     ]
     if not tags[0] or not (tags[1] or target is None):
-        missing = names[0] if not tags[0] else names[1]
+        missing = attributes[0] if not tags[0] else attributes[1]
         raise UserError(f"{place}: no language; give {missing} to the element that has the units")
     if not tags[1]:
         return
     flaw = None
     state = segment.get("state") or (target.get("state") if target is not None else None) or ""
-    if _above(segment, "translate") == "no":
+    if _inherited_attribute(segment, "translate") == "no":
         flaw = _LOCKED
-    elif state in _NOT_BEGUN:
+    elif state in _UNTRANSLATED_STATES:
         flaw = UNTRANSLATED
     elif state.startswith("needs-") or segment.get("approved") == "no":
         flaw = _FUZZY
@@ -143,15 +144,15 @@ def _po_units(path: str) -> Iterator[Unit]:
         entries = polib.pofile(path, encoding=encoding)
     except (OSError, UnicodeError) as error:
         if line := re.match(r".*\(line (\d+)\)", str(error), re.DOTALL):
-            said = f"{path}:{line[1]}: a line that does not belong behind those before it"
+            problem = f"{path}:{line[1]}: a line that does not belong behind those before it"
         else:
-            said = f"{path}: not a PO file ({one_line(error)})"
-        raise UserError(f"{said}; mend the file, or export it again") from None
+            problem = f"{path}: not a PO file ({one_line(error)})"
+        raise UserError(f"{problem}; mend the file, or export it again") from None
     header = entries.metadata
-    source = normalize_tag(header.get("X-Source-Language") or "en")
-    target = normalize_tag(header.get("Language") or Path(path).stem)
+    source_tag = normalize_tag(header.get("X-Source-Language") or "en")
+    target_tag = normalize_tag(header.get("Language") or Path(path).stem)
     try:
-        parse_code(target)
+        parse_code(target_tag)
     except UserError:
         raise UserError(
             f"{path}: which language? the header names none that is known; add 'Language: de', or "
@@ -165,7 +166,10 @@ def _po_units(path: str) -> Iterator[Unit]:
             flaw = _FUZZY
         elif entry.msgid_plural:
             flaw = _PLURAL
-        texts = {source: _joined(entry.msgid), target: _joined(entry.msgstr)}
+        texts = {
+            source_tag: _collapse_whitespace(entry.msgid),
+            target_tag: _collapse_whitespace(entry.msgstr),
+        }
         yield Unit(f"{path}:{entry.linenum}", texts, flaw)
 
 
@@ -175,25 +179,26 @@ FORMATS: Mapping[str, Callable[[str], Iterator[Unit]]] = {
     "xliff": _xliff_units,
     ".po": _po_units,
 }
-"""Endings of the files' names, and what reads them; "xliff" is also the end of tools' own."""
+"""Readers by file name suffix; "xliff" also matches variants of tools, such as ".sdlxliff"."""
 
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
-    """Yields the elements of some names when they are complete; all else is freed block by block.
+    """Yield the elements of some names when they are complete; free all others block by block.
 
-    The parser loads nothing that the file names, replaces no entity in a text, and has limits: 256
-    elements within each other, 10 million characters in a text or tag. An element of these names
-    has `MAX_UNIT_BYTES` at most, and between two of them are `MAX_OTHER_BYTES`.
+    The parser loads no external resources, expands no entities, and has limits: 256 nested
+    elements, and 10 million characters in a text or tag. An element of these names has at most
+    `MAX_UNIT_BYTES`; at most `MAX_OTHER_BYTES` are between two of them.
 
     Args:
-        path: of an XML file.
-        root: name of the outermost element.
-        names: of the elements.
+        path: path of an XML file.
+        root: name of the root element.
+        names: names of the elements.
 
     Raises:
-        UserError: if it is no such file, is damaged or beyond a limit, or declares entities.
+        UserError: if the root has another name, the file is damaged or exceeds a limit, or declares
+            entities.
     """
     from lxml import etree
 
@@ -205,8 +210,8 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
     parser = etree.XMLPullParser(events=("start",), **options)
     try:
         with open_bytes(path) as file:
-            parser.feed(file.read(_BEGINNING))
-            _check_start(next((each for _, each in parser.read_events()), None), path, root)
+            parser.feed(file.read(_HEAD_BYTES))
+            _check_root(next((element for _, element in parser.read_events()), None), path, root)
         tags = [f"{{*}}{name}" for name in (root, *names)]
         parser = etree.XMLPullParser(events=("start", "end"), tag=tags, **options)
         with open_bytes(path) as file:
@@ -222,15 +227,15 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
 def _complete_elements(
     parser: Any, blocks: Iterator[bytes], path: str, names: frozenset[str]
 ) -> Iterator[Any]:
-    """Yields the elements of some names that a parser completes, and frees what was read.
+    """Yield the elements of some names as the parser completes them, and free what was read.
 
     Args:
-        parser: reports starts and ends of the outermost element and those of the names.
-        blocks: of the file.
-        path: of the file.
-        names: of the elements.
+        parser: pull parser that reports starts and ends of the root and of the elements.
+        blocks: blocks of the file.
+        path: path of the file.
+        names: names of the elements.
     """
-    root, open_units = None, []
+    root, open_elements = None, []
     unit_bytes = other_bytes = 0
     for block in blocks:
         parser.feed(block)
@@ -240,18 +245,18 @@ def _complete_elements(
         unit_bytes += len(block)
         for event, element in parser.read_events():
             root = element if root is None else root
-            if _name(element) not in names:
+            if _local_name(element) not in names:
                 continue
             if event == "start":
-                open_units.append(element)
-                unit_bytes = len(block) if len(open_units) == 1 else unit_bytes
+                open_elements.append(element)
+                unit_bytes = len(block) if len(open_elements) == 1 else unit_bytes
             else:
-                open_units.pop()
+                open_elements.pop()
                 other_bytes = 0
                 yield element
-        if open_units and unit_bytes > MAX_UNIT_BYTES:
+        if open_elements and unit_bytes > MAX_UNIT_BYTES:
             raise UserError(
-                f"{_place(path, open_units[0])}: this unit is too long, more than "
+                f"{_place(path, open_elements[0])}: this unit is too long, more than "
                 f"{MAX_UNIT_BYTES >> 20} MiB; export the file again"
             )
         if other_bytes > MAX_OTHER_BYTES:
@@ -259,94 +264,99 @@ def _complete_elements(
                 f"{path}: {MAX_OTHER_BYTES >> 20} MiB without a unit; export the file again"
             )
         if root is not None:
-            _free(root, names)
+            _free_completed(root, names)
 
 
-def _free(root: Any, names: frozenset[str]) -> None:
-    """Frees all that is complete before the place up to which a tree was parsed.
+def _free_completed(root: Any, names: frozenset[str]) -> None:
+    """Free everything that is complete before the current parse position.
 
-    Elements that are open, each the last in the one around it, stay, and so does a whole unit.
+    Open elements, each the last child of its parent, are kept, and so are complete units.
     """
     node = root
-    while len(node) and (node is root or _name(node) not in names):
+    while len(node) and (node is root or _local_name(node) not in names):
         del node[:-1]
         node = node[-1]
 
 
 def _syntax_error(path: str, message: str, line: int, parser: Any) -> UserError:
-    """Returns the error of a file that is no XML; of some the parser's log has the message."""
+    """Return the error for malformed XML; if the line is unknown, use the parser's error log."""
     if not line:
-        known = [entry for entry in parser.feed_error_log if entry.line]
-        message, line = (known[-1].message, known[-1].line) if known else (message, 0)
-    where = f"{path}:{line}" if line else path
-    # The parser's message ends with the place once more.
-    said = re.sub(r", line \d+, column \d+$", "", message.partition("\n")[0])
-    return UserError(f"{where}: {one_line(ValueError(said))}; mend the file, or export it again")
+        entries = [entry for entry in parser.feed_error_log if entry.line]
+        message, line = (entries[-1].message, entries[-1].line) if entries else (message, 0)
+    place = f"{path}:{line}" if line else path
+    # The parser's message repeats the place at its end.
+    reason = re.sub(r", line \d+, column \d+$", "", message.partition("\n")[0])
+    return UserError(f"{place}: {one_line(ValueError(reason))}; mend the file, or export it again")
 
 
-def _check_start(outermost: Any, path: str, root: str) -> None:
-    """Checks the outermost element, or None, and what is declared before it.
+def _check_root(outermost: Any, path: str, root: str) -> None:
+    """Check the root element, or None, and the declarations before it.
 
     Raises:
-        UserError: if it has another name or is XLIFF of another version, or entities are declared.
+        UserError: if there is no root, it has another name or XLIFF version, or entities are
+            declared.
     """
     if outermost is None:
         raise UserError(f"{path}: has no element at its beginning; this is no XML")
-    declared = outermost.getroottree().docinfo.internalDTD
-    if declared is not None and next(declared.iterentities(), None) is not None:
+    dtd = outermost.getroottree().docinfo.internalDTD
+    if dtd is not None and next(dtd.iterentities(), None) is not None:
         raise UserError(f"{path}: declares entities, which can grow to any size; refused")
-    if _name(outermost) != root:
-        raise UserError(f"{path}: begins with <{_name(outermost)}>, not with <{root}>")
+    if _local_name(outermost) != root:
+        raise UserError(f"{path}: begins with <{_local_name(outermost)}>, not with <{root}>")
     version = outermost.get("version", _XLIFF_VERSIONS[0]).strip()
     if root == "xliff" and version.partition(".")[0] not in _XLIFF_VERSIONS:
         raise UserError(f'{path}: version="{version}" of XLIFF; export it as XLIFF 1.2 or 2')
 
 
 def _text(element: Any, path: str) -> str:
-    """Returns the text of an element without codes."""
-    return _joined("".join(_pieces(element, path)))
+    """Return the text of an element without codes."""
+    return _collapse_whitespace("".join(_text_chunks(element, path)))
 
 
-def _pieces(element: Any, path: str) -> Iterator[str]:
+def _text_chunks(element: Any, path: str) -> Iterator[str]:
     yield element.text or ""
     for child in element:
-        if not _name(child):
+        if not _local_name(child):
             raise UserError(f"{_place(path, element)}: unknown {child.text}; write its text")
-        if _name(child) in _CODES:
+        if _local_name(child) in _CODE_ELEMENTS:
             yield " " if _breaks_line(child) else ""
         else:
-            yield from _pieces(child, path)
+            yield from _text_chunks(child, path)
         yield child.tail or ""
 
 
 def _breaks_line(code: Any) -> bool:
-    kinds = (code.get(name, "").lower() for name in ("type", "ctype", "subType"))
-    native = (code.text or "").lower()
-    return any(k.endswith(_BREAKS) for k in kinds) or "\n" in native or native.startswith("<br")
+    types = (code.get(name, "").lower() for name in ("type", "ctype", "subType"))
+    code_text = (code.text or "").lower()
+    return (
+        any(type_.endswith(_LINE_BREAK_SUFFIXES) for type_ in types)
+        or "\n" in code_text
+        or code_text.startswith("<br")
+    )
 
 
 def _place(path: str, element: Any) -> str:
-    """Returns "FILE:LINE" of an element; the parser does not count further than `_LAST_LINE`."""
+    """Return "FILE:LINE" of an element; the parser does not count beyond `_MAX_LINE_NUMBER`."""
     line = element.sourceline
-    return f"{path}:{line}" if line < _LAST_LINE else f"{path}:{_LAST_LINE}+"
+    return f"{path}:{line}" if line < _MAX_LINE_NUMBER else f"{path}:{_MAX_LINE_NUMBER}+"
 
 
-def _joined(text: str) -> str:
+def _collapse_whitespace(text: str) -> str:
     return " ".join(text.split())
 
 
-def _name(element: Any) -> str:
-    """Returns the name of an element without its namespace; "" for an entity."""
+def _local_name(element: Any) -> str:
+    """Return the name of an element without its namespace; "" for an entity."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
 def _child(element: Any, name: str) -> Any:
-    """Returns the first child of a name, or None."""
-    return next((child for child in element if _name(child) == name), None)
+    """Return the first child with a name, or None."""
+    return next((child for child in element if _local_name(child) == name), None)
 
 
-def _above(element: Any, name: str) -> str:
-    """Returns the attribute of an element or the nearest around it that has it, or ""."""
+def _inherited_attribute(element: Any, name: str) -> str:
+    """Return the attribute of an element or of its nearest ancestor that has it; "" if none has."""
     while element is not None and element.get(name) is None:
         element = element.getparent()
     return "" if element is None else element.get(name)

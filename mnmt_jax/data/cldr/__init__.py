@@ -1,4 +1,4 @@
-"""CLDR phrases: meanings that every language renders in its own words."""
+"""CLDR phrases: language-independent meanings and their renderings in each language."""
 
 from mnmt_jax.data.cldr.cldr_corpus import CldrCorpus
 from mnmt_jax.data.cldr.inventory import INVENTORY_NAMES, Inventory, load_inventory

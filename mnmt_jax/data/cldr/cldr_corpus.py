@@ -1,4 +1,4 @@
-"""The embedded corpus: phrases from CLDR in any set of languages, generated from a seed."""
+"""Embedded corpus: CLDR phrases in any set of languages, generated from a seed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
-# Distinct held-out meanings get rare long before this many draws in a row repeat.
+# Consecutive repeated draws after which a held-out split counts as exhausted.
 _PATIENCE = 20_000
 
 
 class CldrCorpus:
-    """Generates a multi-parallel corpus.
+    """Generator of a multi-parallel corpus.
 
-    A meaning belongs to one split, whatever the language, direction or seed, so nothing of the
-    test split, in whatever language, is ever a training sentence. Validation and test meanings are
-    distinct and the same for all directions; training meanings differ from pair to pair (both
-    directions of a pair share them) and may repeat, as in a corpus that people collected.
+    A meaning belongs to one split, independent of language, direction and seed. So no test sentence
+    in any language is ever a training sentence. Validation and test meanings are distinct and the
+    same for all directions. Training meanings differ between language pairs, are shared by both
+    directions of a pair, and may repeat, as in collected corpora.
 
     Args:
         languages: codes, at least one.
-        seed: picks the meanings.
+        seed: seed of the choice of meanings.
         inventory: "small" or "large".
 
     Raises:
-        UserError: if a language is unknown, repeated, or not or hardly in CLDR, or the inventory is
-            unknown.
+        UserError: if a language is unknown, repeated, or has no or too few CLDR entries, or the
+            inventory is unknown.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class CldrCorpus:
             )
 
     def iter_meanings(self, split: str, direction: Direction | None = None) -> Iterator[Meaning]:
-        """Yields meanings of a split without end (train) or until none is new (others).
+        """Yield meanings of a split: endless for train, else until no new ones are found.
 
         Args:
             split: "train", "validation" or "test".
             direction: for the training split, whose meanings depend on the pair of languages; None
-                gives the meanings that `sentences` renders.
+                for the meanings that `sentences` renders.
         """
         if split not in SPLITS:
             raise UserError(f"split {split!r}: must be one of {' '.join(SPLITS)}")
@@ -77,7 +77,7 @@ class CldrCorpus:
             yield meaning
 
     def meanings(self, split: str, n: int, direction: Direction | None = None) -> list[Meaning]:
-        """Lists the first `n` meanings of a split.
+        """Return the first `n` meanings of a split.
 
         Raises:
             UserError: if the split has fewer distinct meanings.
@@ -87,47 +87,47 @@ class CldrCorpus:
     def _first_meanings(
         self, split: str, n: int, direction: Direction | None = None
     ) -> Iterator[Meaning]:
-        found = 0
+        count = 0
         for meaning in itertools.islice(self.iter_meanings(split, direction), n):
-            found += 1
+            count += 1
             yield meaning
-        if found < n:
+        if count < n:
             raise UserError(
-                f"split {split!r} of the {self.inventory.name} inventory has {found} distinct "
+                f"split {split!r} of the {self.inventory.name} inventory has {count} distinct "
                 f"meanings, not {n}: ask for fewer, or take inventory 'large'"
             )
 
     def render(self, meaning: Meaning, language: str) -> str:
-        """Renders a meaning in one language, of this corpus or not."""
+        """Render a meaning in any language, even one outside this corpus."""
         return renderer(language).render(meaning)
 
     def renderings(self, meaning: Meaning) -> dict[str, str]:
-        """Renders a meaning in MITRE's languages and this corpus's, for off-target detection."""
+        """Render a meaning in the languages of MITRE and this corpus, for off-target detection."""
         codes = dict.fromkeys((*self.languages, *MITRE_LANGUAGES))
         return {code: renderer(code).render(meaning) for code in codes}
 
     def iter_sentences(self, split: str, n: int) -> Iterator[dict[str, str]]:
-        """Yields `n` meanings of a split, each as text by language."""
+        """Yield `n` meanings of a split, each as text by language."""
         renderers = {code: renderer(code).render for code in self.languages}
         for meaning in self._first_meanings(split, n):
             yield {code: render(meaning) for code, render in renderers.items()}
 
     def sentences(self, split: str, n: int) -> list[dict[str, str]]:
-        """Lists `n` meanings of a split, each as text by language."""
+        """Return `n` meanings of a split, each as text by language."""
         return list(self.iter_sentences(split, n))
 
     def iter_pairs(self, split: str, direction: Direction, n: int) -> Iterator[tuple[str, str]]:
-        """Yields `n` sentence pairs of a direction.
+        """Yield `n` sentence pairs of a direction.
 
         In validation and test, line i has the same meaning in all directions and in `sentences`.
 
         Args:
             split: "train", "validation" or "test".
-            direction: source and target language, both of this corpus.
+            direction: source and target language, both in this corpus.
             n: number of pairs; a longer list starts with the shorter one.
 
         Raises:
-            UserError: if the direction is not of this corpus, or the split has too few meanings.
+            UserError: if a language is not in this corpus, or the split has too few meanings.
         """
         for code in direction:
             if code not in self.languages:
@@ -143,11 +143,11 @@ class CldrCorpus:
             yield source(meaning), target(meaning)
 
     def pairs(self, split: str, direction: Direction, n: int) -> list[tuple[str, str]]:
-        """Lists `n` sentence pairs of a direction; see `iter_pairs`."""
+        """Return `n` sentence pairs of a direction; see `iter_pairs`."""
         return list(self.iter_pairs(split, direction, n))
 
     def describe(self) -> dict[str, object]:
-        """Sums up what the texts depend on: seed, inventory sizes, versions."""
+        """Return the facts that determine the texts: seed, inventory sizes, versions."""
         return {
             "corpus": "cldr",
             "languages": list(self.languages),

@@ -1,7 +1,7 @@
-"""What meanings are made of: names, units and phrase types that every language owns.
+"""Inventory of meanings: names, units and phrase types that all languages have.
 
-The inventory is the intersection over MITRE's 24 languages and those asked for, so a corpus of any
-of the 24 draws the same meanings, and each meaning can be rendered in all 24.
+The inventory is the intersection over MITRE's 24 languages and the requested ones. So corpora of
+any of the 24 languages draw the same meanings, and each meaning can be rendered in all 24.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mnmt_jax.data.cldr.renderer import NAME_PATHS, Renderer
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
-# Marks that our own compositions use: a name that has one would read as two phrases.
-_COMPOSED = re.compile(r"[()\[\]（）/:：;；,，、–—―\"«»“”「」]")
+# Punctuation of our compositions: a name that contains one would look like two phrases.
+_PHRASE_MARKS = re.compile(r"[()\[\]（）/:：;；,，、–—―\"«»“”「」]")
 
-# Codes CLDR names that are no territory or language of their own.
+# Codes with a CLDR name that are not actual territories or languages.
 _PLACEHOLDERS = frozenset({"ZZ", "XA", "XB", "QO", "und", "mul", "mis", "zxx", "root", "XXX"})
 
-# Where one form names two kinds of thing (Indonesian "Jerman" is Germany and German), the earlier
-# kind keeps it; two things of one kind lose it both.
+# If a form is ambiguous between kinds (Indonesian "Jerman" is Germany and German), only the atom of
+# the earlier kind is kept; if it is ambiguous within a kind, no atom is kept.
 _PRECEDENCE = ("territory", "unit", "currency", "language", "zone")
 
-# Angles share their names with times in most languages and would take these with them.
+# In most languages angles and times have the same names, so angles would exclude times.
 _SHADOWING_UNITS = frozenset({"angle-arc-minute", "angle-arc-second"})
 
 _SMALL_TERRITORIES = (
@@ -48,14 +48,14 @@ _SMALL_UNITS = (
 
 @dataclass(frozen=True)
 class Inventory:
-    """Lists the atoms that meanings are made of.
+    """Atoms that meanings are composed of.
 
     Attributes:
         name: "small" or "large".
         names: codes by kind of name: "territory", "language", "currency", "zone".
         units: units of quantities.
-        per_units: units that quantities and prices are given per.
-        missing: phrase types some language owns no pattern for.
+        per_units: units that quantities and prices may be given per.
+        missing: phrase types for which some language has no pattern.
         years: first and last year.
         numbers: largest number of a quantity, a price or a relative time.
         decimals: whether quantities may have one decimal.
@@ -73,15 +73,15 @@ class Inventory:
 
 @functools.cache
 def renderer(language: str) -> Renderer:
-    """Returns the language's renderer, made once per process."""
+    """Return the renderer of a language, cached per process."""
     return Renderer(language)
 
 
 def load_inventory(name: str, languages: Iterable[str] = ()) -> Inventory:
-    """Builds an inventory that MITRE's languages and the given ones own.
+    """Return the inventory of the atoms that MITRE's languages and the requested ones have.
 
     Args:
-        name: "small" (some 60 territories, few phrase types: learnt in minutes) or "large".
+        name: "small" (about 60 territories and few phrase types; learnt in minutes) or "large".
         languages: codes.
 
     Raises:
@@ -89,32 +89,37 @@ def load_inventory(name: str, languages: Iterable[str] = ()) -> Inventory:
     """
     if name not in _INVENTORIES:
         raise UserError(f"inventory {name!r}: must be one of {' '.join(_INVENTORIES)}")
-    return _INVENTORIES[name](_shared(frozenset((*MITRE_LANGUAGES, *languages))))
+    return _INVENTORIES[name](_common_inventory(frozenset((*MITRE_LANGUAGES, *languages))))
 
 
 @functools.cache
-def _shared(languages: frozenset[str]) -> Inventory:
-    """Intersects what the languages own and drops what is ambiguous in one of them."""
+def _common_inventory(languages: frozenset[str]) -> Inventory:
+    """Return the atoms that all languages have, without those that are ambiguous in any of them."""
     renderers = [renderer(language) for language in sorted(languages)]
-    shared: dict[str, set[str]] = {
+    common: dict[str, set[str]] = {
         kind: set.intersection(*(set(item.names[kind]) for item in renderers))
         for kind in NAME_PATHS
     }
-    shared["territory"] = {code for code in shared["territory"] if re.fullmatch("[A-Z]{2}", code)}
-    shared["unit"] = set.intersection(*(set(item.units()) for item in renderers))
-    candidates = {(kind, code) for kind, codes in shared.items() for code in codes}
+    common["territory"] = {code for code in common["territory"] if re.fullmatch("[A-Z]{2}", code)}
+    common["unit"] = set.intersection(*(set(item.units()) for item in renderers))
+    candidates = {(kind, code) for kind, codes in common.items() for code in codes}
     excluded = _PLACEHOLDERS | _SHADOWING_UNITS
     candidates = {atom for atom in candidates if atom[1] not in excluded}
     for item in renderers:
-        candidates -= _unclear(item, candidates)
-        candidates -= _symbols(item, shared["unit"])
-    kept = {kind: tuple(sorted(c for k, c in candidates if k == kind)) for kind in shared}
-    units = kept.pop("unit")
+        candidates -= _ambiguous_atoms(item, candidates)
+        candidates -= _abbreviated_units(item, common["unit"])
+    codes_by_kind = {
+        kind: tuple(sorted(code for atom_kind, code in candidates if atom_kind == kind))
+        for kind in common
+    }
+    units = codes_by_kind.pop("unit")
     return Inventory(
         name="large",
-        names=kept,
+        names=codes_by_kind,
         units=units,
-        per_units=tuple(u for u in units if all("per" in r.unit_patterns(u) for r in renderers)),
+        per_units=tuple(
+            unit for unit in units if all("per" in item.unit_patterns(unit) for item in renderers)
+        ),
         missing=frozenset().union(*(item.missing_phrases() for item in renderers)),
         years=(1900, 2099),
         numbers=999,
@@ -122,40 +127,40 @@ def _shared(languages: frozenset[str]) -> Inventory:
     )
 
 
-def _unclear(item: Renderer, candidates: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Finds the atoms one language gives the same form as another, or writes with our marks."""
-    owners: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    unclear = set()
+def _ambiguous_atoms(item: Renderer, candidates: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the atoms whose forms in a language are not unique or contain our punctuation."""
+    atoms_by_form: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    ambiguous = set()
     for kind, code in candidates:
         for form in _forms(item, kind, code):
-            owners[form.casefold()].add((kind, code))
-            if _COMPOSED.search(form):
-                unclear.add((kind, code))
-    for atoms in owners.values():
-        first = min(_PRECEDENCE.index(kind) for kind, _ in atoms)
-        keepers = {atom for atom in atoms if atom[0] == _PRECEDENCE[first]}
-        unclear |= atoms - keepers if len(keepers) == 1 else atoms
-    return unclear
+            atoms_by_form[form.casefold()].add((kind, code))
+            if _PHRASE_MARKS.search(form):
+                ambiguous.add((kind, code))
+    for atoms in atoms_by_form.values():
+        precedence = min(_PRECEDENCE.index(kind) for kind, _ in atoms)
+        preferred = {atom for atom in atoms if atom[0] == _PRECEDENCE[precedence]}
+        ambiguous |= atoms - preferred if len(preferred) == 1 else atoms
+    return ambiguous
 
 
-def _symbols(item: Renderer, units: set[str]) -> set[tuple[str, str]]:
-    """Finds the units one language only has English's abbreviation for (Korean "dec")."""
-    found = set()
+def _abbreviated_units(item: Renderer, units: set[str]) -> set[tuple[str, str]]:
+    """Return the units for which a language has only the English abbreviation (Korean "dec")."""
+    abbreviated = set()
     for unit in units:
         short = {_letters(form) for form in renderer("en").unit_patterns(unit, "short").values()}
         short -= {_letters(form) for form in renderer("en").unit_patterns(unit).values()}
         if short & {_letters(form) for form in item.unit_patterns(unit).values()}:
-            found.add(("unit", unit))
-    return found
+            abbreviated.add(("unit", unit))
+    return abbreviated
 
 
 def _letters(pattern: str) -> str:
-    """Returns what a unit's pattern has besides the number and spaces."""
+    """Return a unit pattern without the number and spaces."""
     return pattern.replace("{0}", "").replace(" ", "")
 
 
 def _forms(item: Renderer, kind: str, code: str) -> set[str]:
-    """Lists every written form of an atom in one language."""
+    """Return all written forms of an atom in one language."""
     if kind == "unit":
         return {text for tag, text in item.unit_patterns(code).items() if tag != "per"}
     forms = {item.names[kind][code]}
@@ -165,8 +170,8 @@ def _forms(item: Renderer, kind: str, code: str) -> set[str]:
 
 
 def _small(shared: Inventory) -> Inventory:
-    """Takes well-known territories, languages, currencies and units only."""
-    wanted = {
+    """Return the inventory of well-known territories, languages, currencies and units."""
+    codes_by_kind = {
         "territory": _SMALL_TERRITORIES,
         "language": _SMALL_LANGUAGES,
         "currency": _SMALL_CURRENCIES,
@@ -176,7 +181,7 @@ def _small(shared: Inventory) -> Inventory:
         name="small",
         names={
             kind: tuple(code for code in shared.names[kind] if code in codes)
-            for kind, codes in wanted.items()
+            for kind, codes in codes_by_kind.items()
         },
         units=tuple(unit for unit in shared.units if unit in _SMALL_UNITS),
         per_units=(),
@@ -191,4 +196,4 @@ _INVENTORIES: dict[str, Callable[[Inventory], Inventory]] = {
     "large": lambda shared: shared,
 }
 INVENTORY_NAMES: tuple[str, ...] = tuple(_INVENTORIES)
-"""Names that `load_inventory` takes."""
+"""Names that `load_inventory` accepts."""

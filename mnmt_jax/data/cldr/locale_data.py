@@ -1,8 +1,8 @@
-"""What a locale's own CLDR file says, without what it inherits from root or from English.
+"""CLDR entries of a locale, excluding those inherited from root or English.
 
-Babel's `Locale` answers every question, if need be with root's entry ("y MMMM d", "+3 h", a bare
-code), and such text is no translation. So the data files are read here one by one: an entry counts
-only if the locale (or a parent other than root) holds it.
+Babel's `Locale` falls back to root's entries ("y MMMM d", "+3 h", a bare code), which are not
+translations. So the data files are read here one by one: an entry counts only if it is in the
+file of the locale or of a parent other than root.
 """
 
 from __future__ import annotations
@@ -25,21 +25,28 @@ Fields = Mapping[str, int]
 """Calendar fields by letter: y year, M month, d day, E weekday (0 Monday), Q, w, W, H, m."""
 
 Pattern = Callable[[Fields], str]
-"""A compiled date pattern: takes fields, gives text."""
+"""A compiled date pattern: function from fields to text."""
 
 _BABEL_NAMES = {"tl": "fil", "nb": "no"}
 _SPACES = re.compile(r"\s+")
-_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u061c\ufeff"))
-_WIDER = {"MMM": "MMMM", "LLL": "LLLL", "EEE": "EEEE", "E": "EEEE", "ccc": "cccc", "QQQ": "QQQQ"}
+_INVISIBLE_CHARACTERS = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u061c\ufeff"))
+_WIDE_FIELDS = {
+    "MMM": "MMMM",
+    "LLL": "LLLL",
+    "EEE": "EEEE",
+    "E": "EEEE",
+    "ccc": "cccc",
+    "QQQ": "QQQQ",
+}
 
 
 def normalize(text: str) -> str:
-    """Brings text to NFC with plain single spaces and without direction marks; keeps end spaces."""
-    return _SPACES.sub(" ", unicodedata.normalize("NFC", text).translate(_INVISIBLE))
+    """Return text in NFC, with single plain spaces, without direction marks; keeps end spaces."""
+    return _SPACES.sub(" ", unicodedata.normalize("NFC", text).translate(_INVISIBLE_CHARACTERS))
 
 
 def babel_name(language: str) -> str:
-    """Returns Babel's name of a language's locale ("fil" for "tl").
+    """Return Babel's name of a language's locale ("fil" for "tl").
 
     Raises:
         UserError: if Babel has no data for the language.
@@ -52,22 +59,22 @@ def babel_name(language: str) -> str:
 
 @functools.cache
 def _file(name: str) -> dict[str, Any]:
-    """Reads one locale's data file; `babel.localedata.load` would merge and cache globally."""
+    """Read the data file of one locale; `babel.localedata.load` would merge and cache globally."""
     with open(resolve_locale_filename(name), "rb") as file:
         return pickle.load(file)
 
 
-def _files(name: str) -> list[dict[str, Any]]:
-    """Returns the data of a locale and its parents, nearest first, without root."""
-    found = []
+def _inherited_files(name: str) -> list[dict[str, Any]]:
+    """Return the data of a locale and its parents, nearest first, without root."""
+    files = []
     while name and name != "root":
-        found.append(_file(name))
+        files.append(_file(name))
         name = get_global("parent_exceptions").get(name) or name.rpartition("_")[0]
-    return found
+    return files
 
 
-def _walk(data: Any, path: Sequence[Any]) -> Any:
-    """Follows a path of keys; None where it leads nowhere or to an alias."""
+def _look_up(data: Any, path: Sequence[Any]) -> Any:
+    """Return the value at a path of keys; None if there is none or it is an alias."""
     for key in path:
         if not isinstance(data, dict) or key not in data:
             return None
@@ -76,7 +83,7 @@ def _walk(data: Any, path: Sequence[Any]) -> Any:
 
 
 class LocaleData:
-    """Gives one language's own CLDR entries and compiles its patterns.
+    """CLDR entries of one language, and compilation of its patterns.
 
     Args:
         language: code of `mnmt_jax.vocabulary.languages`.
@@ -88,88 +95,88 @@ class LocaleData:
     def __init__(self, language: str) -> None:
         self.language = language
         self._name = babel_name(language)
-        self._data = _files(self._name)
+        self._data = _inherited_files(self._name)
         locale = Locale.parse(self._name)
         self.plural = functools.cache(locale.plural_form)
         self.decimal_symbol: str = locale.number_symbols["latn"]["decimal"]
 
     def own(self, *path: Any) -> Any:
-        """Returns the entry at a path of keys if the locale itself holds it, else None."""
+        """Return the entry at a path of keys if the locale itself has it, else None."""
         for data in self._data:
-            if (entry := _walk(data, path)) is not None:
+            if (entry := _look_up(data, path)) is not None:
                 return getattr(entry, "pattern", entry)
         return None
 
     def own_or_wordless(self, *path: Any) -> str | None:
-        """Returns the own entry, or root's if it has punctuation only and so suits everyone."""
+        """Return the locale's entry; else root's entry if it is only punctuation; else None."""
         entry = self.own(*path)
         if entry is None:
-            entry = _walk(_file("root"), path)
+            entry = _look_up(_file("root"), path)
             if not isinstance(entry, str) or re.search(r"[^\W\d_]", entry):
                 return None
         return entry
 
     def own_plurals(self, *path: Any) -> dict[str, str]:
-        """Returns the strings by plural category at a path; empty if there is no "other"."""
+        """Return the strings by plural category at a path; empty if there is no "other"."""
         entry = self.own(*path)
         if not isinstance(entry, dict) or not isinstance(entry.get("other"), str):
             return {}
         return {tag: normalize(text) for tag, text in entry.items() if isinstance(text, str)}
 
     def skeleton(self, wide: str, narrow: str) -> str | None:
-        """Returns the date pattern of a skeleton in words.
+        """Return the date pattern of a skeleton, with names in full.
 
         Args:
             wide: skeleton with full names, e.g. "MMMMd".
-            narrow: the same with abbreviations, e.g. "MMMd"; widened where `wide` is missing.
+            narrow: the same with abbreviations, e.g. "MMMd"; it is widened if `wide` is missing.
 
         Returns:
-            An own pattern; or root's, if the locale's own longer patterns contain it (CLDR leaves
-            out what equals root, so this is confirmed, not inherited); else None.
+            The locale's pattern; or root's, if the locale's longer patterns contain it (CLDR omits
+            entries that equal root's, so this is confirmed, not inherited); else None.
         """
         if pattern := self.own("datetime_skeletons", wide):
             return self.widen(pattern)
-        if (pattern := self.own("datetime_skeletons", narrow)) and self._widens_well():
+        if (pattern := self.own("datetime_skeletons", narrow)) and self._can_widen():
             return self.widen(pattern)
-        root = _walk(_file("root"), ("datetime_skeletons", wide))
+        root = _look_up(_file("root"), ("datetime_skeletons", wide))
         pattern = getattr(root, "pattern", root)
         longer = self.own("datetime_skeletons", wide.replace("d", "Ed"))
         return self.widen(pattern) if pattern and longer and pattern in longer else None
 
-    def _widens_well(self) -> bool:
-        """Tells if full names may stand where CLDR has abbreviations ("d MMM", "d 'de' MMMM")."""
+    def _can_widen(self) -> bool:
+        """Return whether full names may replace abbreviations ("d MMM", "d 'de' MMMM")."""
         narrow, wide = (self.own("datetime_skeletons", name) for name in ("MMMd", "MMMMd"))
         return not (narrow and wide) or self.widen(narrow) == wide
 
     @staticmethod
     def widen(pattern: str) -> str:
-        """Replaces abbreviated month, weekday and quarter fields of a pattern by full ones."""
+        """Replace abbreviated month, weekday and quarter fields of a pattern by full ones."""
         return re.sub(
             r"'[^']*'|([A-Za-z])\1*",
-            lambda match: _WIDER.get(match.group(), match.group()),
+            lambda match: _WIDE_FIELDS.get(match.group(), match.group()),
             pattern,
         )
 
     def interval(self, skeleton: str, greatest: str) -> tuple[Pattern, Pattern] | None:
-        """Compiles an interval pattern into its first and second half.
+        """Compile an interval pattern into its first and second half; None if it is missing.
 
         Args:
             skeleton: e.g. "yMMMd".
             greatest: letter of the greatest field that differs.
         """
-        parts = self.own("interval_formats", skeleton, greatest)
-        if not isinstance(parts, list) or len(parts) != 2:
+        halves = self.own("interval_formats", skeleton, greatest)
+        if not isinstance(halves, list) or len(halves) != 2:
             return None
-        if self._widens_well():
-            parts = [self.widen(part) for part in parts]
-        first, second = (self.compile(part) for part in parts)
-        return (first, second) if first and second else None
+        if self._can_widen():
+            halves = [self.widen(half) for half in halves]
+        first_half, second_half = (self.compile(half) for half in halves)
+        return (first_half, second_half) if first_half and second_half else None
 
     def compile(self, pattern: str | None) -> Pattern | None:
-        """Compiles a date pattern.
+        """Compile a date pattern.
 
         Returns:
-            None if there is no pattern or the locale lacks a name the pattern asks for.
+            The compiled pattern; None if there is no pattern or the locale lacks a name in it.
         """
         if pattern is None:
             return None
@@ -184,7 +191,7 @@ class LocaleData:
         )
 
     def _field(self, letter: str, width: int) -> Pattern | None:
-        """Compiles one field of a date pattern."""
+        """Compile one field of a date pattern."""
         key = {"Y": "y", "L": "M", "c": "E", "q": "Q"}.get(letter, letter)
         if letter in "yYMLdQqwWHm" and width <= 2:
             digits = 0 if letter in "yY" else width
@@ -200,7 +207,7 @@ class LocaleData:
         return None if names is None else lambda fields: names[fields[key]]
 
     def _names(self, letter: str, width: str) -> dict[int, str] | None:
-        """Returns the own month, weekday or quarter names; stand-alone ones fall back to others."""
+        """Return month, weekday or quarter names; stand-alone ones fall back to format names."""
         table = {"M": "months", "L": "months", "E": "days", "c": "days", "Q": "quarters"}
         size = {"months": 12, "days": 7, "quarters": 4}
         kind = table.get(letter)
@@ -213,7 +220,7 @@ class LocaleData:
         return None
 
     def _day_periods(self) -> tuple[str, str]:
-        """Returns the AM and PM marks; a locale whose own clock has them may take root's."""
+        """Return the AM and PM marks; falls back to root's "AM" and "PM"."""
         for width in ("abbreviated", "wide"):
             marks = [self.own("day_periods", "format", width, mark) for mark in ("am", "pm")]
             if all(isinstance(mark, str) for mark in marks):

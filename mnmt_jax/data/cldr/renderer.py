@@ -1,4 +1,4 @@
-"""Meaning to text: one renderer per language, compiled once from the language's own CLDR data.
+"""Renderer of meanings as text, compiled per language from the CLDR data of the language.
 
 A meaning is a nested tuple whose first entry is its kind:
 
@@ -34,12 +34,12 @@ NAME_PATHS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "currency": (("currency_names",), ()),
     "zone": (("meta_zones",), ("long", "standard")),
 }
-"""Kinds of names: the path of each kind's table, and the path from an entry to its name."""
+"""Kinds of names: path of the table of a kind, and path from an entry to its name."""
 
 RELATIVE_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
-# Colon, dash, and the text around a parenthesis. French sets a space before the colon; Chinese and
-# Japanese have full-width marks. CLDR holds none of these.
+# Colon, dash, and parentheses. French has a space before the colon; Chinese and Japanese have
+# full-width marks. CLDR has no data for these.
 _PUNCTUATION = {
     "fr": (" : ", " – ", " (", ")"),
     "zh": ("：", "——", "（", "）"),
@@ -59,7 +59,7 @@ _DATE_PATTERNS: dict[str, Callable[[LocaleData], str | None]] = {
     "time": lambda data: data.own("time_formats", "short"),
 }
 
-_INNER = ("start", "middle")
+_NON_FINAL_SEPARATORS = ("start", "middle")
 
 _INTERVALS = {
     ("months", False): ("yMMMM", "M"),
@@ -70,7 +70,7 @@ _INTERVALS = {
 
 
 class Renderer:
-    """Renders meanings in one language.
+    """Renderer of meanings in one language.
 
     Args:
         language: code of `mnmt_jax.vocabulary.languages`.
@@ -83,7 +83,8 @@ class Renderer:
         self.language = language
         self._locale = LocaleData(language)
         self._dates = {
-            kind: self._locale.compile(find(self._locale)) for kind, find in _DATE_PATTERNS.items()
+            kind: self._locale.compile(look_up(self._locale))
+            for kind, look_up in _DATE_PATTERNS.items()
         }
         self._intervals = {
             key: self._locale.interval(*arguments) for key, arguments in _INTERVALS.items()
@@ -92,7 +93,7 @@ class Renderer:
         self._separators = {style: self._list_separators(style) for style in ("standard", "or")}
         self._marks = _PUNCTUATION.get(language, _DEFAULT_PUNCTUATION)
         self.names = {kind: self._own_names(kind) for kind in NAME_PATHS}
-        self._amount_patterns = functools.cache(self._find_amount_patterns)
+        self._amount_patterns = functools.cache(self._amount_patterns_of)
         self._relative_patterns = functools.cache(lambda unit: self.relative_patterns(unit) or ())
         self._kinds: dict[str, Callable[..., str]] = {
             kind: getattr(self, f"_{kind}")
@@ -104,22 +105,24 @@ class Renderer:
         }
 
     def render(self, meaning: Meaning) -> str:
-        """Renders a meaning as text.
+        """Render a meaning as text.
 
         Raises:
-            KeyError, TypeError: if the language does not own what the meaning needs; inventories
-                are built so that this does not happen.
+            KeyError, TypeError: if the language lacks an entry that the meaning needs; inventories
+                exclude such meanings.
         """
         return self._kinds[meaning[0]](*meaning[1:])
 
-    # What the language owns.
+    # Available entries of the language.
 
     def missing_phrases(self) -> frozenset[str]:
-        """Names the phrase types the language owns no pattern for."""
+        """Return the phrase types for which the language has no pattern."""
         missing = {kind for kind, pattern in self._dates.items() if pattern is None}
         missing |= {kind for (kind, _), halves in self._intervals.items() if halves is None}
         lists = {"standard": "list", "or": "or"}
-        missing |= {lists[style] for style, found in self._separators.items() if found is None}
+        missing |= {
+            lists[style] for style, separators in self._separators.items() if separators is None
+        }
         missing |= {"relative" for unit in RELATIVE_UNITS if self.relative_patterns(unit) is None}
         if {"full", "long"} & missing:
             missing.add("date")
@@ -128,35 +131,42 @@ class Renderer:
         return frozenset(missing)
 
     def relative_patterns(self, unit: str) -> tuple[dict[str, str], dict[str, str]] | None:
-        """Returns the patterns of "in 3 days" and "3 days ago" by plural category."""
+        """Return the patterns of "in 3 days" and "3 days ago" by plural category."""
         future, past = (
             self._locale.own_plurals("date_fields", unit, tense) for tense in ("future", "past")
         )
         return (future, past) if future and past else None
 
     def unit_patterns(self, unit: str, length: str = "long") -> dict[str, str]:
-        """Returns a unit's patterns by plural category (and "per").
+        """Return a unit's patterns by plural category (and "per").
 
         Args:
             unit: CLDR's name, e.g. "length-kilometer".
-            length: "long" (where missing, CLDR lets the short form stand in), or "short".
+            length: "long" (falls back to the short form, as CLDR does) or "short".
         """
-        own = self._locale.own
+        look_up = self._locale.own
         lengths = ("long", "short") if length == "long" else ("short",)
         tables = [self._locale.own_plurals("unit_patterns", unit, length) for length in lengths]
         patterns = dict(next((table for table in tables if table), {}))
-        per = next((p for p in (own("unit_patterns", unit, n, "per") for n in lengths) if p), None)
+        per = next(
+            (
+                pattern
+                for pattern in (look_up("unit_patterns", unit, name, "per") for name in lengths)
+                if pattern
+            ),
+            None,
+        )
         if patterns and per:
             patterns["per"] = normalize(per)
         return patterns
 
     def units(self) -> tuple[str, ...]:
-        """Lists the units the language owns a plural pattern for."""
+        """Return the units for which the language has a plural pattern."""
         table = self._locale.own("unit_patterns") or {}
         return tuple(unit for unit in table if self.unit_patterns(unit))
 
     def currency_patterns(self, code: str) -> dict[str, str]:
-        """Returns "{0} Swiss francs" by plural category; without plurals CLDR uses the name."""
+        """Return "{0} Swiss francs" by plural category; without plurals, the name as in CLDR."""
         names = self._locale.own_plurals("currency_names_plural", code)
         names = names or {"other": self.names["currency"][code]}
         units = self._locale.own_plurals("currency_unit_patterns") or {"other": "{0} {1}"}
@@ -167,29 +177,33 @@ class Renderer:
         }
 
     def _own_names(self, kind: str) -> dict[str, str]:
-        """Returns a kind's names by code."""
+        """Return the names of a kind by code."""
         table_path, name_path = NAME_PATHS[kind]
-        found = {}
+        names = {}
         for code in self._locale.own(*table_path) or {}:
             name = self._locale.own(*table_path, code, *name_path)
             if isinstance(name, str) and normalize(name).strip() not in ("", code):
-                found[code] = normalize(name).strip()
-        return found
+                names[code] = normalize(name).strip()
+        return names
 
     def _date_time_pattern(self) -> str:
-        """Returns what joins a date {1} and a time {0}, quotes taken off; empty if not owned."""
+        """Return the unquoted pattern that joins a date {1} and a time {0}; empty if missing."""
         return normalize(self._locale.own("datetime_formats", "long") or "").replace("'", "")
 
     def _list_separators(self, style: str) -> dict[str, str] | None:
-        """Returns what stands between two items: "2", "start", "middle", "end"."""
+        """Return the separators of list items by position: "2", "start", "middle", "end"."""
         separators = {}
-        for part in ("2", "start", "middle", "end"):
-            # A comma between further items suits everyone, but "and" must be the language's own.
-            find = self._locale.own_or_wordless if part in _INNER else self._locale.own
-            pattern = find("list_patterns", style, part)
+        for position in ("2", "start", "middle", "end"):
+            # A comma between items may be inherited, but "and" must be from the language itself.
+            look_up = (
+                self._locale.own_or_wordless
+                if position in _NON_FINAL_SEPARATORS
+                else self._locale.own
+            )
+            pattern = look_up("list_patterns", style, position)
             if pattern is None or not (pattern.startswith("{0}") and pattern.endswith("{1}")):
                 return None
-            separators[part] = normalize(pattern[3:-3])
+            separators[position] = normalize(pattern[3:-3])
         return separators
 
     # Points and spans of time.
@@ -227,25 +241,27 @@ class Renderer:
     def _week_of_month(self, month: int, week: int) -> str:
         return self._pattern("week_of_month")({"M": month, "W": week})
 
-    def _months(self, first_year: int, first: int, last_year: int, last: int) -> str:
+    def _months(self, first_year: int, first_month: int, last_year: int, last_month: int) -> str:
         return self._interval(
             ("months", first_year != last_year),
-            {"y": first_year, "M": first},
-            {"y": last_year, "M": last},
+            {"y": first_year, "M": first_month},
+            {"y": last_year, "M": last_month},
         )
 
-    def _days(self, year: int, first_month: int, first: int, last_month: int, last: int) -> str:
+    def _days(
+        self, year: int, first_month: int, first_day: int, last_month: int, last_day: int
+    ) -> str:
         return self._interval(
             ("days", first_month != last_month),
-            {"y": year, "M": first_month, "d": first},
-            {"y": year, "M": last_month, "d": last},
+            {"y": year, "M": first_month, "d": first_day},
+            {"y": year, "M": last_month, "d": last_day},
         )
 
-    def _interval(self, key: tuple[str, bool], first: dict[str, int], last: dict[str, int]) -> str:
+    def _interval(self, key: tuple[str, bool], start: dict[str, int], end: dict[str, int]) -> str:
         halves = self._intervals[key]
         if halves is None:
             raise KeyError(f"{self.language} owns no interval pattern for {key!r}")
-        return halves[0](first) + halves[1](last)
+        return halves[0](start) + halves[1](end)
 
     def _relative(self, unit: str, steps: int) -> str:
         return self._count(self._relative_patterns(unit)[steps < 0], abs(steps))
@@ -265,12 +281,12 @@ class Renderer:
         return self.names["zone"][code]
 
     def _count(self, patterns: dict[str, str], number: int | str) -> str:
-        """Fills a number into the pattern of its plural category."""
+        """Insert a number into the pattern of its plural category."""
         tag = self._locale.plural(Decimal(number))
         text = str(number).replace(".", self._locale.decimal_symbol)
         return patterns.get(tag, patterns["other"]).replace("{0}", text)
 
-    def _find_amount_patterns(self, kind: str, code: str) -> dict[str, str]:
+    def _amount_patterns_of(self, kind: str, code: str) -> dict[str, str]:
         return self.unit_patterns(code) if kind == "unit" else self.currency_patterns(code)
 
     def _quantity(self, number: int | str, unit: str) -> str:
@@ -288,11 +304,11 @@ class Renderer:
             raise KeyError(f"{self.language} owns no pattern for 'list'")
         texts = [self.render(item) for item in items]
         text = texts[0]
-        for place, item in enumerate(texts[1:], start=2):
-            part = "2" if len(texts) == 2 else "end" if place == len(texts) else "middle"
-            if place == 2 and len(texts) > 2:
-                part = "start"
-            separator = separators[part]
+        for number, item in enumerate(texts[1:], start=2):
+            position = "2" if len(texts) == 2 else "end" if number == len(texts) else "middle"
+            if number == 2 and len(texts) > 2:
+                position = "start"
+            separator = separators[position]
             if self.language == "es":
                 separator = spanish_conjunction(separator, item)
             text += separator + item
@@ -314,7 +330,7 @@ class Renderer:
 
 
 def spanish_conjunction(separator: str, following: str) -> str:
-    """Turns Spanish "y" into "e" before the sound i, and "o" into "u" before the sound o."""
+    """Replace Spanish "y" by "e" before the sound i, and "o" by "u" before the sound o."""
     word = following.lower()
     if separator == " y ":
         sounds_i = word.startswith(("i", "í")) or (

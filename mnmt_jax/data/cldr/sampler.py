@@ -1,7 +1,8 @@
-"""Draws meanings at random and assigns each to a split.
+"""Random sampler of meanings, and their assignment to splits.
 
-Every meaning has one form: what would render alike in some language is one tuple (a weekday with
-month and day carries no year; a list has at least two different items; an interval's ends differ).
+Every meaning has a unique form: meanings that would be rendered alike in some language are the same
+tuple. For example, a weekday with month and day has no year, a list has at least two different
+items, and the ends of an interval differ.
 """
 
 from __future__ import annotations
@@ -69,40 +70,40 @@ _LIST_ITEMS: dict[str, Weights[str]] = {
     ),
 }
 _LIST_SIZES: Weights[int] = ((0.5, 2), (0.35, 3), (0.15, 4))
-_FEWEST = 4
+_MIN_ATOMS = 4
 
 
 def split_of(meaning: Meaning) -> str:
-    """Tells the split a meaning belongs to: the same for all languages, directions and seeds."""
+    """Return the split of a meaning: the same for all languages, directions and seeds."""
     digest = hashlib.blake2b(repr(meaning).encode(), digest_size=8).digest()
-    place = int.from_bytes(digest, "big") % 100
+    percentile = int.from_bytes(digest, "big") % 100
     for split, percent in _HELD_OUT_PERCENT.items():
-        if place < percent:
+        if percentile < percent:
             return split
-        place -= percent
+        percentile -= percent
     return "train"
 
 
-def _absent(inventory: Inventory) -> set[str]:
-    """Names the phrase types that cannot be drawn: no pattern, or too few atoms for a list."""
-    absent = set(inventory.missing)
-    absent |= {kind for kind in NAME_PATHS if len(inventory.names.get(kind, ())) < _FEWEST}
-    if len(inventory.units) < _FEWEST:
-        absent.add("quantity")
-    if "currency" in absent:
-        absent.add("money")
-    if {"quantity", "money"} & absent:
-        absent.add("amount")
-    if "amount" in absent or not inventory.per_units:
-        absent.add("rate")
-    if "territory" in absent:
-        absent |= {"colon", "note"} if inventory.name == "small" else {"note"}
-    return absent
+def _undrawable_phrases(inventory: Inventory) -> set[str]:
+    """Return the phrase types that cannot be drawn: no pattern, or too few atoms for a list."""
+    undrawable = set(inventory.missing)
+    undrawable |= {kind for kind in NAME_PATHS if len(inventory.names.get(kind, ())) < _MIN_ATOMS}
+    if len(inventory.units) < _MIN_ATOMS:
+        undrawable.add("quantity")
+    if "currency" in undrawable:
+        undrawable.add("money")
+    if {"quantity", "money"} & undrawable:
+        undrawable.add("amount")
+    if "amount" in undrawable or not inventory.per_units:
+        undrawable.add("rate")
+    if "territory" in undrawable:
+        undrawable |= {"colon", "note"} if inventory.name == "small" else {"note"}
+    return undrawable
 
 
 def missing_phrase_groups(inventory: Inventory) -> list[str]:
-    """Names the groups of phrases an inventory has nothing at all for; empty if it can be used."""
-    absent = _absent(inventory)
+    """Return the phrase groups without any drawable type; empty if the inventory is usable."""
+    undrawable = _undrawable_phrases(inventory)
     groups = {
         "points in time": [kind for _, kind in _HEADS[inventory.name]],
         "names or amounts": [kind for _, kind in _BODIES[inventory.name] if kind != "list"],
@@ -110,16 +111,17 @@ def missing_phrase_groups(inventory: Inventory) -> list[str]:
         "names": list(inventory.names),
         "short heads": ["long", "relative"],
     }
-    return [group for group, kinds in groups.items() if absent.issuperset(kinds)]
+    return [group for group, kinds in groups.items() if undrawable.issuperset(kinds)]
 
 
 class Sampler:
-    """Draws meanings from an inventory.
+    """Random sampler of meanings from an inventory.
 
-    Only `random.Random.random` is used, whose numbers Python promises never to change.
+    Only `random.Random.random` is used; Python guarantees that its numbers never change.
 
     Args:
-        inventory: the atoms; phrase types it lacks are not drawn, but `missing_phrase_groups` must be empty.
+        inventory: the atoms. Phrase types that it lacks are not drawn; `missing_phrase_groups` must
+            be empty.
         seed: any string; the same string gives the same meanings.
     """
 
@@ -127,38 +129,49 @@ class Sampler:
         digest = hashlib.sha256(seed.encode()).digest()
         self._random = random.Random(int.from_bytes(digest, "big")).random
         self._inventory = inventory
-        self._absent = _absent(inventory)
-        self._compositions = self._present(_COMPOSITIONS[inventory.name])
-        self._heads = self._present(_HEADS[inventory.name])
-        self._bodies = self._present(_BODIES[inventory.name])
-        self._list_items = self._present(_LIST_ITEMS[inventory.name])
-        self._names = tuple(kind for kind in inventory.names if kind not in self._absent)
+        self._undrawable_phrases = _undrawable_phrases(inventory)
+        self._compositions = self._drawable(_COMPOSITIONS[inventory.name])
+        self._heads = self._drawable(_HEADS[inventory.name])
+        self._bodies = self._drawable(_BODIES[inventory.name])
+        self._list_items = self._drawable(_LIST_ITEMS[inventory.name])
+        self._names = tuple(
+            kind for kind in inventory.names if kind not in self._undrawable_phrases
+        )
         self._draw: dict[str, Callable[[], Meaning]] = {
             "date": self._date,
-            "datetime": lambda: ("datetime", *self._day(), self._below(24), self._below(60)),
+            "datetime": lambda: (
+                "datetime",
+                *self._day(),
+                self._randint_below(24),
+                self._randint_below(60),
+            ),
             "relative": self._relative,
             "months": self._months,
             "days": self._days,
             "month_day": lambda: ("month_day", *self._day_of_leap_year()),
             "weekday_month_day": lambda: (
                 "weekday_month_day",
-                self._below(7),
+                self._randint_below(7),
                 *self._day_of_leap_year(),
             ),
-            "month_year": lambda: ("month_year", self._year(), 1 + self._below(12)),
-            "quarter": lambda: ("quarter", self._year(), 1 + self._below(4)),
-            "week_of_year": lambda: ("week_of_year", self._year(), 1 + self._below(52)),
-            "week_of_month": lambda: ("week_of_month", 1 + self._below(12), 1 + self._below(4)),
+            "month_year": lambda: ("month_year", self._year(), 1 + self._randint_below(12)),
+            "quarter": lambda: ("quarter", self._year(), 1 + self._randint_below(4)),
+            "week_of_year": lambda: ("week_of_year", self._year(), 1 + self._randint_below(52)),
+            "week_of_month": lambda: (
+                "week_of_month",
+                1 + self._randint_below(12),
+                1 + self._randint_below(4),
+            ),
             "list": self._list,
             "quantity": self._quantity,
             "money": self._money,
             "rate": self._rate,
-            "name": lambda: self._name(self._one_of(self._names)),
+            "name": lambda: self._name(self._choose(self._names)),
         }
 
     def draw(self) -> Meaning:
-        """Draws one meaning."""
-        composition = self._weighted(self._compositions)
+        """Draw one meaning."""
+        composition = self._choose_weighted(self._compositions)
         if composition == "head":
             return self._head()
         if composition == "body":
@@ -171,18 +184,18 @@ class Sampler:
             return (composition, self._name("territory"), self._head(), self._body())
         return (composition, self._head(), self._body())
 
-    def _present(self, weights: Weights[str]) -> Weights[str]:
-        return [(weight, kind) for weight, kind in weights if kind not in self._absent]
+    def _drawable(self, weights: Weights[str]) -> Weights[str]:
+        return [(weight, kind) for weight, kind in weights if kind not in self._undrawable_phrases]
 
     # Numbers.
 
-    def _below(self, limit: int) -> int:
+    def _randint_below(self, limit: int) -> int:
         return int(self._random() * limit)
 
-    def _one_of(self, items: Sequence[Item]) -> Item:
-        return items[self._below(len(items))]
+    def _choose(self, items: Sequence[Item]) -> Item:
+        return items[self._randint_below(len(items))]
 
-    def _weighted(self, weights: Weights[Item]) -> Item:
+    def _choose_weighted(self, weights: Weights[Item]) -> Item:
         point = self._random() * sum(weight for weight, _ in weights)
         for weight, item in weights:
             point -= weight
@@ -191,90 +204,98 @@ class Sampler:
         return weights[-1][1]
 
     def _number(self) -> int:
-        """Draws 1 to the inventory's largest number; half of the time a small one."""
-        return 1 + self._below(self._inventory.numbers if self._random() < 0.5 else 24)
+        """Draw a number from 1 to the largest of the inventory; half of the time from 1 to 24."""
+        return 1 + self._randint_below(self._inventory.numbers if self._random() < 0.5 else 24)
 
     # Heads: points and spans of time.
 
     def _head(self) -> Meaning:
-        return self._draw[self._weighted(self._heads)]()
+        return self._draw[self._choose_weighted(self._heads)]()
 
     def _short_head(self) -> Meaning:
         date: Meaning = ("date", "long", *self._day())
-        choice = self._random() < 0.5
-        if "relative" in self._absent or (choice and "long" not in self._absent):
+        prefers_date = self._random() < 0.5
+        if "relative" in self._undrawable_phrases or (
+            prefers_date and "long" not in self._undrawable_phrases
+        ):
             return date
         return self._relative()
 
     def _year(self) -> int:
-        first, last = self._inventory.years
-        return first + self._below(last - first + 1)
+        first_year, last_year = self._inventory.years
+        return first_year + self._randint_below(last_year - first_year + 1)
 
     def _day(self) -> tuple[int, int, int]:
-        year, month = self._year(), 1 + self._below(12)
-        return year, month, 1 + self._below(calendar.monthrange(year, month)[1])
+        year, month = self._year(), 1 + self._randint_below(12)
+        return year, month, 1 + self._randint_below(calendar.monthrange(year, month)[1])
 
     def _day_of_leap_year(self) -> tuple[int, int]:
-        month = 1 + self._below(12)
-        return month, 1 + self._below(calendar.monthrange(2000, month)[1])
+        month = 1 + self._randint_below(12)
+        return month, 1 + self._randint_below(calendar.monthrange(2000, month)[1])
 
     def _date(self) -> Meaning:
-        return ("date", self._one_of(("full", "long")), *self._day())
+        return ("date", self._choose(("full", "long")), *self._day())
 
     def _relative(self) -> Meaning:
-        steps = 1 + self._below(min(self._inventory.numbers, 99))
-        return ("relative", self._one_of(RELATIVE_UNITS), self._one_of((1, -1)) * steps)
+        steps = 1 + self._randint_below(min(self._inventory.numbers, 99))
+        return ("relative", self._choose(RELATIVE_UNITS), self._choose((1, -1)) * steps)
 
     def _months(self) -> Meaning:
-        year, first = self._year(), 1 + self._below(12)
-        if first == 12 or self._random() < 0.5:
-            later = year + 1 + self._below(9)
-            return ("months", year, first, later, 1 + self._below(12))
-        return ("months", year, first, year, first + 1 + self._below(12 - first))
+        year, first_month = self._year(), 1 + self._randint_below(12)
+        if first_month == 12 or self._random() < 0.5:
+            last_year = year + 1 + self._randint_below(9)
+            return ("months", year, first_month, last_year, 1 + self._randint_below(12))
+        return (
+            "months",
+            year,
+            first_month,
+            year,
+            first_month + 1 + self._randint_below(12 - first_month),
+        )
 
     def _days(self) -> Meaning:
         year, month, day = self._day()
-        length = calendar.monthrange(year, month)[1]
-        if month < 12 and (day == length or self._random() < 0.5):
-            later = month + 1 + self._below(12 - month)
-            last = 1 + self._below(calendar.monthrange(year, later)[1])
-            return ("days", year, month, day, later, last)
-        day = min(day, length - 1)
-        return ("days", year, month, day, month, day + 1 + self._below(length - day))
+        month_length = calendar.monthrange(year, month)[1]
+        if month < 12 and (day == month_length or self._random() < 0.5):
+            last_month = month + 1 + self._randint_below(12 - month)
+            last_day = 1 + self._randint_below(calendar.monthrange(year, last_month)[1])
+            return ("days", year, month, day, last_month, last_day)
+        day = min(day, month_length - 1)
+        return ("days", year, month, day, month, day + 1 + self._randint_below(month_length - day))
 
     # Bodies: names, amounts, lists.
 
     def _body(self) -> Meaning:
-        return self._draw[self._weighted(self._bodies)]()
+        return self._draw[self._choose_weighted(self._bodies)]()
 
     def _name(self, kind: str) -> Meaning:
-        return (kind, self._one_of(self._inventory.names[kind]))
+        return (kind, self._choose(self._inventory.names[kind]))
 
     def _quantity(self) -> Meaning:
         number: int | str = self._number()
         if self._inventory.decimals and self._random() < 0.2:
-            number = f"{self._below(100)}.{1 + self._below(9)}"
-        return ("quantity", number, self._one_of(self._inventory.units))
+            number = f"{self._randint_below(100)}.{1 + self._randint_below(9)}"
+        return ("quantity", number, self._choose(self._inventory.units))
 
     def _money(self) -> Meaning:
-        return ("money", self._number(), self._one_of(self._inventory.names["currency"]))
+        return ("money", self._number(), self._choose(self._inventory.names["currency"]))
 
     def _rate(self) -> Meaning:
-        unit = self._one_of(self._inventory.per_units)
+        unit = self._choose(self._inventory.per_units)
         amount = self._money() if self._random() < 0.5 else self._quantity()
         while amount[2] == unit:
             amount = self._quantity()
         return ("rate", amount, unit)
 
     def _list(self) -> Meaning:
-        either = self._random() >= 0.7 and "or" not in self._absent
-        kind = self._weighted(self._list_items)
-        size = self._weighted(_LIST_SIZES)
+        use_or = self._random() >= 0.7 and "or" not in self._undrawable_phrases
+        kind = self._choose_weighted(self._list_items)
+        size = self._choose_weighted(_LIST_SIZES)
         items: dict[str, Meaning] = {}
         while len(items) < size:
             item = self._amount() if kind == "amount" else self._name(kind)
             items.setdefault(item[-1], item)
-        return ("list", "or" if either else "standard", *items.values())
+        return ("list", "or" if use_or else "standard", *items.values())
 
     def _amount(self) -> Meaning:
         return self._quantity() if self._random() < 0.6 else self._money()
