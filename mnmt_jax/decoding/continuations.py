@@ -154,8 +154,8 @@ def _continuation(
     system: InferenceModel, finished: Finished, draw: _Draw, decode: Decode
 ) -> Continuation:
     """Return the continuation of a finished draw."""
-    before = draw.prefix[system.instruction.target_extra :]
-    hypotheses = decode_hypotheses(system, finished.found, finished.row, before)
+    prompt_ids = draw.prefix[system.instruction.target_extra :]
+    hypotheses = decode_hypotheses(system, finished.found, finished.row, prompt_ids)
     prompt = draw.line.number
     if not hypotheses:
         raise UserError(

@@ -55,13 +55,13 @@ def extract_unknown(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[C
         spans = list(run)
         groups.append((is_unknown, spans[0][0], spans[-1][1]))
     known_texts = [text[start:end] for is_unknown, start, end in groups if not is_unknown]
-    total, before = sum(map(_count_letters, known_texts)), 0
+    total, count = sum(map(_count_letters, known_texts)), 0
     copies = []
     for is_unknown, start, end in groups:
         if not is_unknown:
-            before += _count_letters(text[start:end])
+            count += _count_letters(text[start:end])
             continue
-        position = before / total if total else 0.0
+        position = count / total if total else 0.0
         spaces = text[start - 1 : start] == " ", text[end : end + 1] == " "
         copies.append(CopiedText(text[start:end], position, *spaces))
     return "".join(known_texts), tuple(copies)

@@ -171,14 +171,14 @@ class TranslationJob:
             yield line, translation
 
 
-def _join(first: Translation, second: Translation) -> Translation:
+def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:
     """Return a translation through a pivot from its two steps; a blank line has no pivot."""
     return dataclasses.replace(
-        second,
-        truncated=first.truncated or second.truncated,
-        limited=first.limited or second.limited,
-        pivot=first.text if first.hypotheses else None,
-        unknown_characters=first.unknown_characters,
+        from_pivot,
+        truncated=into_pivot.truncated or from_pivot.truncated,
+        limited=into_pivot.limited or from_pivot.limited,
+        pivot=into_pivot.text if into_pivot.hypotheses else None,
+        unknown_characters=into_pivot.unknown_characters,
     )
 
 

@@ -29,9 +29,9 @@ class _DrainingPolicy(asyncio.DefaultEventLoopPolicy):
 @contextlib.contextmanager
 def event_loops_that_drain() -> Iterator[None]:
     """Make event loops opened in the context wait for their tasks before they close."""
-    before = asyncio.get_event_loop_policy()
+    previous = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_DrainingPolicy())
     try:
         yield
     finally:
-        asyncio.set_event_loop_policy(before)
+        asyncio.set_event_loop_policy(previous)

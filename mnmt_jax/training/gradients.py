@@ -82,7 +82,7 @@ def _fits_in_memory(unsharded: Split) -> bool:
 
 def _batch_gradients(
     learner: Learner,
-    turn: PlayerUpdate,
+    update: PlayerUpdate,
     split_and_rng: tuple[Split, Array],
     batch: Batch,
     step: Array | None = None,
@@ -95,13 +95,15 @@ def _batch_gradients(
 
         def loss(trained: Any) -> tuple[Array, Sums]:
             params = join(trained, frozen)
-            return player_loss(learner, turn, params, micro_batch, micro_rng, step)
+            return player_loss(learner, update, params, micro_batch, micro_rng, step)
 
         gradients, sums = jax.grad(loss, has_aux=True)(trained)
         result = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums
         # Generated batches belong to the cross entropy, hence to the unnamed player.
         return (
-            result if turn.name else _add_generated(learner, split, result, micro_batch, micro_rng)
+            result
+            if update.name
+            else _add_generated(learner, split, result, micro_batch, micro_rng)
         )
 
     return _sum_micro_batches(micro_batch_gradients, batch)

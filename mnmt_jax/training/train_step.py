@@ -56,7 +56,7 @@ def train_step(
 def _update_player(
     learner: Learner,
     player: PlayerUpdate,
-    before: tuple[Any, Any],
+    params_and_state: tuple[Any, Any],
     batch: Batch,
     rng: Array,
     step: Array,
@@ -66,7 +66,8 @@ def _update_player(
     Args:
         learner: constants of the run.
         player: player whose parameters are updated.
-        before: all parameters and the player's optimizer state, after earlier players' updates.
+        params_and_state: all parameters and the player's optimizer state, after earlier players'
+            updates.
         batch: arrays [micro-batches, rows, length].
         rng: key of dropout, the same for every player.
         step: number of updates done.
@@ -74,7 +75,7 @@ def _update_player(
     Returns:
         All parameters, the player's optimizer state, its sums, and the norm of its gradient.
     """
-    params, opt_state = before
+    params, opt_state = params_and_state
     trained, frozen = player.trainable.split(params)
 
     gradients, sums = sum_gradients(learner, player, (trained, frozen), batch, rng, step)

@@ -112,8 +112,8 @@ def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dic
 
 def _add(totals: dict[str, Sums], name: str, sums: Sums) -> None:
     """Add sums to the total of a name."""
-    before = totals.get(name)
-    totals[name] = sums if before is None else jax.tree.map(lambda a, b: a + b, before, sums)
+    total = totals.get(name)
+    totals[name] = sums if total is None else jax.tree.map(lambda a, b: a + b, total, sums)
 
 
 def checkpoint_loss(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
