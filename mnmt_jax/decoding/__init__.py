@@ -1,1 +1,1 @@
-"""Decoding: search over a step function, scoring, and text in, text out."""
+"""Decoding: search over a step function, scoring, and translation of text."""

@@ -1,9 +1,9 @@
-"""Texts drawn from a model that continues text, from where a prompt ends.
+"""Sampling of texts that continue prompts, with a model that continues text.
 
-Prompts of one length have a batch to themselves: what a search is given first, it steps over in all
-rows at once. A batch's shape follows from the smallest bucket that holds the prompt, and a draw's
-random stream from the seed, the prompt's number and the draw's: batch mates change nothing. How
-many rows batches have follows from the draws asked for, as in `mnmt_jax.decoding.translate_lines`.
+A batch has prompts of one length, since a search steps over the prefix in all rows at once. The
+shape of a batch follows from the smallest bucket that holds the prompt, and the random stream of a
+draw from the seed, the prompt's number and the draw's number: other rows have no influence. The
+number of rows follows from the number of draws, as in `mnmt_jax.decoding.translate_lines`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """A text that was drawn.
+    """A sampled text.
 
     Attributes:
-        prompt: number of what it continues, from 0.
-        draw: its number among those of the prompt, from 0.
-        text: the prompt and what follows, without line breaks.
-        log_prob: of what follows, eos included, in nats, by the model's own distribution: without
-            temperature, `top_k` and `top_p`.
-        tokens: ids of what follows, ending in eos.
-        limited: it is as long as `Decode.max_length` allows; its end may be missing. Its eos was
-            not drawn: `log_prob` and `tokens` are those of the text if it ends there, as `score`
-            has them.
+        prompt: number of the prompt, from 0.
+        draw: number of the draw for this prompt, from 0.
+        text: the prompt and its continuation, without line breaks.
+        log_prob: log-probability of the continuation, eos included, in nats, by the model's own
+            distribution: without temperature, `top_k` and `top_p`.
+        tokens: ids of the continuation, ending in eos.
+        limited: whether the text has the length `Decode.max_length`, so its end may be missing. Its
+            eos was not drawn: `log_prob` and `tokens` are those of a text that ends there, as in
+            `score`.
     """
 
     prompt: int
@@ -59,29 +59,29 @@ class Continuation:
 
 class _Draw(NamedTuple):
     line: Line
-    number: int  # among those of the prompt
+    number: int  # among the draws of the prompt
     prefix: tuple[int, ...]
 
 
 def draw_continuations(
     system: InferenceModel, draws: Sequence[tuple[Line, int]], decode: Decode
 ) -> list[Continuation]:
-    """Draws a continuation for each prompt and number of a draw.
+    """Draw a continuation for each pair of a prompt and the number of a draw.
 
     Args:
         system: a model that continues text.
         draws: prompts, as targets of lines without source text, with the numbers of their draws.
-        decode: how to draw; its beam and length penalty are not read.
+        decode: settings; beam size and length penalty are not used.
 
     Returns:
-        One each, in order. None is empty: eos is not drawn first.
+        One continuation per pair, in order. None is empty: eos is not drawn first.
 
     Raises:
         UserError: if a prompt does not fit the largest bucket, or the model's output is not finite.
     """
     decode = dataclasses.replace(decode, beam_size=1, length_penalty=0.0)
     prefixes = _prefixes(system, [line for line, _ in draws])
-    asked = [_Draw(*draw, prefix) for draw, prefix in zip(draws, prefixes, strict=True)]
+    prefixed_draws = [_Draw(*draw, prefix) for draw, prefix in zip(draws, prefixes, strict=True)]
     lengths = [len(prefix) for prefix in prefixes]
     check_lengths_fit_bucket([line for line, _ in draws], lengths, decode)
     widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in lengths]
@@ -89,21 +89,25 @@ def draw_continuations(
     check_decode(system, decode, {system.model.layout.generated: longest})
     rows = system.rows(decode.batch, len(draws))
     check_memory(system, decode, rows=rows, steps=decode.max_length + 1)
-    found: dict[int, Continuation] = {}
+    continuations: dict[int, Continuation] = {}
     for width in sorted(set(widths)):
         members = [i for i in range(len(draws)) if widths[i] == width]
-        turns = (
-            Admission(chunk, *_laid_out(system, [asked[i] for i in chunk], decode, width, rows))
+        admissions = (
+            Admission(
+                chunk, *_make_batch(system, [prefixed_draws[i] for i in chunk], decode, width, rows)
+            )
             for chunk in _groups(lengths, members, rows)
         )
-        searched = search_continuously(system, make_search(decode), turns, rows)
-        for ended in with_memory_errors(searched, decode):
-            found[ended.number] = _continuation(system, ended, asked[ended.number], decode)
-    return [found[i] for i in range(len(draws))]
+        results = search_continuously(system, make_search(decode), admissions, rows)
+        for finished in with_memory_errors(results, decode):
+            continuations[finished.number] = _continuation(
+                system, finished, prefixed_draws[finished.number], decode
+            )
+    return [continuations[i] for i in range(len(draws))]
 
 
 def _prefixes(system: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, ...]]:
-    """Returns what the model is given of each prompt: trigger, tag if there is one, and pieces."""
+    """Return the decoder prefix of each prompt: trigger, tag if there is one, and pieces."""
     vocabulary, instruction = system.vocabulary, system.instruction
     texts = list(dict.fromkeys((line.text, line.target_lang) for line in lines))
     encoded = vocabulary.encode_lines([text for text, _ in texts], [code for _, code in texts])
@@ -118,15 +122,15 @@ def _prefixes(system: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, 
 
 
 def _groups(sizes: Sequence[int], members: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yields so many members at most whose prompts have one length."""
+    """Yield groups of at most `most` members whose prompts have the same length."""
     for size in sorted({sizes[i] for i in members}):
         yield from chunks([i for i in members if sizes[i] == size], most)
 
 
-def _laid_out(
+def _make_batch(
     system: InferenceModel, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
 ) -> tuple[HostBatch, Request]:
-    """Lays out so many rows, the last ones empty if prompts are lacking."""
+    """Build a batch of `rows` rows; rows without a prompt are empty and come last."""
     count, length = len(draws), len(draws[0].prefix)
     prefix = np.full((rows, width), system.vocabulary.eos_id, np.int32)
     prefix[:count, :length] = [draw.prefix for draw in draws]
@@ -147,11 +151,11 @@ def _laid_out(
 
 
 def _continuation(
-    system: InferenceModel, ended: Finished, draw: _Draw, decode: Decode
+    system: InferenceModel, finished: Finished, draw: _Draw, decode: Decode
 ) -> Continuation:
-    """Returns what was drawn."""
-    before = draw.prefix[system.instruction.target_extra :]
-    hypotheses = decode_hypotheses(system, ended.found, ended.row, before)
+    """Return the continuation of a finished draw."""
+    prompt_ids = draw.prefix[system.instruction.target_extra :]
+    hypotheses = decode_hypotheses(system, finished.found, finished.row, prompt_ids)
     prompt = draw.line.number
     if not hypotheses:
         raise UserError(

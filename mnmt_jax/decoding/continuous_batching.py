@@ -26,17 +26,17 @@ from mnmt_jax.decoding.search import Hypotheses, Request, Search, StopCount, has
 from mnmt_jax.distributed.sharding import decoding_state_spec, platform
 from mnmt_jax.model.network import Network
 
-_TURNS = 4  # in which the rows of a batch are filled
+_ADMISSIONS = 4  # admissions that fill the slots of a batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Admission:
-    """Sentences that enter a batch together.
+    """Sentences that are admitted to a batch together.
 
     Attributes:
-        numbers: by which they are known, one each.
-        batch: their inputs as for `generate`, the last rows empty if sentences are lacking.
-        request: what is asked for each.
+        numbers: identifiers of the sentences.
+        batch: inputs as for `generate`; rows without a sentence are empty and come last.
+        request: search request of the sentences.
     """
 
     numbers: Sequence[int]
@@ -46,13 +46,13 @@ class Admission:
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A sentence that takes no further step.
+    """A sentence whose search has ended.
 
     Attributes:
-        number: of the sentence.
-        found: NumPy arrays of a whole batch.
-        row: the sentence's.
-        done: False if there was no room for its end.
+        number: identifier of the sentence.
+        found: hypotheses of the full batch, as NumPy arrays.
+        row: row of the sentence.
+        done: False if `max_steps` did not suffice.
     """
 
     number: int
@@ -62,98 +62,105 @@ class Finished:
 
 
 def slots_per_admission(system: InferenceModel, rows: int, sentences: int) -> int:
-    """Returns how many sentences enter a batch at a time.
+    """Return how many sentences are admitted at a time.
 
     Args:
         system: the model and its devices.
-        rows: of the batch.
-        sentences: that have its shape.
+        rows: slots of the batch.
+        sentences: number of sentences of the batch's shape.
     """
     if sentences <= rows or platform() == "tpu":
         return rows
-    return system.on_all_devices(max(rows // _TURNS, 1))
+    return system.on_all_devices(max(rows // _ADMISSIONS, 1))
 
 
 def search_continuously(
     system: InferenceModel, search: Search, turns: Iterable[Admission], rows: int
 ) -> Iterator[Finished]:
-    """Searches sentences of one shape.
+    """Search sentences of one shape.
 
     Args:
         system: the model.
-        search: how to search.
-        turns: all as large, at most so many rows; those as large start and end together.
-        rows: of the batch.
+        search: search algorithm.
+        turns: admissions of equal size, at most `rows`. Sentences of an admission of size `rows`
+            start and end together.
+        rows: slots of the batch.
 
     Yields:
-        Each sentence as soon as those of its turn that it waits for have ended.
+        Each sentence, after the program that finished it.
     """
-    batch = _Rows(system, search, rows)
-    waiting = iter(turns)
-    turn = next(waiting, None)
-    while turn is not None:
-        following = next(waiting, None)
-        if len(turn.request.active) == rows:
-            yield from _together(system, search, turn)
+    slots = _Slots(system, search, rows)
+    admissions = iter(turns)
+    admission = next(admissions, None)
+    while admission is not None:
+        following = next(admissions, None)
+        if len(admission.request.active) == rows:
+            yield from _search_together(system, search, admission)
         else:
-            yield from batch.take(turn, last=following is None)
-        turn = following
+            yield from slots.admit(admission, is_final=following is None)
+        admission = following
 
 
-def _together(system: InferenceModel, search: Search, turn: Admission) -> list[Finished]:
-    """Searches sentences that have the batch to themselves."""
-    with system.placed(turn.batch) as batch:
-        found, done = jax.tree.map(
+def _search_together(
+    system: InferenceModel, search: Search, admission: Admission
+) -> list[Finished]:
+    """Search sentences that start and end together, in a batch of their own."""
+    with system.placed(admission.batch) as batch:
+        hypotheses, done = jax.tree.map(
             np.asarray,
-            search_batch(system.params, batch, turn.request, model=system.model, search=search),
+            search_batch(
+                system.params, batch, admission.request, model=system.model, search=search
+            ),
         )
-    return [Finished(number, found, row, done[row]) for row, number in enumerate(turn.numbers)]
+    return [
+        Finished(number, hypotheses, row, done[row]) for row, number in enumerate(admission.numbers)
+    ]
 
 
-class _Rows:
-    """The rows of a batch, who stands in them, and what the search knows of each."""
+class _Slots:
+    """The slots of a batch: the sentences in them, and their search state."""
 
     def __init__(self, system: InferenceModel, search: Search, rows: int) -> None:
         self._system, self._search = system, search
         self._numbers: list[int | None] = [None] * rows
-        self._seated: Any = None  # the search's state and the requests
+        self._state: Any = None  # search state and requests
 
-    def take(self, turn: Admission, *, last: bool) -> list[Finished]:
-        """Gives sentences free rows and takes steps until there are free rows for as many more.
+    def admit(self, admission: Admission, *, is_final: bool) -> list[Finished]:
+        """Admit sentences to free slots, and search until as many slots are free again.
 
         Args:
-            turn: the sentences.
-            last: nobody waits any more; steps are taken until all have ended.
+            admission: the sentences.
+            is_final: whether this is the final admission; then the search ends all sentences.
         """
-        rows, size = len(self._numbers), len(turn.request.active)
+        rows, size = len(self._numbers), len(admission.request.active)
         free = [row for row, number in enumerate(self._numbers) if number is None]
-        places = np.full(size, rows, np.int32)  # there is no such row
-        for place, number in enumerate(turn.numbers):
-            places[place], self._numbers[free[place]] = free[place], number
+        slots = np.full(size, rows, np.int32)  # out of range: not written
+        for index, number in enumerate(admission.numbers):
+            slots[index], self._numbers[free[index]] = free[index], number
         static: dict[str, Any] = {"model": self._system.model, "search": self._search}
-        with self._system.placed(turn.batch) as batch:
-            given = self._system.params, batch, turn.request
-            if self._seated is None:
-                self._seated = _empty(*given, rows=rows, **static)
-            enough = np.int32(rows if last else size)
-            self._seated, *result = _turn(*given, self._seated, places, enough, **static)
-            found, has_ended, done = jax.tree.map(np.asarray, result)
-        return list(self._leave(found, has_ended, done))
+        with self._system.placed(admission.batch) as batch:
+            inputs = self._system.params, batch, admission.request
+            if self._state is None:
+                self._state = _empty_state(*inputs, rows=rows, **static)
+            stop_count = np.int32(rows if is_final else size)
+            self._state, *result = _turn(*inputs, self._state, slots, stop_count, **static)
+            hypotheses, has_ended, done = jax.tree.map(np.asarray, result)
+        return list(self._release(hypotheses, has_ended, done))
 
-    def _leave(
-        self, found: Hypotheses, has_ended: np.ndarray, done: np.ndarray
+    def _release(
+        self, hypotheses: Hypotheses, has_ended: np.ndarray, done: np.ndarray
     ) -> Iterator[Finished]:
-        """Frees the rows of sentences that have ended."""
+        """Free the slots of finished sentences."""
         for row, number in enumerate(self._numbers):
             if number is not None and has_ended[row]:
                 self._numbers[row] = None
-                yield Finished(number, found, row, bool(done[row]))
+                yield Finished(number, hypotheses, row, bool(done[row]))
 
 
-def _read(
+def _encode(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> tuple[Any, Request]:
-    """Returns the state of new sentences, which count their own steps, and what is asked."""
+    """Return the search state of new sentences, with a step counter per row, and their request."""
     state = start_search(params, batch, request, model=model, search=search)
     rows = state.cache.ancestry.shape[:1]
     index = jnp.broadcast_to(state.cache.index, rows)
@@ -167,35 +174,35 @@ def _turn(
     batch: dict[str, Array],
     request: Request,
     seated: Any,
-    places: Int[Array, " turn"],
-    enough: StopCount,
+    slots: Int[Array, " turn"],
+    stop_count: StopCount,
     *,
     model: Network,
     search: Search,
 ) -> tuple[Any, Hypotheses, Array, Array]:
-    """Reads sentences, seats them and takes steps.
+    """Encode new sentences, write them into free slots and search.
 
     Returns:
-        What is seated, hypotheses of all rows, and which have ended and are done.
+        Search state and requests, hypotheses of all slots, and which have ended and are done.
     """
-    new = _read(params, batch, request, model=model, search=search)
-    seat = functools.partial(_admit, places=places)
-    state, request = jax.tree.map(_split, jax.tree.map(seat, seated, new))
-    state = search.advance(make_step(model, params, request), state, request, enough)
-    ends = has_stopped(search, state, request), search.done(state)
-    return (state, request), search.finish(state), *ends
+    new = _encode(params, batch, request, model=model, search=search)
+    write = functools.partial(_admit, slots=slots)
+    state, request = jax.tree.map(_shard, jax.tree.map(write, seated, new))
+    state = search.advance(make_step(model, params, request), state, request, stop_count)
+    flags = has_stopped(search, state, request), search.done(state)
+    return (state, request), search.finish(state), *flags
 
 
-def _admit(old: Array, new: Array, places: Int[Array, " turn"]) -> Array:
-    """Writes what new sentences have, each in one row or as many as it has inputs."""
-    each = new.shape[0] // places.shape[0]
-    by_row = old.reshape(-1, each, *old.shape[1:])
-    new = new.reshape(-1, each, *new.shape[1:])
-    return by_row.at[places].set(new, mode="drop").reshape(old.shape)
+def _admit(old: Array, new: Array, slots: Int[Array, " turn"]) -> Array:
+    """Write the state of new sentences into slots, one row per sentence and input."""
+    inputs = new.shape[0] // slots.shape[0]
+    by_slot = old.reshape(-1, inputs, *old.shape[1:])
+    new = new.reshape(-1, inputs, *new.shape[1:])
+    return by_slot.at[slots].set(new, mode="drop").reshape(old.shape)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search", "rows"))
-def _empty(
+def _empty_state(
     params: Any,
     batch: dict[str, Array],
     request: Request,
@@ -204,7 +211,7 @@ def _empty(
     search: Search,
     rows: int,
 ) -> Any:
-    """Returns the state of rows that nobody stands in yet; of a turn only shapes are read."""
+    """Return the state of empty slots; only shapes are read from the arguments."""
     size = request.active.shape[0]
 
     def zeros(array: Array) -> Array:
@@ -213,14 +220,14 @@ def _empty(
             return jax.random.split(jax.random.key(0), shape)
         return jnp.zeros(shape, array.dtype)
 
-    turn = _read(params, batch, request, model=model, search=search)
-    state, request = jax.tree.map(zeros, turn)
+    new = _encode(params, batch, request, model=model, search=search)
+    state, request = jax.tree.map(zeros, new)
     state = dataclasses.replace(state, done=jnp.ones_like(state.done))
-    return jax.tree.map(_split, (state, request))
+    return jax.tree.map(_shard, (state, request))
 
 
-def _split(array: Array) -> Array:
-    """Keeps rows on their devices, and the heads of keys and values."""
+def _shard(array: Array) -> Array:
+    """Keep slots, and the heads of keys and values, on their devices."""
     if jax.sharding.get_abstract_mesh().empty:
         return array
     return jax.lax.with_sharding_constraint(array, decoding_state_spec(array.ndim))

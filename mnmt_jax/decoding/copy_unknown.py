@@ -1,9 +1,9 @@
-"""Copying of unknown characters: taken out of a source, and put back into its translation.
+"""Copying of unknown characters from a source to its translation.
 
-A model reads and writes no character that its vocabulary lacks (`<unk>`), and learns nothing of one
-that its training text lacks. With `Decode.copy_unknown` such characters are not read at all: they
-return at the place in the translation that corresponds to theirs in the source. What stood first or
-last stays first or last; anything else goes to the nearest word boundary.
+A model cannot read or write a character that its vocabulary lacks (`<unk>`), and learns nothing
+about one that its training text lacks. With `Decode.copy_unknown` such characters are removed from
+the source and inserted at the corresponding position of the translation. Characters at the start or
+end of the source stay there; others go to the nearest word boundary.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class CopiedText:
     """Characters to copy.
 
     Attributes:
-        text: whole grapheme clusters, so that an emoji of several characters stays one.
-        position: share of the other characters of the source that precede it, 0 to 1.
-        space_before: a space preceded it.
-        space_after: a space followed it.
+        text: complete grapheme clusters, so that an emoji of several characters is not split.
+        position: fraction of the other characters of the source that precede it, 0 to 1.
+        space_before: whether a space preceded it.
+        space_after: whether a space followed it.
     """
 
     text: str
@@ -40,13 +40,13 @@ def extract_unknown(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[C
     """Separate the unknown characters of a text from the others.
 
     Args:
-        text: normalised.
-        runs: its unknown characters; those without a place stay.
+        text: normalised text.
+        runs: runs of unknown characters; those without a position stay in the text.
 
     Returns:
-        The text without them, and what to copy, in order.
+        The text without them, and the characters to copy, in order.
     """
-    unknown = {place for run in runs if run.start >= 0 for place in _places(run)}
+    unknown = {index for run in runs if run.start >= 0 for index in _indices(run)}
     clusters = [match.span() for match in _CLUSTER.finditer(text)]
     groups = []
     for is_unknown, run in itertools.groupby(
@@ -54,53 +54,53 @@ def extract_unknown(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[C
     ):
         spans = list(run)
         groups.append((is_unknown, spans[0][0], spans[-1][1]))
-    kept = [text[start:end] for is_unknown, start, end in groups if not is_unknown]
-    total, before = sum(map(_letters, kept)), 0
+    known_texts = [text[start:end] for is_unknown, start, end in groups if not is_unknown]
+    total, count = sum(map(_count_letters, known_texts)), 0
     copies = []
     for is_unknown, start, end in groups:
         if not is_unknown:
-            before += _letters(text[start:end])
+            count += _count_letters(text[start:end])
             continue
-        position = before / total if total else 0.0
+        position = count / total if total else 0.0
         spaces = text[start - 1 : start] == " ", text[end : end + 1] == " "
         copies.append(CopiedText(text[start:end], position, *spaces))
-    return "".join(kept), tuple(copies)
+    return "".join(known_texts), tuple(copies)
 
 
 def reinsert_unknown(translation: str, copies: Sequence[CopiedText]) -> str:
-    """Insert what was taken out of a source into its translation.
+    """Insert the unknown characters of a source into its translation.
 
     Args:
-        translation: of the rest; empty if nothing was left.
-        copies: what `extract_unknown` returned.
+        translation: translation of the other characters; empty if there were none.
+        copies: characters from `extract_unknown`.
     """
-    result, last = "", 0
+    result, end = "", 0
     for copied in copies:
-        place = _place(translation, copied)
-        result += translation[last:place]
-        last = place
-        gap = " " if copied.space_before and result and not result.endswith(" ") else ""
-        following = translation[place : place + 1]
-        after = " " if copied.space_after and following not in ("", " ") else ""
-        result += gap + copied.text + after
-    return result + translation[last:]
+        index = _insertion_index(translation, copied)
+        result += translation[end:index]
+        end = index
+        space_before = " " if copied.space_before and result and not result.endswith(" ") else ""
+        next_character = translation[index : index + 1]
+        space_after = " " if copied.space_after and next_character not in ("", " ") else ""
+        result += space_before + copied.text + space_after
+    return result + translation[end:]
 
 
-def _place(translation: str, copied: CopiedText) -> int:
-    """Return the index in a translation that a copied text is inserted at."""
+def _insertion_index(translation: str, copied: CopiedText) -> int:
+    """Return the index of a translation where a copied text is inserted."""
     if copied.position in (0.0, 1.0):
         return round(copied.position) * len(translation)
-    wanted = copied.position * len(translation)
+    ideal = copied.position * len(translation)
     attached_to_next = copied.space_before and not copied.space_after
-    places = [i + attached_to_next for i, letter in enumerate(translation) if letter == " "]
-    places = places or [match.end() for match in _CLUSTER.finditer(translation)]
-    return min(places, key=lambda place: abs(place - wanted), default=0)
+    candidates = [i + attached_to_next for i, letter in enumerate(translation) if letter == " "]
+    candidates = candidates or [match.end() for match in _CLUSTER.finditer(translation)]
+    return min(candidates, key=lambda index: abs(index - ideal), default=0)
 
 
-def _places(run: UnknownRun) -> range:
+def _indices(run: UnknownRun) -> range:
     return range(run.start, run.start + len(run.text))
 
 
-def _letters(text: str) -> int:
-    """Count the characters that are no spaces."""
+def _count_letters(text: str) -> int:
+    """Count the characters that are not spaces."""
     return len(text) - text.count(" ")

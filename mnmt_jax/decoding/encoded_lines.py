@@ -1,4 +1,4 @@
-"""Lines, and what is read of each: its own input and those that it is contrasted with."""
+"""Encoded lines: pieces of each source, and of the inputs it is contrasted with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mnmt_jax.vocabulary.byte_fallback import drop_incomplete_character
 from mnmt_jax.vocabulary.normalization import normalize_lines
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters, unknown_runs
 
-_OTHERS = 1  # lines that a source is contrasted with, as published
+_CONTRAST_SOURCES = 1  # lines that a source is contrasted with, as published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Line:
     """A line to translate.
 
     Attributes:
-        number: its place in the whole input, from 0; seeds sampling.
+        number: index in the full input, from 0; seeds sampling.
         text: the source text.
-        source_lang: code of its language.
-        target_lang: code of the language wanted.
-        others: texts that its source is contrasted with, of the same language.
+        source_lang: code of the source language.
+        target_lang: code of the target language.
+        others: texts of the same language that the source is contrasted with.
     """
 
     number: int
@@ -50,17 +50,17 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedLine:
-    """What is read of a line.
+    """The inputs of the model for a line.
 
     Attributes:
-        inputs: its own first, then those that it is contrasted with; sources have at most as many
-            pieces as the largest bucket holds. Empty if there is nothing to read.
-        weights: of their probabilities; 0 where there is nothing to contrast with.
-        truncated: its own source had more pieces.
-        size: of the longest source, with tags and eos.
-        limit: generated tokens at most, without eos.
-        unknown: characters of its source that no piece covers.
-        copies: those of them that are to be put into the translation.
+        inputs: the line's own input, then those it is contrasted with; sources have at most as many
+            pieces as the largest bucket holds. Empty for a line without pieces.
+        weights: weights of the inputs' probabilities; 0 where there is no contrast.
+        truncated: whether the line's source had more pieces.
+        size: length of the longest source, with tags and eos.
+        limit: maximum number of generated tokens, without eos.
+        unknown: characters of the source that no piece covers.
+        copies: those of them that are copied to the translation.
     """
 
     inputs: tuple[Example, ...] = ()
@@ -75,15 +75,15 @@ class EncodedLine:
 def number_lines(
     lines: Iterable[str], sources: Iterator[str], targets: Iterator[str]
 ) -> Iterator[Line]:
-    """Gives texts their numbers and languages.
+    """Yield texts as lines with numbers and languages.
 
     Args:
-        lines: one text each.
-        sources: code of the language of each, from `match_line_codes`.
-        targets: code of the language wanted of each.
+        lines: texts.
+        sources: source language code of each text, from `match_line_codes`.
+        targets: target language code of each text.
 
     Raises:
-        UserError: if a line is no text, or there are more than codes.
+        UserError: if a line is not text, or there are more lines than codes.
     """
     for number, text in enumerate(lines):
         check_text(text, f"line {number + 1}")
@@ -94,64 +94,64 @@ def number_lines(
 
 
 def with_contrast_sources(lines: Sequence[Line], decode: Decode) -> list[Line]:
-    """Gives lines the others that their sources are contrasted with, if `decode` does that.
+    """Return lines with sources to contrast with, if `decode` uses source contrast.
 
     Args:
-        lines: all that may be drawn from; a line without another of its language, and a blank one,
-            stays without.
-        decode: how many to draw, and the seed.
+        lines: lines to draw from. Blank lines, and lines without another one of the same language,
+            get none.
+        decode: settings, of which `source_contrast` and `seed` are used.
     """
     if not decode.source_contrast:
         return list(lines)
     texts = [(line.number, line.source_lang, line.text) for line in lines]
-    drawn = draw_contrast_sources(texts, _OTHERS, decode.seed)
+    drawn = draw_contrast_sources(texts, _CONTRAST_SOURCES, decode.seed)
     return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
 
 
 def encode_lines(
     system: InferenceModel, lines: Mapping[int, Line], decode: Decode
 ) -> dict[int, EncodedLine]:
-    """Returns what is read of each line.
+    """Return encoded lines by the same keys.
 
-    All have as many inputs, so that they have one shape.
+    All lines have the same number of inputs, so that they have the same shape.
     """
     texts = dict.fromkeys(
         (text, line.source_lang) for line in lines.values() for text in (line.text, *line.others)
     )
     sources = _encode_sources(system, list(texts), decode)
     extra = system.instruction.source_extra
-    room = max(decode.buckets) - extra
+    max_pieces = max(decode.buckets) - extra
 
-    def reading(line: Line) -> EncodedLine:
+    def encode(line: Line) -> EncodedLine:
         source, *others = (sources[text, line.source_lang] for text in (line.text, *line.others))
-        unread = EncodedLine(unknown=source.unknown, copies=source.copies)
+        encoded = EncodedLine(unknown=source.unknown, copies=source.copies)
         if not source.pieces:
-            return unread
-        cut = [_first_pieces(system, each.pieces, room) for each in (source, *others)]
-        inputs, weights = zip(*_inputs(system, line, cut, decode), strict=True)
+            return encoded
+        truncated = [_truncate(system, text.pieces, max_pieces) for text in (source, *others)]
+        inputs, weights = zip(*_inputs(system, line, truncated, decode), strict=True)
         size = max(len(example.source) for example in inputs) + extra
-        limit = length_limit(decode, min(len(source.pieces), room) + extra)
+        limit = length_limit(decode, min(len(source.pieces), max_pieces) + extra)
         return dataclasses.replace(
-            unread,
+            encoded,
             inputs=inputs,
             weights=weights,
-            truncated=len(source.pieces) > room,
+            truncated=len(source.pieces) > max_pieces,
             size=size,
             limit=limit,
         )
 
-    return {i: reading(line) for i, line in lines.items()}
+    return {i: encode(line) for i, line in lines.items()}
 
 
 def _inputs(
     system: InferenceModel, line: Line, sources: Sequence[Sequence[int]], decode: Decode
 ) -> list[tuple[Example, float]]:
-    """Returns a line's own input and those it is contrasted with, and their weights."""
-    count = _OTHERS if decode.source_contrast else 0
-    own, *others = (make_example(system, line, source) for source in sources[: count + 1])
-    inputs = [(own, 1.0)]
+    """Return a line's own input and those it is contrasted with, with their weights."""
+    count = _CONTRAST_SOURCES if decode.source_contrast else 0
+    example, *others = (make_example(system, line, source) for source in sources[: count + 1])
+    inputs = [(example, 1.0)]
     inputs += [(other, decode.source_contrast / len(others)) for other in others]
-    inputs += [(own, 0.0)] * (count - len(others))
+    inputs += [(example, 0.0)] * (count - len(others))
     if decode.language_contrast:
         names = decode.contrast_languages
         for code, weight in language_contrast_weights(
@@ -164,7 +164,7 @@ def _inputs(
             target_lang=line.target_lang,
         ):
             target_lang = system.vocabulary.language_index(code)
-            inputs.append((dataclasses.replace(own, target_lang=target_lang), weight))
+            inputs.append((dataclasses.replace(example, target_lang=target_lang), weight))
     return inputs
 
 
@@ -177,27 +177,27 @@ def make_batch(
     steps: int,
     size: int,
 ) -> tuple[HostBatch, Request]:
-    """Lays out lines side by side.
+    """Build the batch and the search request of lines.
 
     Args:
         system: the model.
-        lines: numbers in the whole input, and what is read of each.
-        decode: how to search.
+        lines: number in the full input, and encoding, of each line.
+        decode: settings of the search.
         bucket: length of the sources.
-        steps: generated tokens that there is room for, with eos.
-        size: rows, the last of them empty if lines are lacking.
+        steps: maximum number of generated tokens, with eos.
+        size: sentences of the batch; rows without a line are empty and come last.
     """
     vocabulary, instruction = system.vocabulary, system.instruction
     inputs = len(lines[0][1].inputs)
     prefix = np.full((size, inputs, instruction.target_extra), vocabulary.eos_id, np.int32)
     weights = np.zeros((size, inputs), np.float32)
     limits, ids = np.ones(size, np.int32), np.zeros(size, np.int32)
-    for row, (number, reading) in enumerate(lines):
-        for place, example in enumerate(reading.inputs):
+    for row, (number, encoded) in enumerate(lines):
+        for position, example in enumerate(encoded.inputs):
             language = vocabulary.languages[example.target_lang]
             trigger = instruction.trigger_id(vocabulary, language)
-            prefix[row, place] = (trigger, *instruction.forced_ids(vocabulary, language))
-        weights[row], limits[row], ids[row] = reading.weights, reading.limit, number
+            prefix[row, position] = (trigger, *instruction.forced_ids(vocabulary, language))
+        weights[row], limits[row], ids[row] = encoded.weights, encoded.limit, number
     contrast = Contrast(jnp.asarray(prefix[:, 1:]), jnp.asarray(weights[:, 1:]))
     request = Request(
         prefix=jnp.asarray(prefix[:, 0]),
@@ -208,12 +208,12 @@ def make_batch(
         max_steps=steps,
         allow_unk=decode.allow_unk,
     )
-    segments = segments_from_rows([[example] for _, reading in lines for example in reading.inputs])
+    segments = segments_from_rows([[example] for _, encoded in lines for example in encoded.inputs])
     return model_inputs(system.converter(bucket).static_batch(segments, size * inputs)), request
 
 
 class _Source(NamedTuple):
-    """A text as it is read; see `EncodedLine`."""
+    """An encoded text; attributes as in `EncodedLine`."""
 
     pieces: Sequence[int]
     unknown: str
@@ -223,7 +223,7 @@ class _Source(NamedTuple):
 def _encode_sources(
     system: InferenceModel, texts: Sequence[tuple[str, str]], decode: Decode
 ) -> dict[tuple[str, str], _Source]:
-    """Encode texts, each with its language, and find the characters that no piece covers."""
+    """Encode texts with their languages, and collect characters that no piece covers."""
     vocabulary, sources = system.vocabulary, {}
     for (text, language), pieces in zip(texts, _encode(system, texts), strict=True):
         unknown = unknown_characters(vocabulary, text, pieces, language)
@@ -231,32 +231,32 @@ def _encode_sources(
         if unknown and decode.copy_unknown:
             (normalized,) = normalize_lines([text], vocabulary.normalization)
             runs = unknown_runs(vocabulary, normalized, language)
-            left, copies = extract_unknown(normalized, runs)
-            (pieces,) = _encode(system, [(left, language)])
+            remaining, copies = extract_unknown(normalized, runs)
+            (pieces,) = _encode(system, [(remaining, language)])
             sources[text, language] = _Source(pieces, unknown, copies)
     return sources
 
 
-def _first_pieces(system: InferenceModel, pieces: Sequence[int], room: int) -> Sequence[int]:
-    """Return the first pieces of a source, as many whole characters as there is room for."""
-    if len(pieces) <= room:
+def _truncate(system: InferenceModel, pieces: Sequence[int], max_pieces: int) -> Sequence[int]:
+    """Truncate a source to at most `max_pieces` pieces, without an incomplete character."""
+    if len(pieces) <= max_pieces:
         return pieces
-    return drop_incomplete_character(pieces[:room], system.vocabulary.byte_values)
+    return drop_incomplete_character(pieces[:max_pieces], system.vocabulary.byte_values)
 
 
 def _encode(system: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Returns the pieces of texts, each with its language; none of blank ones.
+    """Return the pieces of texts with their languages; none for blank texts.
 
-    Whatever SentencePiece makes of those.
+    SentencePiece may return pieces for blank texts; they are dropped.
     """
-    shown = [text if text.strip() else "" for text, _ in texts]
-    return system.vocabulary.encode_lines(shown, [language for _, language in texts])
+    non_blank = [text if text.strip() else "" for text, _ in texts]
+    return system.vocabulary.encode_lines(non_blank, [language for _, language in texts])
 
 
 def make_example(
     system: InferenceModel, line: Line, source: Sequence[int] = (), target: Sequence[int] = ()
 ) -> Example:
-    """Returns the pieces of a line with its languages."""
+    """Return a line's pieces and language indices as an example."""
     index = system.vocabulary.language_index
     pieces = np.asarray(source, np.int32), np.asarray(target, np.int32)
     return Example(*pieces, index(line.source_lang), index(line.target_lang))

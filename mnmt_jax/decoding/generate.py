@@ -1,4 +1,4 @@
-"""A model and a search: one program, from the inputs of sentences to their hypotheses."""
+"""Search with a model as one program, from the inputs of sentences to their hypotheses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.model.key_values import Cache, reorder
 from mnmt_jax.model.network import Network
 
-_MORE = 8  # steps that there is room for besides half as many again as the source is long
+_EXTRA_STEPS = 8  # initial step limit beyond 1.5 times the source length
 
 
 def make_search(decode: Decode) -> Search:
-    """Returns the search that a configuration describes.
+    """Return the search algorithm of a configuration.
 
     Raises:
         UserError: if a value is out of range.
@@ -49,12 +49,12 @@ def make_search(decode: Decode) -> Search:
 
 
 def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
-    """Returns a configuration that searches so many hypotheses, as asked for explicitly.
+    """Return settings with another beam size.
 
     Args:
-        decode: of the run.
-        beam_size: 1 is greedy search, more are a beam; sampling draws so many. None changes
-            nothing.
+        decode: settings of the run.
+        beam_size: 1 is greedy search, more is beam search; for sampling, the number of draws. None
+            changes nothing.
 
     Raises:
         UserError: if it is not a positive number.
@@ -67,14 +67,14 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
 
 
 def override_decode(decode: Decode, **settings: Any) -> Decode:
-    """Returns a configuration with other values of some fields.
+    """Return settings with other values of some fields.
 
     Args:
-        decode: of the run.
+        decode: settings of the run.
         settings: fields of `Decode`.
 
     Raises:
-        UserError: if there is no such field, or a value is none that it may hold.
+        UserError: if there is no such field, or a value is not valid for it.
     """
     known = [field.name for field in dataclasses.fields(Decode)]
     for name, value in settings.items():
@@ -86,38 +86,38 @@ def override_decode(decode: Decode, **settings: Any) -> Decode:
 
 
 def length_limit(decode: Decode, source_tokens: int) -> int:
-    """Returns the generated tokens, without eos, that a source of this many tokens may have."""
+    """Return the maximum number of generated tokens, without eos, for a source length."""
     if decode.max_length_per_source <= 0:
         return decode.max_length
     return min(decode.max_length, int(decode.max_length_per_source * source_tokens + 10))
 
 
 def describe_search(decode: Decode) -> dict[str, Any]:
-    """Returns the search's name and the fields of a configuration that it obeys."""
+    """Return the method of a search and the settings that it uses."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}
-    unread = ["weights"] if decode.weights == "stored" else []
+    unused = ["weights"] if decode.weights == "stored" else []
     if decode.method != "sample":
-        unread += ["temperature", "top_k", "top_p"]
+        unused += ["temperature", "top_k", "top_p"]
     if not decode.source_contrast:
-        unread.append("source_contrast")
+        unused.append("source_contrast")
     if not decode.language_contrast:
-        unread += ["language_contrast", "contrast_languages"]
+        unused += ["language_contrast", "contrast_languages"]
     if not decode.copy_unknown:
-        unread.append("copy_unknown")
+        unused.append("copy_unknown")
     if decode.method != "sample" and not decode.source_contrast:
-        unread.append("seed")
-    return {name: value for name, value in fields.items() if name not in unread}
+        unused.append("seed")
+    return {name: value for name, value in fields.items() if name not in unused}
 
 
 def initial_step_limit(source_length: int, max_steps: int) -> int:
-    """Returns for how many generated tokens there is room at first.
+    """Return the maximum number of generated tokens of a first search.
 
-    Attention over the growing keys costs as much as there is room, filled or not. So there is room
-    for half as many tokens again as the source is long and a few more; the few sentences that need
-    more are searched again, with room for all. That follows from a sentence and its bucket alone.
+    Attention over the generated keys costs as much as the maximum, used or not. So the first search
+    allows 1.5 times the source length and a few more; the few sentences that need more are searched
+    again with `max_steps`. The result depends on a sentence and its bucket alone.
     """
-    first = source_length + source_length // 2 + _MORE
-    return first if 3 * first < 2 * max_steps else max_steps
+    limit = source_length + source_length // 2 + _EXTRA_STEPS
+    return limit if 3 * limit < 2 * max_steps else max_steps
 
 
 def generate(
@@ -128,28 +128,28 @@ def generate(
     *,
     search: Search,
 ) -> Hypotheses:
-    """Searches translations of one batch, whose sentences start and end together.
+    """Search translations of a batch whose sentences start and end together.
 
     Args:
         model: the model.
-        params: its parameters.
-        batch: spans of the static roles, one sentence per row, and languages; with contrasts its
-            own input and theirs in rows side by side.
-        request: what is asked for each sentence.
-        search: how to search.
+        params: parameters of the model.
+        batch: spans of the static roles, one sentence per row, and languages; with contrasts, all
+            inputs of a sentence in consecutive rows.
+        request: search request of the sentences.
+        search: search algorithm.
 
     Returns:
         NumPy arrays.
     """
-    found, _ = search_batch(params, dict(batch), request, model=model, search=search)
-    return jax.tree.map(np.asarray, found)
+    hypotheses, _ = search_batch(params, dict(batch), request, model=model, search=search)
+    return jax.tree.map(np.asarray, hypotheses)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search"))
 def search_batch(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> tuple[Hypotheses, Bool[Array, " batch"]]:
-    """Searches as `generate` does, and says of each sentence whether there was room for its end."""
+    """Search as `generate` does, and return for each sentence whether `max_steps` sufficed."""
     state = start_search(params, batch, request, model=model, search=search)
     state = search.advance(make_step(model, params, request), state, request)
     return search.finish(state), search.done(state)
@@ -159,7 +159,7 @@ def search_batch(
 def start_search(
     params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
 ) -> Any:
-    """Reads the inputs of sentences and feeds what they begin with; see `generate`.
+    """Encode the inputs of sentences and feed their prefixes; see `generate`.
 
     Returns:
         The search's state before the first free step.
@@ -175,28 +175,28 @@ def start_search(
 
 
 def make_step(model: Network, params: Any, request: Request) -> Step:
-    """Returns the step that a search takes: every hypothesis is read under each of its inputs."""
+    """Return the step function of a search; it runs every hypothesis under each input."""
 
     def step(tokens: Array, cache: Cache) -> tuple[Array, Cache]:
         batch, beam = tokens.shape
         if request.contrast is not None:
-            tokens = _under_each_input(tokens, request.contrast, cache.index)
-        after: Any = model.apply({"params": params}, tokens, cache, method="step")
+            tokens = _tokens_by_input(tokens, request.contrast, cache.index)
+        result: Any = model.apply({"params": params}, tokens, cache, method="step")
         if request.contrast is None:
-            return after
-        logits, cache = after
+            return result
+        logits, cache = result
         return logits.reshape(batch, -1, beam, logits.shape[-1]), cache
 
     return step
 
 
-def _under_each_input(
+def _tokens_by_input(
     tokens: Int[Array, "batch beam"], contrast: Contrast, index: Int[Array, "*rows"]
 ) -> Int[Array, "rows beam"]:
-    """Repeats tokens for each input of a sentence; each begins with a prefix of its own."""
+    """Repeat tokens for each input of a sentence, with the prefix of each input."""
     batch, contrasts, length = contrast.prefix.shape
     index = jnp.broadcast_to(index, (batch * (contrasts + 1),)).reshape(batch, -1)[:, 1:, None]
-    place = jnp.minimum(index, length - 1)
-    given = jnp.take_along_axis(jnp.asarray(contrast.prefix), place, axis=2)
-    others = jnp.where(index < length, given, tokens[:, None])
+    position = jnp.minimum(index, length - 1)
+    prefix_tokens = jnp.take_along_axis(jnp.asarray(contrast.prefix), position, axis=2)
+    others = jnp.where(index < length, prefix_tokens, tokens[:, None])
     return jnp.concatenate([tokens[:, None], others], axis=1).reshape(-1, tokens.shape[1])

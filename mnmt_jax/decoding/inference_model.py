@@ -1,4 +1,4 @@
-"""A model with all that is needed to feed it text, on the devices that share its batches."""
+"""Inference models: network, parameters, vocabulary and instruction, on a mesh of devices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mnmt_jax.distributed.sharding import batch_shards, place_batch
 from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_TIMES = 4  # rows of a batch by those of the next smaller one
+_GROWTH = 4  # ratio of consecutive batch sizes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InferenceModel:
-    """A model with all that is needed to feed it text.
+    """A network with everything needed to run it on text.
 
     Attributes:
         model: the network.
-        params: its parameters.
-        vocabulary: text to ids and back.
-        instruction: where tags stand.
-        mesh: whose devices share the lines of a batch; None is the first device.
+        params: parameters of the network.
+        vocabulary: converts text to ids and back.
+        instruction: positions of language tags.
+        mesh: mesh of devices that share a batch; None is the first device.
     """
 
     model: Network
@@ -37,25 +37,26 @@ class InferenceModel:
     mesh: jax.sharding.Mesh | None = None
 
     def rows(self, most: int, lines: int) -> int:
-        """Returns the fewest rows of a batch that hold lines, or the most that it may have.
+        """Return the smallest batch size that holds a number of lines, at most `most`.
 
         Args:
             most: `Decode.batch`.
-            lines: how many have a shape, those that are done too: to go on is to compute alike.
+            lines: number of lines of a shape, including finished ones, so that a resumed job
+                computes the same.
         """
         rows = self.on_all_devices(1)
         while rows < lines:
-            rows *= _TIMES
+            rows *= _GROWTH
         return min(rows, self.on_all_devices(most))
 
     def on_all_devices(self, rows: int) -> int:
-        """Returns as many rows or a few more, so that each device has one and all as many."""
-        parts = batch_shards(self.mesh) if self.mesh else 1
-        return max(-(-rows // parts), 1) * parts
+        """Round a number of rows up, so that all devices have the same number, at least one."""
+        shards = batch_shards(self.mesh) if self.mesh else 1
+        return max(-(-rows // shards), 1) * shards
 
     @contextlib.contextmanager
     def placed(self, batch: HostBatch) -> Iterator[Any]:
-        """Gives a batch as programs take it that run in this context, on all devices."""
+        """Yield a batch, placed on all devices for programs that run in this context."""
         if self.mesh is None:
             yield batch
             return
@@ -63,7 +64,7 @@ class InferenceModel:
             yield place_batch(batch, self.mesh)
 
     def converter(self, bucket: int) -> Converter:
-        """Returns the converter that lays out rows of one pair, both spans `bucket` long."""
+        """Return the converter to rows of one pair, with both spans `bucket` long."""
         return Converter(
             self.vocabulary,
             self.instruction,
@@ -74,5 +75,5 @@ class InferenceModel:
 
 
 def model_inputs(batch: HostBatch) -> HostBatch:
-    """Returns what a model reads of a batch."""
+    """Return the arrays of a batch that a model reads."""
     return {name: array for name, array in batch.items() if name != TASK}

@@ -1,4 +1,4 @@
-"""What is checked of lines and languages before a model reads them."""
+"""Checks of lines and language codes before translation and scoring."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
 
-_OF_CALLER = 4  # frames from the warning to what called `Translator.translate` or `log_probs`
+_CALLER_LEVEL = 4  # frames from a warning to the caller of `Translator.translate` or `log_probs`
 
 
 def match_line_codes(
     codes: str | Sequence[str], flag: str, languages: Sequence[str]
 ) -> Iterator[str]:
-    """Return the model's code of each line's language after checking them all.
+    """Return an iterator of the model's language code of each line, after checking all codes.
 
     Args:
-        codes: of all lines, or one per line, in any form.
-        flag: what they are given by.
-        languages: of the model.
+        codes: code of all lines, or one per line, in any form.
+        flag: name of the argument, for errors.
+        languages: languages of the model.
 
     Raises:
-        UserError: if one is no code, or of a language that the model does not have.
+        UserError: if one is not a code, or the model does not have its language.
     """
     if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
         raise UserError(f"{flag}={codes!r}: must be a language's code, or a list of one per line")
@@ -43,10 +43,10 @@ def match_line_codes(
 
 
 def check_is_list(texts: Any, name: str) -> None:
-    """Checks that texts are several.
+    """Check that an argument is a list of texts.
 
     Raises:
-        UserError: if they are one, or none.
+        UserError: if it is a single text, or not iterable.
     """
     if isinstance(texts, str):
         raise UserError(f"{name}: one text where a list of lines belongs; write [text]")
@@ -55,7 +55,7 @@ def check_is_list(texts: Any, name: str) -> None:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Checks that something is text that has a form in UTF-8, of `MAX_LINE_BYTES` at most.
+    """Check that a value is text that UTF-8 can encode, with at most `MAX_LINE_BYTES`.
 
     Raises:
         UserError: otherwise.
@@ -80,16 +80,16 @@ def warn_same_language(
     """Warn of lines whose source and target are the same language.
 
     Args:
-        source: code of all lines, or one per line, all checked by `match_line_codes`.
-        target: code wanted, or one per line.
-        languages: of the model.
+        source: source code of all lines, or one per line, all checked by `match_line_codes`.
+        target: target code of all lines, or one per line.
+        languages: languages of the model.
     """
     sources = match_line_codes(source, "source", languages)
     targets = match_line_codes(target, "target", languages)
     if isinstance(source, str) and isinstance(target, str):
         if (code := next(sources)) == next(targets):
             text = f"source and target are both '{code}'; name the language of the translations"
-            warnings.warn(text, MnmtWarning, stacklevel=_OF_CALLER)
+            warnings.warn(text, MnmtWarning, stacklevel=_CALLER_LEVEL)
         return
     same = [n for n, (a, b) in enumerate(zip(sources, targets, strict=False), 1) if a == b]
     if same:
@@ -97,4 +97,4 @@ def warn_same_language(
         text = (
             f"{pluralize(len(same), 'line')} whose source and target are one language ({numbers})"
         )
-        warnings.warn(text, MnmtWarning, stacklevel=_OF_CALLER)
+        warnings.warn(text, MnmtWarning, stacklevel=_CALLER_LEVEL)

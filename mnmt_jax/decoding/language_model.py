@@ -1,4 +1,4 @@
-"""The Python interface to a trained language model: load a run, score texts, continue them."""
+"""Python interface to a trained language model: load a run, score texts, continue them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mnmt_jax.errors import UserError
 
 
 class LanguageModel(PretrainedModel):
-    """Scores and continues text with a language model that is not grafted.
+    """A language model of a run, not grafted, which scores and continues text.
 
     Example:
         >>> model = LanguageModel.load("runs/graft/lm")
@@ -35,32 +35,32 @@ class LanguageModel(PretrainedModel):
     check_layout = staticmethod(check_language_model)
 
     def score(self, lines: Sequence[str], *, language: str | Sequence[str]) -> list[Score]:
-        """Scores texts.
+        """Score texts.
 
-        A causal model's score is the text's log-probability by the chain rule. A masked model's is
-        the pseudo-log-likelihood, as many passes as there are tokens
+        The score of a causal model is the text's log-probability by the chain rule. The score of a
+        masked model is the pseudo-log-likelihood, with one pass per token
         (`mnmt_jax.decoding.pseudo_log_likelihood`).
 
         Args:
-            lines: one text each; a blank one has eos alone.
-            language: code of the language of all lines, or one per line.
+            lines: texts; a blank one has eos alone.
+            language: language code of all lines, or one per line.
 
         Returns:
-            Sum in nats and number of tokens of each line, eos included; the language's tag is
-            given, not scored. A line's score does not depend on the others.
+            Sum in nats and number of tokens of each line, eos included; the language's tag is not
+            scored. A line's score does not depend on the others.
 
         Raises:
-            UserError: if the model does not have a language, a line is no text, or one is longer
+            UserError: if the model does not have a language, a line is not text, or one is longer
                 than the largest bucket.
         """
-        decode, own = self.config.decode, list(self._numbered(lines, language))
+        decode, numbered = self.config.decode, list(self._numbered(lines, language))
         if not self.system.model.layout.grows:
-            return pseudo_log_likelihoods(self.system, own, decode)
-        empty = [dataclasses.replace(line, text="") for line in own]
-        return score_lines(self.system, empty, [line.text for line in own], decode)
+            return pseudo_log_likelihoods(self.system, numbered, decode)
+        without_source = [dataclasses.replace(line, text="") for line in numbered]
+        return score_lines(self.system, without_source, [line.text for line in numbered], decode)
 
     def perplexity(self, lines: Sequence[str], *, language: str | Sequence[str]) -> float:
-        """Computes exp(-(mean log-probability per token)) of texts; see `score`."""
+        """Compute exp(-(mean log-probability per token)) of texts; see `score`."""
         return perplexity(self.score(lines, language=language))
 
     def sample(
@@ -71,26 +71,26 @@ class LanguageModel(PretrainedModel):
         count: int = 1,
         **settings: Any,
     ) -> list[str]:
-        """Draws texts that continue prompts.
+        """Sample texts that continue prompts.
 
         Args:
-            prompts: how the texts begin; an empty one is the language's tag alone.
-            language: code of the language of all prompts, or one per prompt.
+            prompts: beginnings of the texts; an empty one is the language's tag alone.
+            language: language code of all prompts, or one per prompt.
             count: texts per prompt.
-            settings: fields of `Decode` in the place of the configuration's: `temperature` (1
-                where the configuration has 0, which searches), `top_k`, `top_p`, `max_length`,
-                `seed`, `batch`, `buckets`.
+            settings: fields of `Decode` that replace those of the configuration: `temperature` (1
+                if the configuration has 0, which searches), `top_k`, `top_p`, `max_length`, `seed`,
+                `batch`, `buckets`.
 
         Returns:
-            `count` texts for each prompt, in order, with the prompt. A draw depends on the seed,
-            the prompt's number and its own, not on other prompts and draws.
+            `count` texts for each prompt, in order, including the prompt. A draw depends on the
+            seed, the prompt's number and its own, not on other prompts and draws.
 
         Raises:
             UserError: if the model fills masks, does not have a language, or a prompt is longer
                 than the largest bucket.
         """
-        found = self.continuations(prompts, language=language, count=count, **settings)
-        return [each.text for each in found]
+        continuations = self.continuations(prompts, language=language, count=count, **settings)
+        return [continuation.text for continuation in continuations]
 
     def continuations(
         self,
@@ -100,11 +100,11 @@ class LanguageModel(PretrainedModel):
         count: int = 1,
         **settings: Any,
     ) -> Iterator[Continuation]:
-        """Draws as `sample` does, with log-probabilities, `WINDOW_SIZE` texts in memory at a time."""
+        """Sample as `sample` does, with log-probabilities, in windows of `WINDOW_SIZE` texts."""
         check_continues(self.system.model.layout)
         if not isinstance(count, int) or count < 1:
             raise UserError(f"count={count!r} must be a whole number, at least 1")
-        decode = self._drawing(settings)
+        decode = self._sampling_settings(settings)
         lines = self._numbered(prompts, language)
         draws = ((line, draw) for line in lines for draw in range(count))
         windows = iter(lambda: list(itertools.islice(draws, WINDOW_SIZE)), [])
@@ -112,10 +112,12 @@ class LanguageModel(PretrainedModel):
             draw_continuations(self.system, window, decode) for window in windows
         )
 
-    def _drawing(self, settings: dict[str, Any]) -> Decode:
-        """Returns how to draw: as the configuration says, but for these, and never a search."""
-        own = self.config.decode
-        decode = override_decode(own, **{"temperature": own.temperature or 1.0, **settings})
+    def _sampling_settings(self, settings: dict[str, Any]) -> Decode:
+        """Return the configuration's settings with replacements, checked for sampling."""
+        configured = self.config.decode
+        decode = override_decode(
+            configured, **{"temperature": configured.temperature or 1.0, **settings}
+        )
         if not decode.temperature:
             raise UserError(
                 "Decode.temperature=0 searches and draws nothing; top_k=1 takes the most probable "
@@ -131,7 +133,7 @@ class LanguageModel(PretrainedModel):
         return decode
 
     def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:
-        """Gives texts their numbers and languages after checking them."""
+        """Check texts, and yield them as lines with numbers and languages."""
         check_is_list(lines, "lines")
         codes = (match_line_codes(language, "language", self.languages) for _ in range(2))
         return number_lines(lines, *codes)

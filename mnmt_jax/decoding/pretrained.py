@@ -1,4 +1,4 @@
-"""A trained model with all that is needed to feed it text: what interfaces to runs share."""
+"""Pretrained models of runs: the common base of translators and language models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PretrainedModel:
-    """A model of a run; a subclass says what can be done with it."""
+    """A model of a run; subclasses provide its uses."""
 
     def __init__(
         self,
@@ -36,15 +36,15 @@ class PretrainedModel:
         step: int | None = None,
         mesh: jax.sharding.Mesh | None = None,
     ) -> None:
-        """Puts a model together.
+        """Assemble a model.
 
         Args:
-            config: of the run; `model`, `data.instruction` and `decode` matter.
-            vocabulary: the run's.
-            params: the model's parameters, of which `Decode.weights` says what is computed with.
-            run: where they come from; empty if from nowhere.
-            step: of their checkpoint; None if unknown.
-            mesh: that the parameters are on, whose devices share each batch; None is one device.
+            config: configuration of the run; `model`, `data.instruction` and `decode` are used.
+            vocabulary: vocabulary of the run.
+            params: parameters of the model; `Decode.weights` selects their precision.
+            run: path of the run; empty if there is none.
+            step: step of the checkpoint; None if unknown.
+            mesh: mesh of the parameters, whose devices share each batch; None is one device.
         """
         self.config = config = config.bind_languages(vocabulary.languages, find_code)
         self.vocabulary = vocabulary
@@ -69,20 +69,21 @@ class PretrainedModel:
         bindings: Sequence[str] = (),
         mesh: jax.sharding.Mesh | MeshConfig | Literal["local"] | None = "local",
     ) -> Self:
-        """Opens a run directory.
+        """Load a model from a run directory.
 
         Args:
-            run: made by `mnmt train` or `mnmt import`.
+            run: directory made by `mnmt train` or `mnmt import`.
             step: a checkpoint's step, "best", "average", or None for the newest.
-            gin_files: read after the run's configuration, e.g. with other `Decode` values.
+            gin_files: files read after the run's configuration, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
-            mesh: of the devices that share each batch: `local` is all of this process, arranged as
-                `Mesh` says in the files and bindings, or as fits (`mnmt_jax.distributed.local`);
-                sizes arrange these devices whatever is said there; None is the first device.
+            mesh: mesh of the devices that share each batch. `local` uses all devices of this
+                process, arranged by `Mesh` in the files and bindings, or as fits
+                (`mnmt_jax.distributed.local`). A `Mesh` config arranges these devices regardless of
+                files and bindings. None is the first device.
 
         Raises:
-            UserError: if the folder is not a run, has no such checkpoint, its model is not for
-                this, or what `Mesh` says does not divide the devices.
+            UserError: if the folder is not a run, has no such checkpoint, its model is not of this
+                kind, or the sizes of `Mesh` do not divide the devices.
         """
         from mnmt_jax.distributed.local import local_mesh
         from mnmt_jax.model.shapes import parameter_shapes
@@ -102,17 +103,17 @@ class PretrainedModel:
             mesh = local_mesh(mesh, (config.model.heads, config.model.mlp), size)
 
         def place(params: Any) -> Any:
-            of_model = array_types(params) == array_types(shapes)
+            matches = array_types(params) == array_types(shapes)
             axes = param_axes(config.model)
-            return place_params(params, mesh, axes) if of_model else params
+            return place_params(params, mesh, axes) if matches else params
 
-        params, found = load_params(folder, step, place)
+        params, loaded_step = load_params(folder, step, place)
         check_parameters(folder, config.model, vocabulary.size, params)
-        return cls(config, vocabulary, params, run=str(folder.place), step=found, mesh=mesh)
+        return cls(config, vocabulary, params, run=str(folder.place), step=loaded_step, mesh=mesh)
 
     @staticmethod
     def check_layout(layout: Layout) -> None:
-        """Checks that a model of a layout can be used so.
+        """Check that a layout supports the uses of this class.
 
         Raises:
             UserError: otherwise.
@@ -120,14 +121,14 @@ class PretrainedModel:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Says in one line which model this is."""
+        """Describe the model in one line."""
         origin = f"{self.run!r}, step={self.step}, " if self.run else ""
         layout, languages = self.config.model.layout, len(self.languages)
         return f"{type(self).__name__}({origin}layout={layout!r}, languages={languages})"
 
     @property
     def system(self) -> InferenceModel:
-        """The model with all that is needed to feed it text."""
+        """The inference model."""
         return self._system
 
     @property
@@ -142,10 +143,12 @@ class PretrainedModel:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What output depends on besides model, search and input, or its fingerprints."""
-        stored = self._fingerprint
+        """Facts that output depends on besides model, search and input, or their fingerprints."""
+        fingerprint = self._fingerprint
         return {
-            "parameters": tree_fingerprint(self._system.params) if stored is None else stored,
+            "parameters": tree_fingerprint(self._system.params)
+            if fingerprint is None
+            else fingerprint,
             "vocabulary": self.vocabulary.fingerprint,
             "instruction": self.config.data.instruction,
         }

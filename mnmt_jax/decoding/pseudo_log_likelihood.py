@@ -1,11 +1,11 @@
-"""What a model that fills masks says of a text: the pseudo-log-likelihood.
+"""Pseudo-log-likelihood of texts under a masked language model.
 
-Each token, eos among them, is hidden alone, and the log-probabilities of what was hidden are added
-up. The sum is no log-probability of the text: figures of two masked models may be compared, those
-of a masked and a causal one may not.
+Each token, including eos, is masked alone, and the log-probabilities of the masked tokens are
+summed. The sum is not a log-probability of the text: it can be compared between masked models, but
+not between a masked and a causal model.
 
 Source: Salazar, Liang, Nguyen, Kirchhoff, "Masked Language Model Scoring", ACL 2020, equation 1.
-Theirs does not hide the symbol that ends a text; here training asks for it, so scoring does.
+They do not mask the end symbol; here training predicts it, so scoring does, too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mnmt_jax.decoding.translate_lines import (
 def pseudo_log_likelihoods(
     system: InferenceModel, lines: Sequence[Line], decode: Decode
 ) -> list[Score]:
-    """Scores texts, `decode.batch` hidden tokens at a time.
+    """Score texts, `decode.batch` masked tokens at a time.
 
     Args:
         system: a model that fills masks.
-        lines: of which the source is read.
-        decode: gives the buckets.
+        lines: lines whose source texts are scored.
+        decode: settings, of which buckets and batch are used.
 
     Raises:
         UserError: if a text does not fit the largest bucket.
@@ -44,31 +44,40 @@ def pseudo_log_likelihoods(
     size = system.on_all_devices(decode.batch)
     texts, languages = [line.text for line in lines], [line.source_lang for line in lines]
     pieces = system.vocabulary.encode_lines(texts, languages)
-    sizes = [len(each) + system.instruction.source_extra for each in pieces]
+    sizes = [len(ids) + system.instruction.source_extra for ids in pieces]
     check_lengths_fit_bucket(lines, sizes, decode)
     tag = system.instruction.source_extra - 1
     sums = np.zeros(len(lines))
     for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
-        owner = np.repeat(members, [len(pieces[i]) + 1 for i in members])
-        place = np.concatenate([np.arange(len(pieces[i]) + 1) + tag for i in members])
-        for chunk in chunks(list(range(len(owner))), size):
-            own = owner[chunk]
-            rows = [[make_example(system, lines[i], pieces[i])] for i in own]
-            log_probs = _hidden(system, rows, place[chunk], bucket=bucket, size=size)
-            np.add.at(sums, own, log_probs)
+        line_of_token = np.repeat(members, [len(pieces[i]) + 1 for i in members])
+        positions = np.concatenate([np.arange(len(pieces[i]) + 1) + tag for i in members])
+        for chunk in chunks(list(range(len(line_of_token))), size):
+            chunk_lines = line_of_token[chunk]
+            rows = [[make_example(system, lines[i], pieces[i])] for i in chunk_lines]
+            log_probs = _masked_token_log_probs(
+                system, rows, positions[chunk], bucket=bucket, size=size
+            )
+            np.add.at(sums, chunk_lines, log_probs)
     return [Score(total, len(p) + 1) for total, p in zip(sums.tolist(), pieces, strict=True)]
 
 
-def _hidden(
-    system: InferenceModel, rows: list[list[Example]], place: np.ndarray, *, bucket: int, size: int
+def _masked_token_log_probs(
+    system: InferenceModel,
+    rows: list[list[Example]],
+    positions: np.ndarray,
+    *,
+    bucket: int,
+    size: int,
 ) -> np.ndarray:
-    """Returns the log-probability of one token of each row, hidden from the model, float64."""
+    """Return the log-probability of one masked token per row, float64."""
     batch = system.converter(bucket).static_batch(segments_from_rows(rows), size)
     name = f"{system.model.layout.generated}_tokens"
-    at = np.arange(len(rows)), place
-    asked, places = np.zeros(size, np.int32), np.zeros(size, np.int32)
-    asked[: len(rows)], places[: len(rows)] = batch[name][at], place
-    batch[name][at] = system.vocabulary.mask_id
+    indices = np.arange(len(rows)), positions
+    labels, padded_positions = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    labels[: len(rows)], padded_positions[: len(rows)] = batch[name][indices], positions
+    batch[name][indices] = system.vocabulary.mask_id
     with system.placed(model_inputs(batch)) as placed:
-        found = masked_log_probs(system.params, placed, places, asked, model=system.model)
-        return np.asarray(found, np.float64)[: len(rows)]
+        log_probs = masked_log_probs(
+            system.params, placed, padded_positions, labels, model=system.model
+        )
+        return np.asarray(log_probs, np.float64)[: len(rows)]

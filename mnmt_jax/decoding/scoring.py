@@ -1,4 +1,4 @@
-"""Scores of given translations, by the same log-probabilities and length rule as the search."""
+"""Scores of reference texts, by the log-probabilities and length rule of the search."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from mnmt_jax.model.network import Network
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """How probable a text is.
+    """Log-probability of a text.
 
     Attributes:
-        log_prob: the sum over its tokens with eos, in nats.
-        tokens: their number.
+        log_prob: sum over its tokens with eos, in nats.
+        tokens: number of tokens.
     """
 
     log_prob: float
     tokens: int
 
     def normalized(self, length_penalty: float) -> float:
-        """Returns what a search ranks by: the sum / tokens ** length_penalty."""
+        """Return the score by which a search ranks: log_prob / tokens ** length_penalty."""
         return self.log_prob / self.tokens**length_penalty
 
 
 def perplexity(scores: Iterable[Score]) -> float:
-    """Computes exp(-(mean log-probability per token)) of texts.
+    """Compute exp(-(mean log-probability per token)) of texts.
 
     Raises:
-        UserError: if there are none.
+        UserError: if there are no scores.
     """
-    found = list(scores)
-    if not found:
+    all_scores = list(scores)
+    if not all_scores:
         raise UserError("the input has no lines; a perplexity needs one")
-    total = sum(each.log_prob for each in found)
-    return perplexity_of(-total / sum(each.tokens for each in found))
+    total = sum(score.log_prob for score in all_scores)
+    return perplexity_of(-total / sum(score.tokens for score in all_scores))
 
 
 def perplexity_of(nll: float) -> float:
-    """Returns exp(nll), infinite where that is larger than a float."""
+    """Return exp(nll), infinite if it exceeds the range of floats."""
     with np.errstate(over="ignore"):
         return float(np.exp(nll))
 
@@ -60,19 +60,21 @@ def score_labels(
     *,
     length_penalty: float = 1.0,
 ) -> Float[Array, " batch"]:
-    """Computes sum of log-probabilities / length ** length_penalty of each row's labels.
+    """Compute sum of log-probabilities / length ** length_penalty of each row's labels.
 
     Args:
-        logits: under teacher forcing.
+        logits: logits under teacher forcing.
         labels: generated tokens with eos.
         scored: True at generated tokens; False at padding and at forced tokens.
         length_penalty: as in `BeamSearch`.
 
     Returns:
-        float32 scores in nats; -inf for rows in which nothing is scored.
+        float32 scores in nats; -inf for rows without scored tokens.
     """
-    chosen = jnp.take_along_axis(logits.astype(jnp.float32), labels[:, :, None], axis=2)[:, :, 0]
-    log_probs = jnp.where(scored, chosen - log_normalizer(logits), 0.0)
+    label_logits = jnp.take_along_axis(logits.astype(jnp.float32), labels[:, :, None], axis=2)[
+        :, :, 0
+    ]
+    log_probs = jnp.where(scored, label_logits - log_normalizer(logits), 0.0)
     length = jnp.sum(scored, axis=1).astype(jnp.float32)
     scores = jnp.sum(log_probs, axis=1) / jnp.maximum(length, 1.0) ** length_penalty
     return jnp.where(length > 0, scores, -jnp.inf)
@@ -86,13 +88,13 @@ def score_batch(
     model: Network,
     forced: int,
 ) -> Float[Array, " batch"]:
-    """Sums the log-probabilities of the targets of a batch of one pair per row.
+    """Sum the log-probabilities of the targets of a batch of one pair per row.
 
     Args:
-        params: the model's parameters.
-        batch: from `Converter.batch`.
+        params: parameters of the model.
+        batch: batch from `Converter.batch`.
         model: the model.
-        forced: leading labels that a search would be given, not find.
+        forced: number of leading labels that a search would not generate.
     """
     logits: Any = model.apply({"params": params}, batch)
     scored = (batch["target_segment_ids"] != 0) & (batch["target_positions"] >= forced)
@@ -108,13 +110,13 @@ def masked_log_probs(
     *,
     model: Network,
 ) -> Float[Array, " batch"]:
-    """Computes the log-probability of one hidden token of each row.
+    """Compute the log-probability of one masked token of each row.
 
     Args:
-        params: the model's parameters.
-        batch: of a model that fills masks, one text per row, in which the tokens are hidden.
-        places: of the hidden tokens in their rows.
-        tokens: what they are.
+        params: parameters of the model.
+        batch: batch of a model that fills masks, one text per row, with masked tokens.
+        places: positions of the masked tokens in their rows.
+        tokens: the original tokens.
         model: the model.
     """
     logits: Any = model.apply({"params": params}, batch, at=places[:, None], method="logits")

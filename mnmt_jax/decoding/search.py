@@ -1,14 +1,14 @@
 """Greedy, beam and sampling search over a step function. Pure, static shapes, no text.
 
-`step(tokens [batch, beam], cache) -> (logits [batch, beam, vocab], cache)` is all that a search
-knows of a model; of a request with contrasts (`mnmt_jax.decoding.contrastive_decoding`) the logits are
-[batch, inputs, beam, vocab], the sentence's own input first. A search is a small object with three
-methods: `start` feeds the prefix, `advance` takes steps until so many sentences have ended (so that
-a caller may put others in their place), `finish` returns hypotheses. `beam_search`, `greedy` and
-`sample` call the three in turn.
+A search uses a model only through `step(tokens [batch, beam], cache) -> (logits [batch, beam,
+vocab], cache)`. For a request with contrasts (`mnmt_jax.decoding.contrastive_decoding`) the logits
+are [batch, inputs, beam, vocab], the sentence's own input first. A search is an object with three
+methods: `start` feeds the prefix, `advance` takes steps until a number of sentences have ended (so
+that a caller may replace them), `finish` returns hypotheses. `beam_search`, `greedy` and `sample`
+call the three in sequence.
 
-Everything about a sentence depends on that sentence alone: its steps, its limit, its random stream
-and when it stops. A sentence that has ended rides along unchanged.
+Steps, limit, random stream and end of a sentence depend on that sentence alone. A sentence that has
+ended stays unchanged while others go on.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
 _State = TypeVar("_State")
-StopCount = int | Int[AnyArray, ""] | None  # sentences that have ended; None is all
+StopCount = int | Int[AnyArray, ""] | None  # number of ended sentences to stop at; None is all
 
 
 @flax.struct.dataclass
 class Request:
-    """What is asked for each sentence.
+    """Search parameters of each sentence of a batch.
 
     Attributes:
         prefix: int32 [batch, prefix], the first decoder input and then any forced tokens, which are
             neither scored nor counted.
-        prefix_length: int32, of all prefixes; what stands behind is not read. None is all of it.
-        max_length: int32 [batch], generated tokens at most, without eos.
+        prefix_length: int32, of all prefixes; positions after it are ignored. None is the full
+            width.
+        max_length: int32 [batch], maximum number of generated tokens, without eos.
         active: bool [batch], False for rows that only fill the batch.
-        rngs: [batch] keys, read by `Sample` alone.
+        rngs: [batch] keys, used by `Sample` only.
         contrast: further inputs that scores are contrasted with; None is plain search.
-        max_steps: generated tokens that there is room for, with eos; a sentence that may be longer
-            is not `done` where they did not suffice.
-        allow_unk: unk may be generated; otherwise its probability counts and it is never chosen.
+        max_steps: maximum number of generated tokens, with eos, of the arrays; a sentence that may
+            be longer is not `done` if they did not suffice.
+        allow_unk: whether unk may be generated. Otherwise its probability counts in the
+            normalisation, but it is never chosen.
     """
 
     prefix: Int[AnyArray, "batch prefix"]
@@ -62,13 +64,13 @@ class Request:
     allow_unk: bool = flax.struct.field(pytree_node=False, default=True)
 
     def cache_steps(self) -> int:
-        """Returns the cache positions that prefix and generated tokens need."""
+        """Return the cache positions that prefix and generated tokens need."""
         return self.max_steps + self.prefix.shape[1] - 1
 
 
 @flax.struct.dataclass
 class Hypotheses:
-    """What a search found, best first.
+    """Hypotheses of a search, best first.
 
     Attributes:
         tokens: int32 [batch, beam, max_steps], ending in eos, then pad.
@@ -83,37 +85,37 @@ class Hypotheses:
 
 @runtime_checkable
 class Search(Protocol):
-    """A way to search: how it starts, goes on and ends."""
+    """A search algorithm: its start, steps and end."""
 
     @property
     def beam(self) -> int:
         """Hypotheses per sentence."""
 
     def start(self, step: Step, cache: Any, request: Request) -> Any:
-        """Feeds the prefix but its last token and returns the state before the first free step."""
+        """Feed the prefix but its last token, and return the state before the first free step."""
 
     def advance(self, step: Step, state: Any, request: Request, enough: StopCount = None) -> Any:
-        """Takes steps until so many sentences are done or have no room left; None is all."""
+        """Take steps until `enough` sentences are done or have no room left; None is all."""
 
     def done(self, state: Any) -> Bool[Array, " batch"]:
-        """Returns which sentences have all of their hypotheses."""
+        """Return which sentences have all their hypotheses."""
 
     def finish(self, state: Any) -> Hypotheses:
-        """Returns the hypotheses, best first."""
+        """Return the hypotheses, best first."""
 
 
 def has_stopped(search: Search, state: Any, request: Request) -> Bool[Array, " batch"]:
-    """Returns which sentences take no further step: they are done, or have no room left."""
+    """Return which sentences take no further step: they are done, or have no room left."""
     return search.done(state) | (state.step >= request.max_steps)
 
 
 def log_normalizer(logits: Float[Array, "*rows vocab"]) -> Float[Array, "*rows"]:
-    """Returns float32 log(sum(exp(logits))): what search and scoring both subtract."""
+    """Return float32 log(sum(exp(logits))), which search and scoring both subtract."""
     return jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
 
 
 def sentence_rngs(seed: int, sentence_ids: Int[Array, " batch"]) -> Array:
-    """Returns one key per sentence that depends on the seed and the sentence's id alone."""
+    """Return one key per sentence that depends on the seed and the sentence's id alone."""
     return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(sentence_ids)
 
 
@@ -126,29 +128,29 @@ def beam_search(
     beam: int,
     length_penalty: float = 1.0,
 ) -> Hypotheses:
-    """Searches with `BeamSearch` from start to end."""
+    """Run `BeamSearch` from start to end."""
     search = BeamSearch(beam=beam, length_penalty=length_penalty, reorder=reorder)
-    return _whole(search, step, cache, request)
+    return _run(search, step, cache, request)
 
 
 def greedy(step: Step, cache: Any, *, request: Request) -> Hypotheses:
-    """Takes the most probable token at each step."""
-    return _whole(Greedy(), step, cache, request)
+    """Run `Greedy` from start to end."""
+    return _run(Greedy(), step, cache, request)
 
 
 def sample(step: Step, cache: Any, *, request: Request, **options: Any) -> Hypotheses:
-    """Draws hypotheses; `options` are the fields of `Sample`."""
-    return _whole(Sample(**options), step, cache, request)
+    """Run `Sample` from start to end; `options` are its fields."""
+    return _run(Sample(**options), step, cache, request)
 
 
-def _whole(search: Search, step: Step, cache: Any, request: Request) -> Hypotheses:
+def _run(search: Search, step: Step, cache: Any, request: Request) -> Hypotheses:
     state = search.start(step, cache, request)
     return search.finish(search.advance(step, state, request))
 
 
 @flax.struct.dataclass
 class BeamState:
-    """Live and finished hypotheses between two steps of `BeamSearch`."""
+    """State of live and finished hypotheses between two steps of `BeamSearch`."""
 
     step: Int[Array, " batch"]  # tokens generated
     last: Int[Array, "batch beam"]
@@ -166,8 +168,9 @@ class BeamSearch:
 
     Each step ranks the 2 * beam best continuations by summed log-probability. An eos among the
     first `beam` of them finishes a hypothesis; an eos further down is dropped; the first `beam`
-    others live on. The first step expands one beam and allows no eos. A sentence is done when
-    `beam` hypotheses have finished, or at `max_length` tokens, where only eos is allowed.
+    continuations without eos stay live. The first step expands one beam and allows no eos. A
+    sentence is done when `beam` hypotheses have finished, or at `max_length` tokens, where only eos
+    is allowed.
 
     Attributes:
         beam: hypotheses per sentence.
@@ -175,7 +178,7 @@ class BeamSearch:
         length_penalty: score = sum / (tokens with eos) ** length_penalty.
 
     Source: MITRE's decoding, fairseq `sequence_generator.py` and `search.py`. Ties go to the better
-    parent and then to the larger logit, the lower id; fairseq leaves them open.
+    parent and then to the larger logit, the lower id; fairseq does not specify them.
     """
 
     beam: int
@@ -183,7 +186,7 @@ class BeamSearch:
     length_penalty: float = 1.0
 
     def start(self, step: Step, cache: Any, request: Request) -> BeamState:
-        """Feeds the prefix and returns one live hypothesis of score 0 per sentence."""
+        """Feed the prefix, and return one live hypothesis of score 0 per sentence."""
         batch, beam, steps = request.prefix.shape[0], self.beam, request.max_steps
         last, cache = _feed_prefix(step, cache, request, beam)
         empty = jnp.full((batch, beam), -jnp.inf, jnp.float32)
@@ -202,21 +205,21 @@ class BeamSearch:
     def advance(
         self, step: Step, state: BeamState, request: Request, enough: StopCount = None
     ) -> BeamState:
-        """Takes steps until so many sentences are done or have no room left; None is all."""
+        """Take steps until `enough` sentences are done or have no room left; None is all."""
 
         def body(state: BeamState) -> BeamState:
-            goes_on = ~has_stopped(self, state, request)
+            is_running = ~has_stopped(self, state, request)
             logits, cache = step(state.last, state.cache)
             values, normalizer = _values(logits, state.step, request)
             scores, parents, tokens = _ranked(values, normalizer, state)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
-            state = self._finalise(state, request, goes_on, (scores, parents, is_eos))
-            # A stable sort of "is eos" puts the others first and keeps their ranks.
+            state = self._finalise(state, request, is_running, (scores, parents, is_eos))
+            # A stable sort by `is_eos` puts the other continuations first, in order of rank.
             chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
             parents, last = _pick(parents, chosen), _pick(tokens, chosen)
             return dataclasses.replace(
                 state,
-                step=jnp.where(goes_on, state.step + 1, state.step),
+                step=jnp.where(is_running, state.step + 1, state.step),
                 last=last,
                 live_tokens=_put(_pick(state.live_tokens, parents), state.step, last),
                 live_scores=_pick(scores, chosen),
@@ -226,11 +229,11 @@ class BeamSearch:
         return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
 
     def done(self, state: BeamState) -> Bool[Array, " batch"]:
-        """Returns which sentences have all of their hypotheses."""
+        """Return which sentences have all their hypotheses."""
         return state.done
 
     def finish(self, state: BeamState) -> Hypotheses:
-        """Returns the finished hypotheses by descending score."""
+        """Return the finished hypotheses by descending score."""
         order = jnp.argsort(-state.finished.scores, axis=1, stable=True)
         return jax.tree.map(lambda array: _pick(array, order), state.finished)
 
@@ -238,15 +241,17 @@ class BeamSearch:
         self,
         state: BeamState,
         request: Request,
-        goes_on: Bool[Array, " batch"],
+        is_running: Bool[Array, " batch"],
         ranked: tuple[Array, Array, Array],
     ) -> BeamState:
-        """Appends the eos candidates among the first `beam` to the finished hypotheses."""
+        """Append the eos candidates among the first `beam` to the finished hypotheses."""
         scores, parents, is_eos = (array[:, : self.beam] for array in ranked)
-        ends = is_eos & goes_on[:, None]
-        slot = state.finished_count[:, None] + jnp.cumsum(ends, axis=1, dtype=jnp.int32) - 1
-        into = ends[:, :, None] & (slot[:, :, None] == jnp.arange(self.beam)[None, None])
-        filled, rank = jnp.any(into, axis=1), jnp.argmax(into, axis=1)  # [batch, slot]
+        is_finished = is_eos & is_running[:, None]
+        slot = state.finished_count[:, None] + jnp.cumsum(is_finished, axis=1, dtype=jnp.int32) - 1
+        slot_mask = is_finished[:, :, None] & (
+            slot[:, :, None] == jnp.arange(self.beam)[None, None]
+        )
+        filled, rank = jnp.any(slot_mask, axis=1), jnp.argmax(slot_mask, axis=1)  # [batch, slot]
         length = (state.step + 1)[:, None]
         penalty = length.astype(jnp.float32) ** self.length_penalty
         tokens = _put(_pick(state.live_tokens, _pick(parents, rank)), state.step, EOS_ID)
@@ -256,8 +261,10 @@ class BeamSearch:
             lengths=jnp.where(filled, length, old.lengths),
             scores=jnp.where(filled, _pick(scores, rank) / penalty, old.scores),
         )
-        count = jnp.minimum(state.finished_count + jnp.sum(ends, axis=1), self.beam)
-        done = state.done | (goes_on & ((count == self.beam) | (state.step >= request.max_length)))
+        count = jnp.minimum(state.finished_count + jnp.sum(is_finished, axis=1), self.beam)
+        done = state.done | (
+            is_running & ((count == self.beam) | (state.step >= request.max_length))
+        )
         return dataclasses.replace(state, finished=finished, finished_count=count, done=done)
 
 
@@ -266,37 +273,39 @@ def _ranked(
     normalizer: Float[Array, "batch beam"],
     state: BeamState,
 ) -> tuple[Array, Array, Array]:
-    """Returns the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
+    """Return the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
 
-    The best of each beam are taken first, on what `_values` gives: the normaliser is one number per
-    beam, so log-probabilities of the whole vocabulary are never written down.
+    The best of each beam are selected first, by the values of `_values`: the normaliser is one
+    number per beam, so log-probabilities of the full vocabulary are never computed.
     """
     batch, beam, vocab = values.shape
-    each = min(2 * beam, vocab)
-    values, tokens = top_of_rows(values, each)
+    candidates = min(2 * beam, vocab)
+    values, tokens = top_of_rows(values, candidates)
     log_probs = values - normalizer[:, :, None]
-    totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * each)
+    totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
     scores, flat = top_of_rows(totals, 2 * beam)
-    return scores, flat // each, _pick(tokens.reshape(batch, beam * each), flat)
+    return scores, flat // candidates, _pick(tokens.reshape(batch, beam * candidates), flat)
 
 
 def _values(
     logits: Float[Array, "batch *inputs beam vocab"], step: Int[Array, " batch"], request: Request
 ) -> tuple[Float[Array, "batch beam vocab"], Float[Array, "batch beam"]]:
-    """Returns what continuations are ranked by, -inf where they may not follow.
+    """Return the values by which continuations are ranked, -inf where not allowed.
 
     Returns:
-        Logits, or scores that are contrasted; and what is subtracted to make log-probabilities of
-        the former, zeros for the latter.
+        Logits, or contrasted scores; and the number to subtract for log-probabilities, zeros for
+        contrasted scores.
     """
     if request.contrast is None:
         return _mask_logits(logits, step, request), log_normalizer(logits)
     log_probs = logits.astype(jnp.float32) - log_normalizer(logits)[..., None]
     scores = contrast_scores(log_probs, request.contrast.weights)
     scores = _mask_logits(scores, step, request)
-    spared = _mask_logits(log_probs[:, 0], step, request) + np.log(np.float32(EXCLUDED_PROB_SCALE))
-    left = jnp.any(scores > -jnp.inf, axis=-1, keepdims=True)
-    return jnp.where(left, scores, spared), jnp.zeros(scores.shape[:2], jnp.float32)
+    fallback = _mask_logits(log_probs[:, 0], step, request) + np.log(
+        np.float32(EXCLUDED_PROB_SCALE)
+    )
+    has_allowed = jnp.any(scores > -jnp.inf, axis=-1, keepdims=True)
+    return jnp.where(has_allowed, scores, fallback), jnp.zeros(scores.shape[:2], jnp.float32)
 
 
 def _mask_logits(
@@ -304,16 +313,16 @@ def _mask_logits(
 ) -> Float[Array, "batch beam vocab"]:
     """Set to -inf: pad, NaN, unk unless allowed, eos at the first step, all but eos at the last."""
     token = jnp.arange(logits.shape[-1])[None, None]
-    first, last = (step == 0)[:, None, None], (step >= request.max_length)[:, None, None]
+    is_first, is_last = (step == 0)[:, None, None], (step >= request.max_length)[:, None, None]
     allowed = (token != PAD_ID) & ~jnp.isnan(logits)
     if not request.allow_unk:
         allowed &= token != UNK_ID
-    allowed &= jnp.where(token == EOS_ID, ~first | last, ~last)
+    allowed &= jnp.where(token == EOS_ID, ~is_first | is_last, ~is_last)
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
 
 
 def _feed_prefix(step: Step, cache: Any, request: Request, beam: int) -> tuple[Array, Any]:
-    """Steps over all prefix tokens but the last; returns the last one per beam and the cache."""
+    """Step over all prefix tokens but the last; return the last one per beam, and the cache."""
     batch, length = request.prefix.shape
     tokens = jnp.broadcast_to(request.prefix[:, None], (batch, beam, length)).astype(jnp.int32)
     if request.prefix_length is None:
@@ -324,12 +333,12 @@ def _feed_prefix(step: Step, cache: Any, request: Request, beam: int) -> tuple[A
     def feed(position: Array, cache: Any) -> Any:
         return step(jnp.take(tokens, position, axis=2), cache)[1]
 
-    last = jnp.asarray(request.prefix_length) - 1
-    return jnp.take(tokens, last, axis=2), jax.lax.fori_loop(0, last, feed, cache)
+    last_position = jnp.asarray(request.prefix_length) - 1
+    return jnp.take(tokens, last_position, axis=2), jax.lax.fori_loop(0, last_position, feed, cache)
 
 
 def _pick(array: Array, indices: Int[Array, "batch chosen"]) -> Array:
-    """Gathers `array[b, indices[b]]` along axis 1, whatever follows it."""
+    """Gather `array[b, indices[b]]` along axis 1; any further axes stay."""
     indices = indices.reshape(indices.shape + (1,) * (array.ndim - 2))
     return jnp.take_along_axis(array, indices, axis=1)
 
@@ -339,10 +348,10 @@ def _put(
     step: Int[Array, " batch"],
     tokens: Int[Array, "batch beam"] | int,
 ) -> Int[Array, "batch beam steps"]:
-    """Writes tokens at each sentence's step, if there is room."""
-    here = jnp.arange(array.shape[2])[None, None] == step[:, None, None]
+    """Write tokens at the step of each sentence, if it is within the array."""
+    is_step = jnp.arange(array.shape[2])[None, None] == step[:, None, None]
     tokens = tokens if isinstance(tokens, int) else tokens[:, :, None]
-    return jnp.where(here, tokens, array)
+    return jnp.where(is_step, tokens, array)
 
 
 def _until(
@@ -351,18 +360,18 @@ def _until(
     body: Callable[[_State], _State],
     state: _State,
 ) -> _State:
-    """Runs a step until so many sentences have ended."""
+    """Repeat a step until `enough` sentences have ended."""
 
-    def goes_on(state: _State) -> Array:
+    def is_running(state: _State) -> Array:
         rows = ended(state)
         return jnp.sum(rows) < (rows.size if enough is None else enough)
 
-    return jax.lax.while_loop(goes_on, body, state)
+    return jax.lax.while_loop(is_running, body, state)
 
 
 @flax.struct.dataclass
 class ChainState:
-    """Independent hypotheses between two steps of `Greedy` or `Sample`."""
+    """State of independent hypotheses between two steps of `Greedy` or `Sample`."""
 
     step: Int[Array, " batch"]  # tokens generated
     last: Int[Array, "batch beam"]
@@ -374,7 +383,7 @@ class ChainState:
 
 
 class _Chains:
-    """Searches whose hypotheses never exchange places; a subclass chooses the next tokens."""
+    """Base of searches with independent hypotheses; a subclass chooses the next tokens."""
 
     beam: int
     length_penalty: float
@@ -385,11 +394,11 @@ class _Chains:
         step: Int[Array, " batch"],
         request: Request,
     ) -> Int[Array, "batch beam"]:
-        """Returns the next token of each hypothesis."""
+        """Return the next token of each hypothesis."""
         raise NotImplementedError
 
     def start(self, step: Step, cache: Any, request: Request) -> ChainState:
-        """Feeds the prefix and returns empty hypotheses."""
+        """Feed the prefix, and return empty hypotheses."""
         batch, beam = request.prefix.shape[0], self.beam
         last, cache = _feed_prefix(step, cache, request, beam)
         return ChainState(
@@ -405,7 +414,7 @@ class _Chains:
     def advance(
         self, step: Step, state: ChainState, request: Request, enough: StopCount = None
     ) -> ChainState:
-        """Takes steps until so many sentences are done or have no room left; None is all."""
+        """Take steps until `enough` sentences are done or have no room left; None is all."""
 
         def body(state: ChainState) -> ChainState:
             logits, cache = step(state.last, state.cache)
@@ -427,29 +436,29 @@ class _Chains:
         return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
 
     def done(self, state: ChainState) -> Bool[Array, " batch"]:
-        """Returns which sentences have all of their hypotheses."""
+        """Return which sentences have all their hypotheses."""
         return jnp.all(state.done, axis=1)
 
     def finish(self, state: ChainState) -> Hypotheses:
-        """Returns the hypotheses by descending score."""
+        """Return the hypotheses by descending score."""
         length = jnp.maximum(state.lengths, 1).astype(jnp.float32)
         scores = state.log_prob / length**self.length_penalty
         scores = jnp.where(state.lengths > 0, scores, -jnp.inf)
         order = jnp.argsort(-scores, axis=1, stable=True)
-        found = Hypotheses(state.tokens, state.lengths, scores)
-        return jax.tree.map(lambda array: _pick(array, order), found)
+        hypotheses = Hypotheses(state.tokens, state.lengths, scores)
+        return jax.tree.map(lambda array: _pick(array, order), hypotheses)
 
 
 @dataclasses.dataclass(frozen=True)
 class Greedy(_Chains):
-    """Takes the most probable token; the lower id on a tie."""
+    """Greedy search: the most probable token, and the lower id in a tie."""
 
     beam: int = 1
     length_penalty: float = 1.0
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
-        """Returns the most probable tokens."""
-        # As jnp.argmax, which XLA does not vectorise on CPU.
+        """Return the most probable tokens."""
+        # Equals jnp.argmax, which XLA does not vectorise on CPU.
         vocab = logits.shape[-1]
         best = logits == jnp.max(logits, axis=-1, keepdims=True)
         return jnp.min(jnp.where(best, jnp.arange(vocab)[None, None], vocab - 1), axis=-1)
@@ -457,13 +466,14 @@ class Greedy(_Chains):
 
 @dataclasses.dataclass(frozen=True)
 class Sample(_Chains):
-    """Draws each token; scores are the model's own, without temperature and truncation.
+    """Sampling; scores are the model's own, without temperature and truncation.
 
     Attributes:
         beam: draws per sentence.
-        temperature: logits are divided by it; > 0.
-        top_k: draws among the k most probable; 0 is all.
-        top_p: then among the smallest set of the most probable that holds this mass; 1 is all.
+        temperature: divisor of logits, > 0.
+        top_k: number of the most probable tokens to draw from; 0 is all.
+        top_p: probability mass of the smallest set of most probable tokens to draw from, applied
+            after `top_k`; 1 is all.
         length_penalty: as in `BeamSearch`.
     """
 
@@ -474,7 +484,7 @@ class Sample(_Chains):
     length_penalty: float = 1.0
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
-        """Draws from each sentence's own random stream, which batch mates do not touch."""
+        """Draw from the random stream of each sentence, independent of other sentences."""
         if request.rngs is None:
             raise ValueError("Request.rngs is missing; sampling needs a key for each sentence")
         vocab = logits.shape[-1]
@@ -483,9 +493,9 @@ class Sample(_Chains):
         if self.top_k or self.top_p < 1.0:
             logits, tokens = top_of_rows(logits, min(self.top_k or vocab, vocab))
             mass = jax.nn.softmax(logits, axis=-1)
-            before = jnp.cumsum(mass, axis=-1) - mass
-            first = jnp.arange(logits.shape[-1])[None, None] == 0
-            logits = jnp.where((before < self.top_p) | first, logits, -jnp.inf)
+            mass_before = jnp.cumsum(mass, axis=-1) - mass
+            is_first = jnp.arange(logits.shape[-1])[None, None] == 0
+            logits = jnp.where((mass_before < self.top_p) | is_first, logits, -jnp.inf)
 
         def draw(rng: Array, step: Array, rows: Array) -> Array:
             rngs = jax.random.split(jax.random.fold_in(rng, step), self.beam)

@@ -1,4 +1,4 @@
-"""Limits of a search: beam size against the vocabulary, and memory against the device's."""
+"""Limits of a search: beam size, by the vocabulary, and memory, by the devices."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def check_beam_size(decode: Decode, vocabulary_size: int) -> None:
 
 
 def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: int) -> None:
-    """Check before compilation that the devices can hold a batch.
+    """Check before compilation that the devices have enough memory for a batch.
 
     Args:
         system: the model.
-        decode: the configuration.
+        decode: settings of the search.
         rows: sentences of the batch.
-        steps: generated tokens that there is room for.
+        steps: maximum number of generated tokens.
 
     Raises:
-        UserError: if what is certainly needed is more than the devices have.
+        UserError: if the lower bound exceeds the memory of the devices.
     """
     devices = system.mesh.size if system.mesh else 1
     needed = search_bytes(system, decode, rows, steps) // devices
@@ -56,8 +56,8 @@ def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: in
 def search_bytes(system: InferenceModel, decode: Decode, rows: int, steps: int) -> int:
     """Return a lower bound of the bytes of a batch.
 
-    Counted are the float32 logits of one step, and the keys and values of the generated tokens in
-    the last stage.
+    It counts the float32 logits of one step, and the keys and values of the generated tokens in the
+    last stage.
     """
     config = system.model.config
     itemsize = 4 if config.dtype == "float32" and decode.weights == "stored" else 2
@@ -66,7 +66,7 @@ def search_bytes(system: InferenceModel, decode: Decode, rows: int, steps: int) 
 
 
 def with_memory_errors(results: Iterator[T], decode: Decode) -> Iterator[T]:
-    """Yield the results of a search; out of memory is as in `memory_errors`."""
+    """Yield the results of a search, with out-of-memory errors as in `memory_errors`."""
     while True:
         with memory_errors(decode):
             result = next(results, None)
@@ -77,7 +77,7 @@ def with_memory_errors(results: Iterator[T], decode: Decode) -> Iterator[T]:
 
 @contextlib.contextmanager
 def memory_errors(decode: Decode) -> Iterator[None]:
-    """Translate a device's refusal of memory to one line.
+    """Convert out-of-memory errors of a device to a one-line error.
 
     Raises:
         UserError: if memory runs out in the block.

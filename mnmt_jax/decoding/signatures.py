@@ -1,4 +1,4 @@
-"""Shared signatures: methods that take the parameters of another one."""
+"""Decorator that copies the parameters of one method to another."""
 
 from __future__ import annotations
 

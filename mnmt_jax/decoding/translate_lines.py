@@ -1,10 +1,10 @@
 """Translation and scoring of lines: text to fixed-shape batches, search, and back to text.
 
-A line's bucket depends on its own length alone. The number of lines of that length decides how many
-slots a batch has (`Decode.batch`, or 1, 4, 16 and so on if that holds all of them) and how many
-lines are admitted at a time (`mnmt_jax.decoding.continuous_batching`). So a line is computed by the
-same instructions whatever is translated beside it, and its translation is the same bit for bit;
-with fewer slots, sums may be rounded in another order. Source contrast reads other lines too:
+The bucket of a line depends on its own length alone. The number of lines of that length decides the
+number of slots of a batch (`Decode.batch`, or 1, 4, 16 and so on if that holds all of them) and how
+many lines are admitted at a time (`mnmt_jax.decoding.continuous_batching`). So the instructions
+that compute a line do not depend on other lines, and its translation is the same bit for bit. With
+fewer slots, sums may be rounded in another order. Source contrast reads other lines, too:
 `with_contrast_sources` draws them before batches are formed.
 """
 
@@ -45,16 +45,16 @@ from mnmt_jax.decoding.search_limits import (
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
-_SCORED_LOGITS = 1 << 26  # logits that scoring may hold at one time, as a number of floats
+_SCORED_LOGITS = 1 << 26  # maximum number of logits in memory at a time when scoring
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One translation.
+    """A translation hypothesis.
 
     Attributes:
-        text: without line breaks.
+        text: text without line breaks.
         score: nats / length ** length_penalty, eos included; contrasted if the search was.
         tokens: generated ids with eos, without forced ones.
     """
@@ -66,16 +66,17 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """What became of one line.
+    """The translation of a line.
 
     Attributes:
-        hypotheses: best first; empty for a blank line.
-        truncated: the line was longer than the largest bucket and its end was not translated.
-        unknown_characters: of the line, that no piece of the vocabulary covers, each as often as
-            it occurs; what the model read of them is `<unk>` or bytes.
-        limited: the best hypothesis is as long as `Decode` allows; its end may be missing.
-        pivot: what stood between, if the line was translated into another language first; then
-            `truncated` and `limited` tell of both translations.
+        hypotheses: hypotheses, best first; empty for a blank line.
+        truncated: whether the line exceeded the largest bucket, so its end was not translated.
+        unknown_characters: characters of the line that no piece of the vocabulary covers, with
+            repetitions; the model read `<unk>` or bytes for them.
+        limited: whether the best hypothesis has the maximum length of `Decode`, so its end may be
+            missing.
+        pivot: the intermediate text, if the line was translated through another language; then
+            `truncated` and `limited` cover both translations.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -103,133 +104,136 @@ def translate_lines(
     *,
     known: bool = True,
 ) -> Iterator[tuple[int, Translation]]:
-    """Translates lines.
+    """Translate lines.
 
     Args:
         system: the model.
-        lines: in any languages of its vocabulary, mixed at will.
-        decode: how to search.
+        lines: lines in any mix of languages of its vocabulary.
+        decode: settings of the search.
         done: numbers of lines to leave out.
-        known: these have the texts that they were translated from; otherwise all lines count as
-            those of a bucket.
+        known: whether these lines still have their source texts; otherwise every bucket is sized
+            as if it had all lines.
 
     Yields:
         The index of each line and its translation as soon as its batch is done, blank lines first.
 
     Raises:
-        UserError: if a language has no tag, `decode` cannot be followed, or the model's output is
-            not finite.
+        UserError: if a language has no tag, `decode` does not fit the model, or the model's output
+            is not finite.
     """
     longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
     check_decode(system, decode, {system.model.layout.generated: longest})
     check_beam_size(decode, system.vocabulary.size)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
-    counted = range(len(lines)) if known and wanted else wanted
-    readings = encode_lines(system, {i: lines[i] for i in counted}, decode)
-    yield from ((i, _unread(readings[i])) for i in wanted if not readings[i].inputs)
-    readings = {i: reading for i, reading in readings.items() if reading.inputs}
-    plan = _Plan(system, lines, readings, decode)
-    searched = plan.search(wanted, None if known else len(lines))
-    for i, hypotheses in with_memory_errors(searched, decode):
+    to_encode = range(len(lines)) if known and wanted else wanted
+    encoded_lines = encode_lines(system, {i: lines[i] for i in to_encode}, decode)
+    yield from ((i, _untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
+    encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
+    plan = _Plan(system, lines, encoded_lines, decode)
+    results = plan.search(wanted, None if known else len(lines))
+    for i, hypotheses in with_memory_errors(results, decode):
         if not hypotheses:
             raise UserError(
                 f"line {lines[i].number + 1}: the model's output is not a number; "
                 "use another checkpoint"
             )
-        reading = plan.readings[i]
-        limited = len(hypotheses[0].tokens) > reading.limit
-        if reading.copies:
+        encoded = plan.encoded_lines[i]
+        limited = len(hypotheses[0].tokens) > encoded.limit
+        if encoded.copies:
             hypotheses = tuple(
                 dataclasses.replace(
-                    hypothesis, text=reinsert_unknown(hypothesis.text, reading.copies)
+                    hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies)
                 )
                 for hypothesis in hypotheses
             )
-        cut = reading.truncated
-        yield i, Translation(hypotheses, cut, limited, unknown_characters=reading.unknown)
+        truncated = encoded.truncated
+        yield i, Translation(hypotheses, truncated, limited, unknown_characters=encoded.unknown)
 
 
-def _unread(reading: EncodedLine) -> Translation:
-    """Return what becomes of a line that the model reads nothing of: blank, or copied whole."""
-    if not reading.copies:
-        return Translation(unknown_characters=reading.unknown)
-    copied = Hypothesis(reinsert_unknown("", reading.copies), 0.0, ())
-    return Translation((copied,), unknown_characters=reading.unknown)
+def _untranslated(encoded: EncodedLine) -> Translation:
+    """Return the translation of a line without pieces: blank, or copied entirely."""
+    if not encoded.copies:
+        return Translation(unknown_characters=encoded.unknown)
+    hypothesis = Hypothesis(reinsert_unknown("", encoded.copies), 0.0, ())
+    return Translation((hypothesis,), unknown_characters=encoded.unknown)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Which lines are searched in which shape.
+    """Assignment of lines to batches of fixed shapes.
 
     Attributes:
         system: the model.
-        lines: all of a window.
-        readings: of those that count, without blank ones.
-        decode: how to search.
+        lines: all lines of a window.
+        encoded_lines: encoded lines that determine the shapes, without blank ones.
+        decode: settings of the search.
     """
 
     system: InferenceModel
     lines: Sequence[Line]
-    readings: Mapping[int, EncodedLine]
+    encoded_lines: Mapping[int, EncodedLine]
     decode: Decode
 
     def search(
         self, wanted: Collection[int], count: int | None
     ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
-        """Yields the hypotheses of wanted lines, bucket by bucket.
+        """Yield the hypotheses of wanted lines, bucket by bucket.
 
-        There is room for half as many tokens again as a bucket is long; the few lines that need
-        more are searched again in the largest bucket, with room for all.
+        A first search allows 1.5 times as many tokens as the bucket; the few lines that need more
+        are searched again in the largest bucket, with the maximum length.
 
         Args:
             wanted: indices of lines.
-            count: lines that a bucket is taken to have; None is its own.
+            count: assumed number of lines per bucket; None is the actual number.
         """
-        largest, without_room = max(self.decode.buckets), list[int]()
-        sizes = {i: reading.size for i, reading in self.readings.items()}
+        largest, unfinished = max(self.decode.buckets), list[int]()
+        sizes = {i: encoded.size for i, encoded in self.encoded_lines.items()}
         for bucket, members in group_by_bucket(sizes, self.decode):
             steps = initial_step_limit(bucket, length_limit(self.decode, bucket) + 1)
-            asked = [i for i in members if i in wanted]
-            for ended in self._shape(asked, bucket, steps, count or len(members)):
-                if ended.done:
-                    yield ended.number, decode_hypotheses(self.system, ended.found, ended.row)
+            to_search = [i for i in members if i in wanted]
+            for finished in self._search_shape(to_search, bucket, steps, count or len(members)):
+                if finished.done:
+                    yield (
+                        finished.number,
+                        decode_hypotheses(self.system, finished.found, finished.row),
+                    )
                 else:
-                    without_room.append(ended.number)
+                    unfinished.append(finished.number)
         steps = length_limit(self.decode, largest) + 1
-        for ended in self._shape(without_room, largest, steps, len(self.lines)):
-            yield ended.number, decode_hypotheses(self.system, ended.found, ended.row)
+        for finished in self._search_shape(unfinished, largest, steps, len(self.lines)):
+            yield finished.number, decode_hypotheses(self.system, finished.found, finished.row)
 
-    def _shape(
+    def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
     ) -> Iterator[Finished]:
-        """Searches lines in batches of one shape, which follows from a number of lines."""
+        """Search lines in batches of one shape, chosen for `count` lines."""
         rows = self.system.rows(self.decode.batch, count)
         if members:
             check_memory(self.system, self.decode, rows=rows, steps=steps)
         size = slots_per_admission(self.system, rows, count)
-        # What takes longest begins first, so that the last rows to end are few.
-        ordered = sorted(members, key=lambda i: (-len(self.readings[i].inputs[0].source), i))
+        # The longest lines start first, so that few slots are busy at the end.
+        ordered = sorted(members, key=lambda i: (-len(self.encoded_lines[i].inputs[0].source), i))
 
-        def turn(chunk: Sequence[int]) -> Admission:
-            chosen = [(self.lines[i].number, self.readings[i]) for i in chunk]
+        def admission(chunk: Sequence[int]) -> Admission:
+            numbered = [(self.lines[i].number, self.encoded_lines[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            return Admission(chunk, *make_batch(self.system, chosen, self.decode, **shape))
+            return Admission(chunk, *make_batch(self.system, numbered, self.decode, **shape))
 
-        turns = map(turn, chunks(ordered, size))
-        return search_continuously(self.system, make_search(self.decode), turns, rows)
+        admissions = map(admission, chunks(ordered, size))
+        return search_continuously(self.system, make_search(self.decode), admissions, rows)
 
 
 def score_lines(
     system: InferenceModel, lines: Sequence[Line], references: Sequence[str], decode: Decode
 ) -> list[Score]:
-    """Scores given translations as a search would have, before it divides by lengths.
+    """Score reference translations by their log-probabilities, without length normalisation.
 
     Args:
         system: the model.
         lines: the sources and their languages; for a language model that continues text, sources
             are empty.
-        references: the translation of each, or the text.
-        decode: gives the buckets.
+        references: the translation of each line, or the text.
+        decode: settings, of which buckets and batch are used.
 
     Raises:
         UserError: if a pair does not fit the largest bucket.
@@ -246,30 +250,30 @@ def score_lines(
     sums = np.zeros(len(lines), np.float32)
     for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
         logits = bucket * vocabulary.size
-        fitting = system.rows(decode.batch, len(members))
-        rows = system.on_all_devices(min(fitting, _SCORED_LOGITS // logits))
+        max_rows = system.rows(decode.batch, len(members))
+        rows = system.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
             pairs = [make_example(system, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
             spans = model_inputs(system.converter(bucket).batch(segments, rows))
             with memory_errors(decode), system.placed(spans) as batch:
-                found = score_batch(
+                log_probs = score_batch(
                     system.params,
                     batch,
                     model=system.model,
                     forced=instruction.target_extra - 1,
                 )
-                sums[chunk] = np.asarray(found)[: len(chunk)]
+                sums[chunk] = np.asarray(log_probs)[: len(chunk)]
     return [Score(total, len(t) + 1) for total, t in zip(sums.tolist(), targets, strict=True)]
 
 
 def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> None:
-    """Checks that what may not be cut fits the largest bucket.
+    """Check that lines that must not be truncated fit the largest bucket.
 
     Args:
-        lines: which to name.
-        sizes: tokens of each, with tags and eos.
-        decode: has the buckets.
+        lines: lines, named in errors.
+        sizes: tokens of each line, with tags and eos.
+        decode: settings with the buckets.
 
     Raises:
         UserError: otherwise.
@@ -283,11 +287,11 @@ def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode
 
 
 def group_by_bucket(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[int, list[int]]]:
-    """Yields each bucket with the indices of what it is the smallest for, those without left out.
+    """Yield each non-empty bucket with the indices of the lines it is the smallest bucket for.
 
     Args:
-        sizes: of each index, which the largest bucket can hold.
-        decode: has the buckets.
+        sizes: size of each index, at most that of the largest bucket.
+        decode: settings with the buckets.
     """
     below = 0
     for bucket in sorted(set(decode.buckets)):
@@ -298,12 +302,12 @@ def group_by_bucket(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[
 
 
 def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, int]) -> None:
-    """Checks that a configuration can be followed.
+    """Check that settings of a search fit a model.
 
     Args:
         system: the model.
-        decode: the configuration.
-        lengths: of spans that do not follow from its buckets.
+        decode: the settings.
+        lengths: lengths of spans that do not follow from the buckets.
 
     Raises:
         UserError: otherwise.
@@ -312,11 +316,11 @@ def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, i
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
         )
-    least = 1 + system.instruction.source_extra
-    if min(decode.buckets, default=0) < least:
+    minimum = 1 + system.instruction.source_extra
+    if min(decode.buckets, default=0) < minimum:
         raise UserError(
-            f"Decode.buckets={decode.buckets}: each must be at least {least}, a piece with its "
-            "tag and eos"
+            f"Decode.buckets={decode.buckets}: each must be at least {minimum}, a piece with "
+            "its tag and eos"
         )
     system.model.check_lengths(system.converter(max(decode.buckets)).widths() | dict(lengths))
     if decode.language_contrast:
@@ -332,7 +336,7 @@ def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, i
 def decode_hypotheses(
     system: InferenceModel, found: Hypotheses, row: int, before: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
-    """Returns what was found for a row, best first, in texts that begin with the tokens before."""
+    """Return the hypotheses of a row, best first, with `before` prepended to their texts."""
     hypotheses = []
     for rank, length in enumerate(found.lengths[row].tolist()):
         if length and np.isfinite(found.scores[row, rank]):
@@ -343,5 +347,5 @@ def decode_hypotheses(
 
 
 def chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yields so many items at a time."""
+    """Yield lists of `size` items; the final one may be shorter."""
     return (list(items[start : start + size]) for start in range(0, len(items), size))

@@ -1,6 +1,6 @@
 """Translation jobs: a model, its search settings and a pivot, applied to numbered lines.
 
-`Translator` runs a job from start to end; commands run one window by window and keep what is done.
+`Translator` runs a job from start to end; commands run it window by window and save the results.
 """
 
 from __future__ import annotations
@@ -149,34 +149,36 @@ class TranslationJob:
         indirect = [line for line in lines if pivot not in (line.source_lang, line.target_lang)]
         into_pivot = [dataclasses.replace(line, target_lang=pivot) for line in indirect]
         skipped = () if self.decode.source_contrast else done
-        first = {
+        pivot_translations = {
             indirect[i].number: translation
             for i, translation in self._translate(into_pivot, skipped)
         }
         from_pivot = [
-            dataclasses.replace(line, text=first[line.number].text, source_lang=pivot, others=())
+            dataclasses.replace(
+                line, text=pivot_translations[line.number].text, source_lang=pivot, others=()
+            )
             for line in indirect
-            if line.number in first
+            if line.number in pivot_translations
         ]
         contrasted = with_contrast_sources(from_pivot, self.decode)
-        second = {line.number: line for line in contrasted}
-        steps = [second.get(line.number, line) for line in lines]
+        from_pivot_by_number = {line.number: line for line in contrasted}
+        pivoted = [from_pivot_by_number.get(line.number, line) for line in lines]
         # Lines that are done, or that another process translates, have no text in the pivot.
-        for index, translation in self._translate(steps, done, known=False):
+        for index, translation in self._translate(pivoted, done, known=False):
             line = lines[index]
-            if line.number in first:
-                translation = _join(first[line.number], translation)
+            if line.number in pivot_translations:
+                translation = _join(pivot_translations[line.number], translation)
             yield line, translation
 
 
-def _join(first: Translation, second: Translation) -> Translation:
+def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:
     """Return a translation through a pivot from its two steps; a blank line has no pivot."""
     return dataclasses.replace(
-        second,
-        truncated=first.truncated or second.truncated,
-        limited=first.limited or second.limited,
-        pivot=first.text if first.hypotheses else None,
-        unknown_characters=first.unknown_characters,
+        from_pivot,
+        truncated=into_pivot.truncated or from_pivot.truncated,
+        limited=into_pivot.limited or from_pivot.limited,
+        pivot=into_pivot.text if into_pivot.hypotheses else None,
+        unknown_characters=into_pivot.unknown_characters,
     )
 
 

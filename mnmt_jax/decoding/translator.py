@@ -1,4 +1,4 @@
-"""The Python interface to a trained translator: load a run, translate, score."""
+"""Python interface to a trained translator: load a run, translate, score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 
 class Translator(PretrainedModel):
-    """Translates text with a trained model.
+    """A translation model of a run.
 
     Example:
         >>> translator = Translator.load("runs/register")
@@ -93,7 +93,7 @@ class Translator(PretrainedModel):
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Translation]:
         """Translate as `translate` does; yield all hypotheses, scores and marks of each line.
 
-        `translation_job.WINDOW` lines are in memory at a time.
+        `translation_job.WINDOW_SIZE` lines are in memory at a time.
         """
         return self._start(*args, **kwargs)[1]
 
@@ -110,11 +110,11 @@ class Translator(PretrainedModel):
         source: str | Sequence[str],
         target: str | Sequence[str],
     ) -> list[float]:
-        """Scores given translations by the search's rule.
+        """Score reference translations as the search scores its hypotheses.
 
         Args:
             lines: one sentence each.
-            references: the translation of each.
+            references: the translation of each line.
             source: as in `translate`.
             target: as in `translate`.
 
@@ -135,7 +135,7 @@ class Translator(PretrainedModel):
         source: str | Sequence[str],
         target: str | Sequence[str],
     ) -> list[Score]:
-        """Scores as `score` does, without dividing: sums and numbers of tokens."""
+        """Score as `score` does, without length normalisation: sums and numbers of tokens."""
         check_is_list(lines, "lines")
         check_is_list(references, "references")
         for number, text in enumerate(references, start=1):
@@ -162,6 +162,6 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
 
 
 def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:
-    """Yields the translations, and closes the bar in the end."""
+    """Yield the translations, and close the bar at the end."""
     with bar:
         yield from (translation for _, translation in pairs)

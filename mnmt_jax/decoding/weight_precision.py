@@ -1,18 +1,18 @@
-"""The weights that decoding computes with: as they are stored, or rounded to fewer bits.
+"""Precision of the weights for decoding: as stored, or rounded to fewer bits.
 
-Rounded are the kernels of projections and the tables of tokens' vectors, which are nearly all of a
-model. Biases, norms, vectors of positions, LoRA's own matrices and feed-forward branches of
-languages stay as they are, and so do products of attention, which has no weights. Both sides of
-a product are rounded; see `mnmt_jax.model.quantized_weights`.
+The kernels of projections and the embedding tables are rounded, which are nearly all of a model.
+Biases, norms, position embeddings, LoRA's own matrices and feed-forward branches of languages stay
+as they are, and so do products of attention, which has no weights. Both sides of a product are
+rounded; see `mnmt_jax.model.quantized_weights`.
 
-`int8` is symmetric, with a scale for each feature of a kernel and each row of a table: the largest
-number of which becomes 127. With `bfloat16` an accelerator computes everything else as with
+`int8` is symmetric, with a scale for each feature of a kernel and each row of a table, whose
+largest number becomes 127. With `bfloat16` an accelerator computes everything else as with
 `Model.dtype="bfloat16"`: norms, the softmax of attention and logits in float32. A CPU is fast in
-bfloat16 only in products that are summed in float32, so there states stay as `Model.dtype` says.
+bfloat16 only in products that are summed in float32, so there the states keep `Model.dtype`.
 
 Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", section 2, with zero-point 0 and a scale for each feature;
-states are rounded as they come, without calibration.
+states are rounded dynamically, without calibration.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _BIAS = "bias"
 
 
 def compute_config(config: Model, weights: str) -> Model:
-    """Returns the configuration of the model that computes with weights.
+    """Return the model configuration for computing with weights of a precision.
 
     Args:
-        config: of the run.
+        config: model configuration of the run.
         weights: value of `Decode.weights`.
     """
     narrow = weights == "bfloat16" and platform() != "cpu"
@@ -52,13 +52,12 @@ def round_weights(
     tables: Collection[str],
     extra_axes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
-    """Returns parameters with kernels and tables rounded, one after the other.
+    """Return parameters with kernels and tables rounded, one array at a time.
 
     Args:
-        params: as they are stored, on any mesh; a rounded array lies where it lay, and its scales
-            beside it.
+        params: parameters as stored, on any mesh; a rounded array and its scales keep the sharding.
         weights: value of `Decode.weights`.
-        tables: names of the tables of tokens' vectors, whose rows are features.
+        tables: names of the embedding tables, whose rows are features.
         extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
     if weights == STORED:
@@ -66,21 +65,21 @@ def round_weights(
     flat = traverse_util.flatten_dict(params, sep="/")
     for name, array in flat.items():
         is_table = name in tables
-        inputs = (1,) if is_table else _inputs(name, array, flat, extra_axes or {})
+        inputs = (1,) if is_table else _input_axes(name, array, flat, extra_axes or {})
         if inputs:
             flat[name] = jax.block_until_ready(_ROUND[weights](array, inputs))
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def is_rounded_params(params: Any) -> bool:
-    """Returns whether `round_weights` rounded parameters."""
+    """Return whether parameters are the result of `round_weights` with rounding."""
     return any(map(is_rounded, jax.tree.leaves(params, is_leaf=is_rounded)))
 
 
-def _inputs(
+def _input_axes(
     name: str, array: Array, flat: Mapping[str, Array], extra_axes: Mapping[str, tuple[str, ...]]
 ) -> tuple[int, ...]:
-    """Returns the axes of a kernel that products sum over; none if it is none of a projection."""
+    """Return the axes of a projection's kernel that products sum over; none for other arrays."""
     module, _, kind = name.rpartition("/")
     if kind != KERNEL or "slot" in param_axes_of(name, extra_axes):
         return ()
@@ -92,18 +91,18 @@ def _to_bfloat16(array: Array, inputs: tuple[int, ...]) -> Bfloat16:
 
 
 def _to_int8(array: Array, inputs: tuple[int, ...]) -> Int8:
-    """Rounds an array where it lies; features of it and their scales are split alike."""
-    found = None
+    """Round an array on its devices, with the same sharding for features and their scales."""
+    out_shardings = None
     if isinstance(sharding := getattr(array, "sharding", None), NamedSharding):
         spec = (*sharding.spec, *[None] * (array.ndim - len(sharding.spec)))
-        features = [part for axis, part in enumerate(spec) if axis not in inputs]
-        found = sharding, NamedSharding(sharding.mesh, PartitionSpec(*features))
-    rounded = jax.jit(_rounded, static_argnums=1, out_shardings=found)
+        features = [axis_name for axis, axis_name in enumerate(spec) if axis not in inputs]
+        out_shardings = sharding, NamedSharding(sharding.mesh, PartitionSpec(*features))
+    rounded = jax.jit(_values_and_scale, static_argnums=1, out_shardings=out_shardings)
     values, scale = rounded(array, inputs)
     return Int8(values, scale, inputs)
 
 
-def _rounded(array: Array, inputs: tuple[int, ...]) -> tuple[Array, Array]:
+def _values_and_scale(array: Array, inputs: tuple[int, ...]) -> tuple[Array, Array]:
     values, scale = to_int8(array, inputs)
     return values, scale.squeeze(inputs)
 

@@ -1,1 +1,1 @@
-"""Run directories: what lies where, and their parameters, without the training that made them."""
+"""Run directories: their files and parameters, usable without the training code."""

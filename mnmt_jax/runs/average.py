@@ -20,11 +20,11 @@ from mnmt_jax.runs.run_directory import RunDirectory
 
 
 def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]) -> None:
-    """Averages the parameters of checkpoints and writes RUN/average, replacing an older one.
+    """Average the parameters of checkpoints and write RUN/average, replacing an older one.
 
     Args:
         run_dir: the run.
-        steps: which checkpoints, e.g. from `newest_steps` or `best_steps`.
+        steps: steps of the checkpoints, e.g. from `newest_steps` or `best_steps`.
 
     Raises:
         UserError: if one of them does not exist or is damaged, or RUN/average is not an average;
@@ -44,7 +44,7 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
 
 
 def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
-    """Returns the steps of the newest checkpoints of a run, at most `count`, at least one.
+    """Return the steps of the newest checkpoints of a run, at most `count`, at least one.
 
     Raises:
         UserError: if the run has no checkpoint.
@@ -59,7 +59,7 @@ def _write_average(folder: Path, params: Any, steps: list[int]) -> None:
         with new_folder(folder, overwrite=True, flag="") as partial:
             _write_files(partial, params, steps)
         return
-    # A bucket has no renames. The facts are written last: without them there is no average.
+    # A bucket has no renames. `facts.json` is written last: without it there is no average.
     with write_errors(folder, flag=""):
         remove_folder(folder)
         folder.mkdir()

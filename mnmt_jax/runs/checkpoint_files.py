@@ -1,4 +1,4 @@
-"""Reads and checks the parts of a checkpoint's folder, in this process alone."""
+"""Readers and checks of the files of a checkpoint, in this process alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mnmt_jax.runs.fingerprint import param_path, tree_fingerprint
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.params_reader import mapped_arrays
 
-ITEMS = ("params", "training")  # the parts of a checkpoint that hold arrays
-LOSS = "loss"  # the metric of a step
-MARK = "commit_success.txt"  # Orbax's, in every part of a checkpoint that is complete
+ITEMS = ("params", "training")  # the items of a checkpoint that hold arrays
+LOSS = "loss"  # name of a step's metric
+MARK = "commit_success.txt"  # written by Orbax into all folders of a complete checkpoint
 
 
-class _Harmless(logging.Filter):
-    """Drops warnings of Orbax about files left out on purpose, and errors that we report."""
+class _HarmlessFilter(logging.Filter):
+    """Drop warnings of Orbax about omitted files, and errors that we report ourselves."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = str(record.msg)
-        dropped = (
+        harmless_texts = (
             "Metadata file does not exist",
             "Failed to get item metadata",
             "`tracked_metric`",
@@ -37,35 +37,39 @@ class _Harmless(logging.Filter):
             "_SignalingThread.run()",
             "Failed to run",
         )
-        return not any(part in text for part in dropped)
+        return not any(harmless in text for harmless in harmless_texts)
 
 
-logging.getLogger("absl").addFilter(_Harmless())
+logging.getLogger("absl").addFilter(_HarmlessFilter())
 
 
 class DamagedError(Exception):
-    """Says that the files of a checkpoint are missing, corrupt or not what was saved."""
+    """Files of a checkpoint are missing, corrupt or not what was saved."""
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Returns what `save` wrote beside the arrays of a step."""
+    """Return the JSON record that `save` wrote with the arrays of a step."""
     with _reader(ocp.JsonCheckpointHandler) as reader:
         return reader.restore(folder / "extra")
 
 
 def _reader(handler: Callable[..., ocp.CheckpointHandler]) -> ocp.Checkpointer:
-    """Opens a checkpointer of this process alone: the others need not read at the same time."""
-    own = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+    """Open a checkpointer for this process alone: other processes need not read along."""
+    process = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=process,
+        active_processes={process},
+        barrier_sync_key_prefix=f"process_{process}",
     )
-    return ocp.Checkpointer(handler(multiprocessing_options=alone), multiprocessing_options=alone)
+    return ocp.Checkpointer(
+        handler(multiprocessing_options=options), multiprocessing_options=options
+    )
 
 
 def array_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
-    """Returns Orbax's handler of trees of arrays, which writes them as they lie.
+    """Return Orbax's handler of array trees, without compression.
 
-    Trained float32 numbers shrink by less than a tenth, and compressing them took most of a save's
+    Compression shrinks trained float32 numbers by less than a tenth, and took most of a save's
     processor seconds (docs/performance.md).
     """
     return ocp.PyTreeCheckpointHandler(use_compression=False, **options)
@@ -74,12 +78,12 @@ def array_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
 def read_numpy(
     folder: Path, fingerprint: int, place: Callable[[Any], Any] = lambda arrays: arrays
 ) -> Any:
-    """Reads an item into the host's memory and compares it with its fingerprint.
+    """Read an item into the host's memory and verify its fingerprint.
 
     Args:
-        folder: of the item.
-        fingerprint: of what was saved.
-        place: what to do with the arrays before, such as to put them on devices.
+        folder: folder of the item.
+        fingerprint: fingerprint of what was saved.
+        place: function applied to the arrays before, such as a transfer to devices.
 
     Raises:
         UserError: if it cannot be read or is not what was saved.
@@ -95,7 +99,7 @@ def read_numpy(
 
 
 def load_numpy(folder: Path) -> Any:
-    """Reads an item into the host's memory, whatever structure it has."""
+    """Read an item of any structure into the host's memory."""
     handler = functools.partial(ocp.PyTreeCheckpointHandler, type_handler_registry=mapped_arrays())
     with event_loops_that_drain(), _reader(handler) as reader:
         metadata = reader.metadata(folder).item_metadata
@@ -107,17 +111,19 @@ def load_numpy(folder: Path) -> Any:
 
 
 def check_marks(directory: Path) -> None:
-    """Refuses to open a bucket's folder where Orbax would take a whole checkpoint for half of one.
+    """Check that Orbax would not mistake a complete checkpoint in a bucket for an unfinished one.
 
     Raises:
-        UserError: if a checkpoint looks complete and has no mark that says so.
+        UserError: if a checkpoint looks complete but has no completion mark.
     """
     for folder in directory.iterdir() if directory.exists() else ():
-        facts = folder / "_CHECKPOINT_METADATA"
+        metadata = folder / "_CHECKPOINT_METADATA"
         if not folder.name.isdigit() or (folder / MARK).exists():
             continue
-        whole = not facts.exists() or json.loads(facts.read_text())["commit_timestamp_nsecs"]
-        if whole and (folder / "extra" / "metadata").exists():
+        looks_complete = (
+            not metadata.exists() or json.loads(metadata.read_text())["commit_timestamp_nsecs"]
+        )
+        if looks_complete and (folder / "extra" / "metadata").exists():
             raise UserError(
                 f"{folder} has no {MARK}, which makes a checkpoint in a bucket complete; if it "
                 "was copied here whole, put an empty file of this name into it and its folders"
@@ -125,7 +131,7 @@ def check_marks(directory: Path) -> None:
 
 
 def array_types(tree: Any) -> dict[str, str]:
-    """Returns dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
+    """Return dtype and shape of every array by its path, e.g. `float32[64, 16]`."""
     return {
         param_path(path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -133,26 +139,26 @@ def array_types(tree: Any) -> dict[str, str]:
 
 
 def check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Compares the `array_types` of a step with those of the model.
+    """Compare the `array_types` of a step with those of the model.
 
     Raises:
-        UserError: with the first array that differs.
+        UserError: for the first array that differs.
     """
     for name in sorted(found.keys() | wanted.keys()):
-        there, here = found.get(name, "absent"), wanted.get(name, "absent")
-        if there != here:
+        saved, expected = found.get(name, "absent"), wanted.get(name, "absent")
+        if saved != expected:
             raise UserError(
-                f"{folder} was written with another configuration or version: '{name}' is {there} "
-                f"there, {here} now; restore the configuration or choose another run"
+                f"{folder} was written with another configuration or version: '{name}' is {saved} "
+                f"there, {expected} now; restore the configuration or choose another run"
             )
 
 
 def check_readable(folder: Path) -> None:
-    """Reads the arrays of a step once more, without devices, to tell bad files from a bad moment.
+    """Read the arrays of a step again, without devices, to find out whether the files are at fault.
 
     Raises:
         DamagedError: if the files are at fault.
-        Exception: what else kept them from being read.
+        Exception: any other error that prevented reading.
     """
     for name in ITEMS:
         try:
@@ -162,5 +168,5 @@ def check_readable(folder: Path) -> None:
 
 
 def as_damaged_error(error: Exception) -> Exception:
-    """Returns the error itself if the machine is at fault, and `DamagedError` if the files are."""
+    """Return a `DamagedError`, or the error itself if the machine is at fault."""
     return error if is_machine_error(error) else DamagedError(one_line(error))

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays and trees: what a file system does to a checkpoint changes them."""
+"""Fingerprints of arrays and parameter trees, to detect damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from jaxtyping import Array
 
 from mnmt_jax.distributed.sharding import wait_on_cpu
 
-_WORDS = 1 << 18  # that are added up at a time: a megabyte, which stays near the processor
-_EVEN = 2 * (0x4F1BBCDC >> np.arange(32))  # by axis
+_WORDS = 1 << 18  # summed at a time: a megabyte, which fits in the processor's cache
+_EVEN = 2 * (0x4F1BBCDC >> np.arange(32))  # even factors, by axis
 
 
 def tree_fingerprint(tree: Any) -> int:
-    """Returns 32 bits that change with any single bit of a tree's arrays; the same on any mesh."""
-    found = {
+    """Return 32 bits that change with any single bit of a tree's arrays, on any mesh."""
+    hashes = {
         param_path(path): array_fingerprint(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-    return combine_fingerprints(found)
+    return combine_fingerprints(hashes)
 
 
 def param_path(path: Any) -> str:
-    """Returns the keys of a leaf joined by slashes, e.g. `layer_0/mlp/wi/kernel`."""
+    """Return the keys of a leaf joined by slashes, e.g. `layer_0/mlp/wi/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def combine_fingerprints(hashes: Mapping[str, Any]) -> int:
-    """Returns a tree's fingerprint from those of its arrays by path."""
+    """Return a tree's fingerprint from the fingerprints of its arrays by path."""
     total = 0
-    for _, found in sorted(hashes.items()):
-        total = (total * 31 + int(found)) % (1 << 32)
+    for _, fingerprint in sorted(hashes.items()):
+        total = (total * 31 + int(fingerprint)) % (1 << 32)
     return total
 
 
 def array_fingerprint(array: Any) -> Any:
-    """Returns 32 bits that change with any single bit of an array, as something that `int` takes.
+    """Return 32 bits that change with any single bit of an array, convertible by `int`.
 
-    Each word counts as often as its place says: an odd number of times, 1 and an even number for
-    each axis, so its contribution is a bijection modulo 2^32.
+    The weight of each word depends on its index and is odd: 1 plus an even number for each axis. So
+    its contribution is a bijection modulo 2^32.
 
     Args:
-        array: of NumPy or JAX; what is on accelerators, or in part in other processes, is read
-            there.
+        array: a NumPy or JAX array. An array on accelerators, or partly in other processes, is
+            read there.
     """
     on_devices = isinstance(array, jax.Array) and (
         not array.is_fully_addressable or next(iter(array.devices())).platform != "cpu"
@@ -55,21 +55,24 @@ def array_fingerprint(array: Any) -> Any:
 
 
 def _of_host(array: np.ndarray) -> int:
-    """Sums what the host has where it lies: XLA for CPUs writes all words, weighted, before."""
+    """Sum words in the host's memory without a copy; XLA on CPUs would first write all products."""
     words = array.view(f"uint{array.itemsize * 8}")
-    by_place, axis = 0, 0
+    weighted_sum, axis = 0, 0
     while words.ndim:
-        # An axis is counted in the sums over the others; what is left are sums over it.
-        own, rest = np.empty(len(words), np.uint32), np.zeros(words.shape[1:], np.uint32)
-        rows = max(_WORDS // max(rest.size, 1), 1)
+        # An axis is weighted by sums over the other axes; the loop goes on with sums over it.
+        axis_sums, other_sums = (
+            np.empty(len(words), np.uint32),
+            np.zeros(words.shape[1:], np.uint32),
+        )
+        rows = max(_WORDS // max(other_sums.size, 1), 1)
         for start in range(0, len(words), rows):
-            part = words[start : start + rows].astype(np.uint32, copy=False)
-            part.reshape(len(part), -1).sum(1, np.uint32, own[start : start + rows])
-            rest += part.sum(0, np.uint32)
-        often = np.arange(len(own), dtype=np.uint32) * np.uint32(_EVEN[axis])
-        by_place += int((own * often).sum(dtype=np.uint32))
-        words, axis = rest, axis + 1
-    return (int(words) + by_place) % (1 << 32)
+            block = words[start : start + rows].astype(np.uint32, copy=False)
+            block.reshape(len(block), -1).sum(1, np.uint32, axis_sums[start : start + rows])
+            other_sums += block.sum(0, np.uint32)
+        factors = np.arange(len(axis_sums), dtype=np.uint32) * np.uint32(_EVEN[axis])
+        weighted_sum += int((axis_sums * factors).sum(dtype=np.uint32))
+        words, axis = other_sums, axis + 1
+    return (int(words) + weighted_sum) % (1 << 32)
 
 
 @jax.jit

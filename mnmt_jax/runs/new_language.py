@@ -1,7 +1,7 @@
-"""Adds a language to a trained run: its tag, pieces of its own, and what methods have of it.
+"""Extension of a trained run by a language: its tag, its pieces, and its parameters of methods.
 
-Source: third paper, section 4.4 and Appendix A. Of the rows of what is new it says that each is the
-mean of the rows there are and noise; law and scale of the noise are ours.
+Source: third paper, section 4.4 and Appendix A. It says that each new row is the mean of the
+existing rows plus noise; distribution and scale of the noise are ours.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class NewRows(Checked):
-    """How the rows of new pieces and of a new tag are drawn, around the mean of the others.
+    """Distribution of the rows of new pieces and of a new tag, around the mean of the other rows.
 
     Attributes:
-        noise: standard deviation in units of embed ** -0.5, that of a freshly drawn row.
-        law: of the noise.
-        seed: of the noise.
+        noise: standard deviation in units of embed ** -0.5, which is that of a freshly drawn row.
+        law: distribution of the noise.
+        seed: seed of the noise.
     """
 
     noise: Weight = 0.1
@@ -45,12 +45,12 @@ class NewRows(Checked):
     seed: Seed = 0
 
     def draw(self, name: str, mean: np.ndarray, count: int) -> np.ndarray:
-        """Returns new rows, float32 [count, embed].
+        """Return new rows, float32 [count, embed].
 
         Args:
-            name: of their table; each has noise of its own.
-            mean: [embed], what they are drawn around.
-            count: how many.
+            name: name of their table, which selects the noise.
+            mean: [embed], mean of the rows.
+            count: number of rows.
         """
         rng = np.random.default_rng([self.seed, text_hash64(name)])
         shape, width = (count, mean.size), math.sqrt(3.0)
@@ -67,41 +67,41 @@ def add_language(
     rows: NewRows = NewRows(),
     step: int | str | None = None,
 ) -> None:
-    """Makes a run at step 0 of a trained one, whose model has one language more.
+    """Create a run at step 0 from a trained one, whose model has one more language.
 
     Args:
-        run_dir: the run; it stays as it is.
-        output: run directory to make; must not exist or be empty.
-        vocabulary: what `Vocabulary.with_language` made of the run's.
-        rows: how the rows of what is new are drawn.
+        run_dir: the trained run; it is not changed.
+        output: run directory to create; must not exist or be empty.
+        vocabulary: result of `Vocabulary.with_language` for the run's vocabulary.
+        rows: distribution of new rows.
         step: as in `restore_params`.
 
     Raises:
-        UserError: if the run cannot be read, or a method does not say how it grows.
+        UserError: if the run cannot be read, or a method does not define how it is extended.
     """
     output = Path(output)
     check_output(output)
     run = RunDirectory.open(run_dir)
     before = Vocabulary.load(run.vocabulary)
     config = run.config().bind_languages(before.languages, find_code)
-    params, found = load_params(run, step)
+    params, loaded_step = load_params(run, step)
     check_parameters(run, config.model, before.size, params)
     language = vocabulary.languages[-1]
-    grown = _grown_config(config, vocabulary)
+    new_config = _grown_config(config, vocabulary)
     flat = {
         name: _grown_array(config, name, array)
         for name, array in traverse_util.flatten_dict(params, sep="/").items()
     }
     for table in build_model(config.model, before.size).plan.tables:
         flat[table.name] = grown_table(table.name, flat[table.name], before, vocabulary, rows)
-    _check_shapes(grown, vocabulary, flat)
+    _check_shapes(new_config, vocabulary, flat)
     lazy = {name: LazyArray.of(array) for name, array in flat.items()}
     write_run(
         output,
-        grown,
+        new_config,
         vocabulary,
         traverse_util.unflatten_dict(lazy, sep="/"),
-        origin=(str(run.place), f"step {found} with language '{language}' added"),
+        origin=(str(run.place), f"step {loaded_step} with language '{language}' added"),
         tasks=run.trained_tasks(),
     )
 
@@ -109,17 +109,17 @@ def add_language(
 def grown_table(
     name: str, table: np.ndarray, before: Vocabulary, after: Vocabulary, rows: NewRows
 ) -> np.ndarray:
-    """Returns a table whose rows before are those of their tokens, wherever these are now.
+    """Return a table for a larger vocabulary, in which tokens keep their rows under their new ids.
 
-    New rows are drawn around the mean of the rows of all that text, its end or its tag can be: of
-    every id but the padding, and what an imported model's list holds besides.
+    New rows are drawn around the mean of the rows of every id that can appear in text, end of
+    sentence and tags included; padding and unused entries of an imported model are excluded.
 
     Args:
-        name: of the table.
+        name: name of the table.
         table: [vocab, embed], of the vocabulary before.
         before: the vocabulary of the table.
-        after: what `Vocabulary.with_language` made of it.
-        rows: how new rows are drawn.
+        after: result of `Vocabulary.with_language` for it.
+        rows: distribution of new rows.
     """
     mean = table[before.appears_in_text].mean(axis=0, dtype=np.float64)
     count = after.size - before.size
@@ -129,12 +129,12 @@ def grown_table(
 
 
 def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
-    """Returns the configuration with the language; of the data there is none yet."""
+    """Return the configuration with the new language, without training data."""
 
     def changed(section: Any) -> Any:
-        kept = (method.for_resume() for method in section.methods)
+        resumed = (method.for_resume() for method in section.methods)
         language = vocabulary.languages[-1]
-        methods = tuple(m.with_language(language) for m in kept if m is not None)
+        methods = tuple(m.with_language(language) for m in resumed if m is not None)
         return dataclasses.replace(section, methods=methods)
 
     model = changed(config.model)
@@ -146,18 +146,18 @@ def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
 
 def _grown_array(config: Config, name: str, array: np.ndarray) -> np.ndarray:
     for method in config.model.methods:
-        if (found := method.resize_param(name, array)) is not None:
-            return found
+        if (resized := method.resize_param(name, array)) is not None:
+            return resized
     return array
 
 
 def _check_shapes(config: Config, vocabulary: Vocabulary, flat: Mapping[str, np.ndarray]) -> None:
     shapes = parameter_shapes(config.model, vocabulary.size)
-    for name, wanted in traverse_util.flatten_dict(shapes, sep="/").items():
-        there = flat[name].shape if name in flat else "absent"
-        if there != wanted.shape:
-            names = ", ".join(method.name for method in config.model.methods)
+    for name, expected in traverse_util.flatten_dict(shapes, sep="/").items():
+        shape = flat[name].shape if name in flat else "absent"
+        if shape != expected.shape:
+            methods = ", ".join(method.name for method in config.model.methods)
             raise UserError(
-                f"'{name}' is {there}, {wanted.shape} with '{vocabulary.languages[-1]}': no "
-                f" method of Model.methods ({names}) says how it grows (Method.grown)"
+                f"'{name}' is {shape}, {expected.shape} with '{vocabulary.languages[-1]}': no "
+                f" method of Model.methods ({methods}) says how it grows (Method.grown)"
             )

@@ -1,4 +1,4 @@
-"""Makes a run directory of parameters that no training here made: imported ones, merged ones."""
+"""New run directories from parameters made elsewhere, such as imported or merged ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def write_run(
     origin: tuple[str, str],
     tasks: Mapping[str, Direction] | None = None,
 ) -> None:
-    """Writes a run at step 0, all that `translate`, `evaluate` and `--initialize_from` need.
+    """Write a run at step 0, with all that `translate`, `evaluate` and `--initialize_from` need.
 
     Args:
-        run_dir: to make; must not exist or be empty. It appears when it is complete.
-        config: of the run.
-        vocabulary: of the run.
+        run_dir: folder to create; must not exist or be empty. It appears when it is complete.
+        config: configuration of the run.
+        vocabulary: vocabulary of the run.
         params: tree of `LazyArray`; one of them is in memory at a time.
-        origin: whose parameters they are, and what was done with them.
+        origin: where the parameters are from, and what was done with them.
         tasks: directions they were trained on, by task name; None if unknown.
     """
     check_output(run_dir)

@@ -1,8 +1,8 @@
-"""Lets Orbax end what it began: reads of a checkpoint of which one has failed.
+"""Clean-up of Orbax's event loop after a failed restore.
 
-Orbax reads all arrays of a checkpoint at a time in an event loop of its own, and closes the loop
-when the first of them fails. The others then answer to a loop that is gone, each with a traceback
-("Event loop is closed") from a thread of tensorstore. Here a loop waits for them before it closes.
+Orbax reads all arrays of a checkpoint concurrently in its own event loop, and closes the loop when
+the first read fails. The other reads then report to a closed loop, each with a traceback ("Event
+loop is closed") from a thread of tensorstore. The loops here wait for them before they close.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import contextlib
 from collections.abc import Iterator
 
 
-class _PatientLoop(asyncio.SelectorEventLoop):
+class _DrainingLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
-        """Closes the loop once its last task has ended; the first error stands for theirs."""
-        if not self.is_closed() and (left := asyncio.all_tasks(self)):
-            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        """Close the loop after its last task has ended; errors of the tasks are ignored."""
+        if not self.is_closed() and (pending := asyncio.all_tasks(self)):
+            self.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         super().close()
 
 
-class _PatientPolicy(asyncio.DefaultEventLoopPolicy):
+class _DrainingPolicy(asyncio.DefaultEventLoopPolicy):
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """Makes what `asyncio.new_event_loop` returns."""
-        return _PatientLoop()
+        """Return a loop for `asyncio.new_event_loop`."""
+        return _DrainingLoop()
 
 
 @contextlib.contextmanager
 def event_loops_that_drain() -> Iterator[None]:
-    """Makes event loops that are opened meanwhile wait for their tasks when they are closed."""
-    before = asyncio.get_event_loop_policy()
-    asyncio.set_event_loop_policy(_PatientPolicy())
+    """Make event loops opened in the context wait for their tasks before they close."""
+    previous = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_DrainingPolicy())
     try:
         yield
     finally:
-        asyncio.set_event_loop_policy(before)
+        asyncio.set_event_loop_policy(previous)

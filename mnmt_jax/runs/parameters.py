@@ -1,4 +1,4 @@
-"""The parameters of a run, read and written without its training."""
+"""Parameters of a run: read, written and placed without its training."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def restore_params(
     *,
     mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Any, int]:
-    """Reads the parameters of a run; needs nothing but the run directory.
+    """Read the parameters of a run onto devices; needs nothing but the run directory.
 
     Args:
         run_dir: the run.
-        step: a number, "best" (by supervised validation loss), "average" (what
-            `mnmt average` wrote), or None for the newest.
-        mesh: where to put them, sharded by the rule table; None gives them to the first device.
+        step: a number, "best" (by supervised validation loss), "average" (the result of
+            `mnmt average`), or None for the newest.
+        mesh: mesh to shard them over, by the rule table; None places them on the first device.
 
     Returns:
-        The parameters, float32, and the step they are of (the newest one for an average).
+        The parameters, float32, and their step (the newest one for an average).
 
     Raises:
         UserError: if there is no such checkpoint or it is damaged.
@@ -67,12 +67,12 @@ def load_params(
     step: int | str | None = None,
     place: Place = lambda params: params,
 ) -> tuple[Any, int]:
-    """Reads the parameters of a run into the host's memory; see `restore_params`.
+    """Read the parameters of a run into the host's memory; see `restore_params`.
 
     Args:
         run_dir: the run.
-        step: as there.
-        place: what to do with them before they are compared with their fingerprint.
+        step: as in `restore_params`.
+        place: function applied to them before the fingerprint is verified.
     """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
@@ -82,12 +82,12 @@ def load_params(
         remedy = "run 'mnmt average' again"
         facts = read_object(folder / "facts.json", "fingerprint", "step", remedy=remedy)
         return read_numpy(folder / "params", facts["fingerprint"], place), facts["step"]
-    found = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
-    return read_step(run.checkpoints, found, place), found
+    chosen_step = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
+    return read_step(run.checkpoints, chosen_step, place), chosen_step
 
 
 def write_params(run_dir: str | Path, params: Any) -> None:
-    """Writes step 0 of a run that starts from parameters made elsewhere, without any training.
+    """Write step 0 of a run that starts from parameters made elsewhere, without training.
 
     Args:
         run_dir: the run.
@@ -102,12 +102,12 @@ def write_params(run_dir: str | Path, params: Any) -> None:
     }
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as writer:
         writer.save(folder / "extra", args=ocp.args.JsonSave(record))
-    for part in (folder / "params", folder):
-        (part / MARK).touch()  # if it is copied to a bucket
+    for path in (folder / "params", folder):
+        (path / MARK).touch()  # for a later copy to a bucket
 
 
 def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
-    """Returns the steps of the checkpoints of lowest validation loss, best first, at most `count`.
+    """Return the steps with the lowest validation losses, best first, at most `count`.
 
     Raises:
         UserError: if no checkpoint of the run has a validation loss.
@@ -121,14 +121,14 @@ def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
 
 
 def available_steps(directory: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a folder, ascending."""
+    """Return the steps of the complete checkpoints in a folder, ascending."""
     if not directory.is_dir():
         return []
     return sorted(ocp.utils.checkpoint_steps(absolute_path(directory)))
 
 
 def choose_step(directory: Path, step: int | str | None) -> int:
-    """Returns the number of the step asked for; None asks for the newest.
+    """Return the number of a step; None selects the newest.
 
     Raises:
         UserError: if there is no such checkpoint.
@@ -152,7 +152,7 @@ def _loss(directory: Path, step: int) -> float | None:
 
 
 def read_step(directory: Path, step: int, place: Place = lambda params: params) -> Any:
-    """Reads the parameters of a step into the host's memory; `place` as in `load_params`.
+    """Read the parameters of a step into the host's memory; `place` as in `load_params`.
 
     Raises:
         UserError: if they are damaged.
@@ -165,8 +165,8 @@ def read_step(directory: Path, step: int, place: Place = lambda params: params) 
         others = [other for other in available_steps(directory) if other != step]
         remedy = f"; choose another --step of {others}" if others else ""
         known = isinstance(error, UserError)
-        told = str(error) if known else f"{folder} cannot be read ({one_line(error)})"
-        raise UserError(told + remedy) from error
+        message = str(error) if known else f"{folder} cannot be read ({one_line(error)})"
+        raise UserError(message + remedy) from error
 
 
 def place_params(
@@ -174,39 +174,41 @@ def place_params(
     mesh: jax.sharding.Mesh | None,
     extra_axes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
-    """Puts parameters on devices, as `restore_params` does, one array after the other.
+    """Put parameters on devices, as `restore_params` does, one array at a time.
 
     Args:
-        params: NumPy arrays in dictionaries, each of which is taken out and let go, so that hardly
-            more than the parameters is in memory at a time.
-        mesh: as there.
+        params: NumPy arrays in nested dictionaries. Arrays are removed from them and freed, so that
+            memory hardly exceeds that of the parameters.
+        mesh: as in `restore_params`.
         extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
-    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return _in_turn(params, tree_sharding(mesh, params, extra_axes or {}) if mesh else one)
+    single_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return _place_sequentially(
+        params, tree_sharding(mesh, params, extra_axes or {}) if mesh else single_device
+    )
 
 
-def _in_turn(params: Any, shardings: Any) -> Any:
+def _place_sequentially(params: Any, shardings: Any) -> Any:
     if not isinstance(params, dict):
         return jax.block_until_ready(jax.device_put(params, shardings))
-    several = isinstance(shardings, dict)
+    has_tree = isinstance(shardings, dict)
     return {
-        name: _in_turn(params.pop(name), shardings[name] if several else shardings)
+        name: _place_sequentially(params.pop(name), shardings[name] if has_tree else shardings)
         for name in list(params)
     }
 
 
 def check_parameters(run: RunDirectory, config: Model, vocab_size: int, params: Any) -> None:
-    """Checks that the parameters of a run are those of its model.
+    """Check that the parameters of a run have the shapes and dtypes of its model.
 
     Args:
-        run: names the checkpoints in an error.
-        config: of the model.
-        vocab_size: entries of the vocabulary.
-        params: what was read.
+        run: the run, named in errors.
+        config: configuration of the model.
+        vocab_size: size of the vocabulary.
+        params: the parameters.
 
     Raises:
-        UserError: with the first array that differs: somebody changed the configuration.
+        UserError: for the first array that differs, because the configuration was edited.
     """
     shapes = parameter_shapes(config, vocab_size)
     check_arrays(run.checkpoints, array_types(params), array_types(shapes))

@@ -1,9 +1,9 @@
-"""Reads the arrays of a checkpoint into memory that a CPU device takes over as it is.
+"""Reader of checkpoint arrays into memory that a CPU device uses without a copy.
 
-Orbax lets a type of leaf bring its own handler. Its own one for NumPy arrays copies a file into a
-buffer and that into an array, and JAX copies arrays once more that do not start at a multiple of 64
-bytes. The one here maps the file and copies it once, to where JAX will leave it: a quarter of the
-processor seconds and two thirds of the memory (docs/performance.md).
+Orbax accepts a custom handler for a type of leaf. Its default handler for NumPy arrays copies a
+file into a buffer and the buffer into an array, and JAX copies arrays again that do not start at a
+multiple of 64 bytes. The handler here maps the file and copies it once, into aligned memory. It
+needs a quarter of the processor seconds and two thirds of the memory (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 
-_ALIGNMENT = 64  # bytes; XLA:CPU uses what starts there without copying it
+_ALIGNMENT = 64  # bytes; XLA:CPU uses arrays with this alignment without a copy
 
 
 class _MappedHandler(ocp.type_handlers.NumpyHandler):
-    """Reads NumPy arrays from mapped files."""
+    """Handler of NumPy arrays that are read from mapped files."""
 
     async def deserialize(
         self, infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> Sequence[np.ndarray]:
-        """Reads all of them at a time."""
-        del args  # types are those of the files
+        """Read all arrays concurrently."""
+        del args  # dtypes are those of the files
         mapping = {"file_io_mode": {"mode": "memmap"}}
         context = tensorstore.Context(mapping, parent=infos[0].ts_context)
         return await asyncio.gather(*(_read(info, context) for info in infos))
 
 
 def mapped_arrays() -> ocp.type_handlers.TypeHandlerRegistry:
-    """Returns how Orbax is to read NumPy arrays; in a bucket, where nothing is mapped, as ever."""
+    """Return Orbax's type handlers for mapped reads; files in a bucket are read normally."""
     return ocp.type_handlers.create_type_handler_registry(
         (np.ndarray, _MappedHandler()),
         (jax.Array, ocp.type_handlers.ArrayHandler()),  # absent here, but Orbax warns without it
@@ -43,7 +43,7 @@ def mapped_arrays() -> ocp.type_handlers.TypeHandlerRegistry:
 
 
 def empty_aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Returns an array that a CPU device can take over, with anything in it."""
+    """Return an uninitialised array that a CPU device can use without a copy."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

@@ -1,7 +1,7 @@
-"""Writes a checkpoint of parameters that are read one by one, so that they never lie in memory.
+"""Writer of parameter checkpoints that holds only one array in memory at a time.
 
-Orbax lets a type of leaf bring its own handler; the one here reads a lazy array when its turn has
-come, hands it to Orbax's own handler of arrays, and lets go of it before the next.
+Orbax accepts a custom handler for a type of leaf. The handler here reads a lazy array, passes it to
+Orbax's own handler of arrays, and frees it before the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mnmt_jax.runs.fingerprint import array_fingerprint, combine_fingerprints, p
 
 
 class _LazyHandler(ocp.type_handlers.NumpyHandler):
-    """Writes lazy arrays as NumPy arrays, one after the other."""
+    """Handler that writes lazy arrays as NumPy arrays, one after the other."""
 
     def __init__(self) -> None:
         super().__init__(deepcopy_host_arrays=False)
@@ -31,7 +31,7 @@ class _LazyHandler(ocp.type_handlers.NumpyHandler):
         infos: Sequence[Any],
         args: Sequence[Any] | None = None,
     ) -> Sequence[Any]:
-        """Writes all of them before it returns."""
+        """Write all arrays before returning."""
         options = args or [ocp.SaveArgs()] * len(values)
         for value, info, option in zip(values, infos, options, strict=True):
             for written in await super().serialize([value.read()], [info], [option]):
@@ -48,10 +48,10 @@ def lazy_arrays() -> Any:
 
 
 def write_lazily(folder: Path, params: Any) -> int:
-    """Writes a parameter tree as an item that Orbax's readers take for one of plain arrays.
+    """Write a parameter tree as an item that looks to Orbax's readers like one of plain arrays.
 
     Args:
-        folder: to make, absolute.
+        folder: absolute path of the folder to create.
         params: tree of `LazyArray`.
 
     Returns:

@@ -1,15 +1,15 @@
-"""The folder of a run: what lies where, and whether a configuration may continue it.
+"""Layout of a run directory, and the check whether a configuration may continue the run.
 
 RUN/config.gin     resolved configuration
 RUN/vocabulary/    copy of the cache's vocabulary
 RUN/tasks.json     languages of each training task
-RUN/origin.json    whose parameters it started from, if not drawn
+RUN/origin.json    source of the initial parameters, if not drawn at random
 RUN/checkpoints/   Orbax, one folder per step
-RUN/average/       averaged parameters, if mnmt average made them
+RUN/average/       averaged parameters, written by mnmt average
 RUN/metrics.jsonl  one line per logged step
 RUN/tensorboard/   the same as events
 RUN/report/        evaluation
-RUN/.held          locked by the process that trains
+RUN/.held          locked by the training process
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-# What may change between two starts of one run: nothing here moves a loss by more than rounding.
+# Fields that may change when a run continues: they change losses by no more than rounding.
 MAY_CHANGE = (
     "data.cache",
     "model.attention",
@@ -56,8 +56,8 @@ class RunDirectory:
     """Paths of a run.
 
     Attributes:
-        path: the folder itself, or the copy of what is small in a bucket.
-        mirror: of the bucket; None if the run is a folder.
+        path: the folder itself, or the local copy of small files in a bucket.
+        mirror: mirror of the bucket; None if the run is in a local folder.
     """
 
     path: Path
@@ -65,13 +65,13 @@ class RunDirectory:
 
     @classmethod
     def open(cls, run: str | os.PathLike[str] | RunDirectory) -> RunDirectory:
-        """Opens a run, which need not be there yet.
+        """Open a run, which need not exist yet.
 
         Args:
-            run: a folder, `gs://bucket/folder`, or a run that is open already.
+            run: a folder, `gs://bucket/folder`, or an open run.
 
         Raises:
-            UserError: if it is no path, or in a bucket that cannot be read.
+            UserError: if it is not a path, or in a bucket that cannot be read.
         """
         if isinstance(run, RunDirectory):
             return run
@@ -84,7 +84,7 @@ class RunDirectory:
 
     @property
     def place(self) -> Path:
-        """Where the user finds the run."""
+        """The path of the run as the user knows it."""
         return self.mirror.bucket if self.mirror else self.path
 
     @property
@@ -99,12 +99,12 @@ class RunDirectory:
 
     @property
     def tasks_file(self) -> Path:
-        """The file of the training tasks' languages."""
+        """The file with the training tasks' languages."""
         return self.path / "tasks.json"
 
     @property
     def origin_file(self) -> Path:
-        """The file about the parameters a run started from."""
+        """The file about the source of the initial parameters."""
         return self.path / "origin.json"
 
     @property
@@ -119,7 +119,7 @@ class RunDirectory:
 
     @property
     def metrics_file(self) -> Path:
-        """The file of one JSON object per logged step."""
+        """The file with one JSON object per logged step."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -133,17 +133,17 @@ class RunDirectory:
         return self.path / "report"
 
     def exists(self) -> bool:
-        """Returns whether the run has been prepared, by this process or another."""
+        """Return whether the run has been prepared, by this process or another."""
         return (self.place / self.config_file.name).is_file()
 
     def hold(self) -> IO[str] | None:
-        """Keeps other trainings of this run out until what is returned is closed.
+        """Lock the run against other training processes until the returned file is closed.
 
-        The system lets go by itself when the process dies. On storage without locks, and in a
-        bucket (None), nobody is kept out.
+        The operating system releases the lock when the process dies. There is no lock on storage
+        without locks, nor in a bucket (None).
 
         Raises:
-            UserError: if another training holds it.
+            UserError: if another training process holds the lock.
         """
         if self.mirror:
             return None
@@ -158,12 +158,12 @@ class RunDirectory:
         return file
 
     def publish(self) -> None:
-        """Copies what is new to the bucket; a run in a folder is there already."""
+        """Copy new files to the bucket, if the run is in one."""
         if self.mirror:
             self.mirror.publish()
 
     def close(self) -> None:
-        """Removes what this process alone has of the run, if anything."""
+        """Remove this process's local copy of the run, if there is one."""
         if self.mirror:
             self.mirror.close()
 
@@ -174,32 +174,32 @@ class RunDirectory:
         *,
         forget: Sequence[str] = (),
     ) -> Config:
-        """Reads the configuration.
+        """Read the configuration.
 
         Args:
-            gin_files: read after it, e.g. with other `Decode` values.
+            gin_files: files read after it, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
-            forget: sections of the run's own that are left out, such as `Mesh`, which says how
-                many devices it was trained on.
+            forget: sections of the run's configuration to leave out, such as `Mesh`, the number of
+                devices it was trained on.
 
         Raises:
-            UserError: if this is not a run directory, or a value is not what it must be.
+            UserError: if this is not a run directory, or a value is not valid.
         """
         if not self.config_file.is_file():
             raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
         return load_config(gin_files, bindings, run=self.config_file, forget=forget)
 
     def trained_directions(self) -> frozenset[Direction] | None:
-        """Reads which directions the run was trained on; None if the run does not say.
+        """Read the directions that the run was trained on; None if there is no record.
 
         Raises:
-            UserError: if the file is there but cannot be understood.
+            UserError: if the record cannot be read.
         """
         tasks = self.trained_tasks()
         return None if tasks is None else frozenset(tasks.values())
 
     def trained_tasks(self) -> dict[str, Direction] | None:
-        """Reads the direction of each training task by its name; as `trained_directions`."""
+        """Read the direction of each training task by name; as `trained_directions`."""
         if not self.tasks_file.is_file():
             return None
         try:
@@ -212,7 +212,7 @@ class RunDirectory:
             ) from error
 
     def write_tasks(self, directions: Mapping[str, Direction]) -> None:
-        """Writes the languages of each training task.
+        """Write the languages of each training task.
 
         Args:
             directions: source and target language by task name.
@@ -224,23 +224,23 @@ class RunDirectory:
         _write_json(self.tasks_file, facts)
 
     def write_origin(self, origin: str, report: str, moves: Iterable[ParamMapping] = ()) -> None:
-        """Writes whose parameters the run starts from.
+        """Write the source of the run's initial parameters.
 
         Args:
             origin: a run directory, or a checkpoint of another toolkit; several with their names.
-            report: what was taken of it.
-            moves: what was put where, if a method says so.
+            report: description of what was copied.
+            moves: parameter mappings of methods, if any.
         """
-        told = [[move.origin, move.source, move.target] for move in moves]
-        facts = {"origin": origin, "report": report} | ({"moves": told} if told else {})
+        mappings = [[mapping.origin, mapping.source, mapping.target] for mapping in moves]
+        facts = {"origin": origin, "report": report} | ({"moves": mappings} if mappings else {})
         _write_json(self.origin_file, facts)
 
     def check_folder(self) -> None:
-        """Checks that a training here would replace nothing but what a run has written.
+        """Check that training here would replace no files but those of a run.
 
         Raises:
-            UserError: if the folder has a `config.gin` of somebody else, or files by a run's names
-                without the `config.gin` that a run writes first.
+            UserError: if the folder has a `config.gin` that is not a run's, or files with a run's
+                names but without the `config.gin` that a run writes first.
         """
         check_replaced(self.config_file, is_saved_config, "--workdir")
         if not self.config_file.is_file():
@@ -252,12 +252,12 @@ class RunDirectory:
                     )
 
     def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
-        """Checks that a configuration and a vocabulary continue the run.
+        """Check that a configuration and a vocabulary may continue the run.
 
         Args:
-            config: of the training about to start.
-            vocabulary: the cache's.
-            has_checkpoint: whether there is something to continue; without it anything may change.
+            config: configuration of the training about to start.
+            vocabulary: vocabulary of the cache.
+            has_checkpoint: whether there is a checkpoint; otherwise anything may change.
 
         Raises:
             UserError: if the run was started with another configuration or vocabulary.
@@ -278,10 +278,10 @@ class RunDirectory:
             )
 
     def prepare(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
-        """Writes the configuration, and the vocabulary unless the run has one; as `check`."""
+        """Write the configuration, and the vocabulary unless the run has one; as `check`."""
         self.path.mkdir(parents=True, exist_ok=True)
         continues = has_checkpoint and self.config_file.is_file()
-        save_config(config, self.config_file)  # first: it says whose the other files are
+        save_config(config, self.config_file)  # first: it marks the other files as those of a run
         if not continues:
             vocabulary.save(self.vocabulary)
 
@@ -291,13 +291,13 @@ def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def changed_fields(before: Config, after: Config) -> list[str]:
-    """Lists the fields that differ and must not, as `Section.field was X, now Y`.
+    """List the fields that differ but must not, as `Section.field was X, now Y`.
 
-    Of methods these are their names, or else their settings.
+    Methods are compared by name, and by settings if their names are the same.
 
     Args:
-        before: the configuration a run was started with.
-        after: the configuration it would be continued with.
+        before: configuration that the run was started with.
+        after: configuration that it would be continued with.
     """
     changed: list[str] = []
     for section in dataclasses.fields(before):
@@ -310,20 +310,20 @@ def changed_fields(before: Config, after: Config) -> list[str]:
                 if values[0] == values[1]:
                     changed += itertools.chain(*map(_changed_settings, *methods))
             name = f"{section.name}.{field.name}"
-            free = section.name in MAY_CHANGE or name in MAY_CHANGE
+            may_change = section.name in MAY_CHANGE or name in MAY_CHANGE
             if name == "train.steps" and after.optimizer.schedule == "cosine":
-                free = False  # the schedule ends at the last step, so every rate would change
-            if values[0] != values[1] and not free:
-                changed.append(_was(old, field.name, values))
+                may_change = False  # the schedule ends at the last step, so every rate would change
+            if values[0] != values[1] and not may_change:
+                changed.append(_describe_change(old, field.name, values))
     return changed
 
 
 def _changed_settings(before: Method, after: Method) -> Iterator[str]:
-    """Yields the settings of a method that differ."""
+    """Yield the settings of a method that differ."""
     for name in _settings(before) | _settings(after):
         values = tuple(getattr(method, name, None) for method in (before, after))
         if values[0] != values[1]:
-            yield _was(before, name, values)
+            yield _describe_change(before, name, values)
 
 
 def _settings(method: Any) -> dict[str, Any]:
@@ -334,5 +334,5 @@ def _names(methods: Iterable[Method]) -> tuple[str, ...]:
     return tuple(method.name for method in methods)
 
 
-def _was(section: Any, field: str, values: tuple[Any, ...]) -> str:
+def _describe_change(section: Any, field: str, values: tuple[Any, ...]) -> str:
     return f"{type(section).__name__}.{field} was {values[0]!r}, now {values[1]!r}"

@@ -1,9 +1,9 @@
-"""Checkpoints: written in the background by Orbax, verified when read.
+"""Checkpoints of a training run: written in the background by Orbax, verified when read.
 
-A step's folder holds `params` (the master weights alone, all that translation needs), `training`
+A step's folder has `params` (the master weights, all that translation needs), `training`
 (optimizer, step, metric sums) and `extra` (JSON: position in the data, fingerprints, shapes). Orbax
-gives a folder its name only when it is complete, so a process may die at any moment. The
-fingerprints catch what a file system may do to it later.
+gives a folder its final name only when it is complete, so a process may die at any time. The
+fingerprints detect later damage by the file system.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from mnmt_jax.training.state import TrainState
 
 
 class Restored(NamedTuple):
-    """What a checkpoint gives back.
+    """A restored checkpoint.
 
     Attributes:
         state: the train state.
-        extra: what `save` was given.
+        extra: the JSON values passed to `save`.
     """
 
     state: TrainState
@@ -61,7 +61,7 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run that trains."""
+    """The checkpoints of a training run."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Checkpoints:
         keep_every: int = 0,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Opens the folder, creating it if needed, and removes what an interrupted save left.
+        """Open the folder, create it if needed, and remove leftovers of an interrupted save.
 
         Args:
-            directory: of all steps.
-            keep_last: newest steps kept, at least 1.
-            keep_best: steps kept besides, by validation loss.
-            keep_every: multiples of it are kept besides; 0 keeps none.
-            report: takes lines for the person watching; None prints them to stderr.
+            directory: folder of all steps.
+            keep_last: number of newest steps to keep, at least 1.
+            keep_best: number of further steps to keep, by validation loss.
+            keep_every: multiples of this step are kept, too; 0 keeps none.
+            report: receives messages for the user; None prints them to stderr.
         """
         if keep_last < 1 or keep_best < 0:
             raise UserError(
@@ -90,36 +90,36 @@ class Checkpoints:
         self._options = _options(keep_last, keep_best, keep_every)
         self._manager = self._open()
         self._saving: int | None = None
-        self._failed = ""  # why the newest state is not on disk
+        self._failed = ""  # reason why the newest state is not on disk
 
     def steps(self) -> list[int]:
-        """Returns the steps of complete checkpoints, ascending."""
+        """Return the steps of complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, state: TrainState, extra: Mapping[str, Any], loss: float | None = None) -> None:
-        """Starts writing a checkpoint; the state may be donated as soon as this returns.
+        """Start writing a checkpoint; the state may be donated as soon as this returns.
 
-        What full or read-only storage refuses is reported, and later saves are tried all the same;
-        one process of several cannot go on without the others, so there it is an error.
+        If storage is full or read-only, this is reported, and later saves are still tried. With
+        several processes it is an error, because one cannot continue without the others.
 
         Args:
-            state: what to write.
-            extra: JSON values to write beside it.
+            state: state to write.
+            extra: JSON values to write with it.
             loss: validation loss at this step, for choosing the best; None if not measured here.
 
         Raises:
-            UserError: in one of several processes, if the storage refused.
+            UserError: with several processes, if the storage refused.
         """
         self.wait()
         step, trees = int(state.step), _trees(state)
         self._saving = step
         if self._failed:
-            self._remove_unfinished()  # what was written since
+            self._remove_unfinished()  # leftovers of failed saves
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        looks = is_first() and not is_bucket(self.directory)
-        if why := write_refusal(self.directory, size) if looks else "":
-            self._could_not_write(why)
-        if told_by_first([bool(why)])[0]:
+        checks_storage = is_first() and not is_bucket(self.directory)
+        if refusal := write_refusal(self.directory, size) if checks_storage else "":
+            self._record_failure(refusal)
+        if told_by_first([bool(refusal)])[0]:
             return
         record = {
             "extra": dict(extra),
@@ -134,10 +134,10 @@ class Checkpoints:
         try:
             self._manager.save(step, args=items, metrics=metrics, force=True)
         except Exception as error:
-            self._refused(error)
+            self._handle_refusal(error)
 
     def restore(self, like: TrainState) -> Restored | None:
-        """Reads the newest checkpoint that is whole, setting aside newer ones that are not.
+        """Read the newest intact checkpoint and move newer, damaged ones out of the way.
 
         Args:
             like: shapes, types and shardings wanted, from `abstract_state`.
@@ -147,18 +147,18 @@ class Checkpoints:
 
         Raises:
             UserError: if there are checkpoints but all are damaged, or one is of another model.
-            Exception: what the machine raised, such as being out of memory; nothing is moved then.
+            Exception: an error of the machine, such as lack of memory; nothing is moved then.
         """
         steps = told_by_first(self.steps()[::-1])
-        failed = []
+        damaged_steps = []
         for step in steps:
             try:
-                restored = self._read_agreed(step, like)
+                restored = self._read_on_all(step, like)
             except DamagedError as error:
-                failed.append(step)
+                damaged_steps.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
                 continue
-            self._set_aside(failed)
+            self._move_damaged(damaged_steps)
             return restored
         if steps:
             raise UserError(
@@ -168,76 +168,76 @@ class Checkpoints:
         return None
 
     def is_saving(self) -> bool:
-        """Returns whether what was given to `save` is still being written."""
+        """Return whether a save is still in progress."""
         return bool(self._manager.is_saving_in_progress())
 
     def wait(self) -> None:
-        """Waits until everything given to `save` is on disk, or refused.
+        """Wait until all saves are on disk, or refused by the storage.
 
         Raises:
-            Exception: what else went wrong in the background.
+            Exception: any other error of the background save.
         """
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            self._refused(error)
+            self._handle_refusal(error)
         else:
             if self._saving in self._manager.all_steps():
                 self._failed = ""
 
     def close(self, *, complain: bool = True) -> None:
-        """Waits and lets go of the folder.
+        """Wait for saves and close the folder.
 
         Args:
-            complain: whether to raise; another error, on its way already, says more.
+            complain: whether to raise; False if another error is already being raised.
 
         Raises:
-            UserError: if the newest state given to `save` was refused.
+            UserError: if the storage refused the newest state.
         """
         if self._failed and jax.process_count() > 1:
-            return  # the others do not come to this place
+            return  # the other processes do not get here
         self.wait()
         self._manager.close()
         if self._failed and complain:
             raise UserError(f"{self._failed}; start the same command again: it continues there")
 
-    def _refused(self, error: Exception) -> None:
-        """Reports that the storage did not take a checkpoint; other errors are raised again."""
-        trouble = storage_error_reason(error)
-        if not trouble:
+    def _handle_refusal(self, error: Exception) -> None:
+        """Report that the storage refused a checkpoint; raise other errors again."""
+        reason = storage_error_reason(error)
+        if not reason:
             raise error
-        if jax.process_count() == 1:  # of several, the others do not come to this place
+        if jax.process_count() == 1:  # with several, the others do not get here
             self._reopen()
-        self._could_not_write(trouble)
+        self._record_failure(reason)
 
     def _reopen(self) -> None:
-        """Looks at the folder anew; the old view of it serves while the folder is out of reach."""
+        """Open the folder again; keep the old manager while the folder is out of reach."""
         try:
             manager = self._open(cleanup=False)
         except Exception as error:
             if not storage_error_reason(error):
                 raise
             return
-        with contextlib.suppress(Exception):  # it has nothing more to say
+        with contextlib.suppress(Exception):  # its errors are already reported
             self._manager.close()
         self._manager = manager
         self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
-        """Frees what a refused save took; threads of Orbax may be writing there still.
+        """Free the space of a refused save; threads of Orbax may still be writing there.
 
-        What they add meanwhile is left to the next save, and in a bucket all to the next start.
+        Files that they add later are removed at the next save, and in a bucket at the next start.
         """
         if is_bucket(self.directory):
             return
         for folder in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _could_not_write(self, why: str) -> None:
-        good = self.steps()
+    def _record_failure(self, reason: str) -> None:
+        steps = self.steps()
         self._failed = (
-            f"checkpoint {self._saving} could not be written ({why}); make room at "
-            f"{self.directory}; the last good one is {good[-1] if good else 'none'}"
+            f"checkpoint {self._saving} could not be written ({reason}); make room at "
+            f"{self.directory}; the last good one is {steps[-1] if steps else 'none'}"
         )
         if jax.process_count() > 1:
             raise UserError(self._failed)
@@ -251,16 +251,16 @@ class Checkpoints:
         handlers["extra"] = ocp.JsonCheckpointHandler()
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
-    def _read_agreed(self, step: int, like: TrainState) -> Restored:
-        """Reads a step; process 0 of several reads it first, so that all agree that it is whole.
+    def _read_on_all(self, step: int, like: TrainState) -> Restored:
+        """Read a step; with several processes, process 0 verifies it first, so that all agree.
 
         Raises:
-            DamagedError: in every process, if it is not.
-            UserError: if one process finds otherwise than process 0.
+            DamagedError: in every process, if the step is damaged.
+            UserError: if another process disagrees with process 0.
         """
         if jax.process_count() == 1:
             return self._read(step, like)
-        found: Exception | None = None
+        damage: Exception | None = None
         if is_first():
             try:
                 fingerprints = read_record(self.directory / str(step))["fingerprints"]
@@ -269,9 +269,9 @@ class Checkpoints:
             except Exception as error:
                 if is_machine_error(error):
                     raise
-                found = error
-        if told_by_first([found is not None])[0]:
-            raise DamagedError(one_line(found) if found else "says process 0")
+                damage = error
+        if told_by_first([damage is not None])[0]:
+            raise DamagedError(one_line(damage) if damage else "says process 0")
         try:
             return self._read(step, like)
         except DamagedError as error:
@@ -301,22 +301,22 @@ class Checkpoints:
                 items = self._manager.restore(step, args=ocp.args.Composite(**arguments))
         except Exception:
             check_readable(folder)
-            raise  # the files are fine: the error is not theirs
+            raise  # the files are intact: the error has another cause
         for name in ITEMS:
             if tree_fingerprint(items[name]) != record["fingerprints"][name]:
                 raise DamagedError(f"'{name}' differs from what was saved")
         return Restored(dataclasses.replace(items.training, params=items.params), record["extra"])
 
-    def _set_aside(self, steps: Sequence[int]) -> None:
-        """Moves damaged checkpoints out of the way of the ones to come."""
+    def _move_damaged(self, steps: Sequence[int]) -> None:
+        """Move damaged checkpoints out of the way of later ones."""
         if not steps:
             return
         self._manager.close()
-        aside = self.directory.with_name(f"{self.directory.name}_damaged")
-        aside.mkdir(exist_ok=True)
+        damaged_folder = self.directory.with_name(f"{self.directory.name}_damaged")
+        damaged_folder.mkdir(exist_ok=True)
         for step in steps if is_first() else ():
-            move_folder(self.directory / str(step), aside / str(step))
-            self._report(f"checkpoint {step} was moved to {aside / str(step)}")
+            move_folder(self.directory / str(step), damaged_folder / str(step))
+            self._report(f"checkpoint {step} was moved to {damaged_folder / str(step)}")
         wait_for_all("set aside")
         self._manager = self._open()
 
@@ -328,19 +328,19 @@ def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointM
     best = checkpoint_managers.BestN(
         get_metric_fn=loss, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
     )
-    kept: list[checkpoint_managers.PreservationPolicy] = [
+    policies: list[checkpoint_managers.PreservationPolicy] = [
         checkpoint_managers.LatestN(keep_last),
         best,
     ]
     if keep_every:
-        kept.append(checkpoint_managers.EveryNSteps(keep_every))
+        policies.append(checkpoint_managers.EveryNSteps(keep_every))
     return ocp.CheckpointManagerOptions(
-        preservation_policy=checkpoint_managers.AnyPreservationPolicy(kept),
+        preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
         best_fn=loss,
         best_mode="min",
     )
 
 
 def _trees(state: TrainState) -> dict[str, Any]:
-    """Splits a state, or its abstract form, into the items of a checkpoint."""
+    """Split a state, or its abstract form, into the items of a checkpoint."""
     return dict(zip(ITEMS, (state.params, dataclasses.replace(state, params={})), strict=True))

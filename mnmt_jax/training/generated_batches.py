@@ -1,4 +1,4 @@
-"""Batches that are made of a micro-batch inside the update, by the parameters as they are."""
+"""Batches generated inside an update from a micro-batch and the current parameters."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.model.network import Network
 
-_DERIVED = 2**29  # folded into the rng of a micro-batch; views count from 1, `aside` has 2**30
+_GENERATED = 2**29  # folded into a micro-batch's rng; views count from 1, `auxiliary` has 2**30
 
 
 class StepModel:
-    """A micro-batch and the model that learns from it, before it has; a `GenerationModel`.
+    """A micro-batch and the model before its update; a `GenerationModel`.
 
     Attributes:
-        batch: the arrays of the micro-batch.
-        rng: of draws.
+        batch: arrays of the micro-batch.
+        rng: key of sampling.
     """
 
     batch: Batch
     rng: Array
 
     def __init__(self, model: Network, params: Any, batch: Batch, rng: Array) -> None:
-        """Takes what there is; nothing is computed.
+        """Store the arguments; nothing is computed.
 
         Args:
             model: the network.
-            params: its parameters.
+            params: parameters of the network.
             batch: arrays [rows, length].
-            rng: of draws.
+            rng: key of sampling.
         """
         self.batch, self.rng = batch, rng
         self._model, self._params = model, jax.lax.stop_gradient(params)
 
     @property
     def layout(self) -> Layout:
-        """Structure, with layer counts."""
+        """The layout of the model, with layer counts."""
         return self._model.layout
 
     @property
     def vocab_size(self) -> int:
-        """Ids of the vocabulary, of which the last are the tags, in the order of the languages."""
+        """Size of the vocabulary; its last ids are the tags, in the order of the languages."""
         return self._model.vocab_size
 
     def greedy(
@@ -57,7 +57,7 @@ class StepModel:
         limits: Int[Array, " rows"],
         steps: int,
     ) -> Int[Array, "rows steps"]:
-        """Translates without dropout; as `GenerationModel.greedy`. Rows of limit 0 are left empty."""
+        """Translate without dropout, as `GenerationModel.greedy`; rows of limit 0 stay empty."""
         request = Request(prefix, limits, limits > 0, max_steps=steps)
         variables = {"params": self._params}
         cache = self._model.apply(
@@ -65,8 +65,8 @@ class StepModel:
         )
 
         def step(tokens: Array, cache: Any) -> tuple[Array, Any]:
-            after: Any = self._model.apply(variables, tokens, cache, method="step")
-            return after
+            result: Any = self._model.apply(variables, tokens, cache, method="step")
+            return result
 
         return jnp.asarray(greedy(step, cache, request=request).tokens)[:, 0]
 
@@ -74,18 +74,18 @@ class StepModel:
 def generate_batch(
     derived: GeneratedBatch, number: int, network: tuple[Network, Any], batch: Batch, rng: Array
 ) -> tuple[Batch, Array]:
-    """Makes a batch of a micro-batch.
+    """Generate a batch from a micro-batch.
 
     Args:
-        derived: which.
-        number: its place among those of the run.
+        derived: specification of the generated batch.
+        number: its index among the generated batches of the run.
         network: model and parameters.
         batch: arrays [rows, length] of the micro-batch.
-        rng: of the micro-batch's dropout.
+        rng: key of the micro-batch's dropout.
 
     Returns:
         The batch, and an rng for its dropout.
     """
-    draws, dropout = jax.random.split(jax.random.fold_in(rng, _DERIVED + number))
-    made = derived.make(StepModel(*network, batch, draws))
-    return jax.lax.stop_gradient(dict(made)), dropout
+    sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
+    generated = derived.make(StepModel(*network, batch, sampling))
+    return jax.lax.stop_gradient(dict(generated)), dropout

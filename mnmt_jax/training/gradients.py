@@ -1,4 +1,4 @@
-"""The gradient of an update: of its micro-batches, and of the batches that are made of them."""
+"""Gradients of an update: over its micro-batches and the batches generated from them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss, player_loss
 from mnmt_jax.training.losses import LossSums, Sums, with_derived
 
-Split = tuple[Any, Any]  # parameters that a player moves, and the others
-_ROOM = 0.5  # of a device's memory, for parameters and gradients that are whole during an update
+Split = tuple[Any, Any]  # parameters that a player updates, and the others
+# Share of a device's memory for parameters and gradients that are unsharded during an update.
+_ROOM = 0.5
 
 
 def sum_gradients(
@@ -32,99 +33,115 @@ def sum_gradients(
     rng: Array,
     step: Array | None = None,
 ) -> tuple[Any, Sums]:
-    """Adds gradients and sums over micro-batches, and over what is made of each.
+    """Sum gradients and loss sums over micro-batches and the batches generated from them.
 
-    Where devices share the batch and nothing else, and the loss is of each row by itself, they
-    exchange gradients once an update, not once a micro-batch. So do those that share parameters
-    too (`fsdp`), if each has room to collect them once and to hold them, and their gradients in
-    float32, whole during the update.
+    If devices share only the batch, and the loss of a row does not depend on other rows, devices
+    exchange gradients once per update instead of once per micro-batch. With sharded parameters
+    (`fsdp`) this also holds if each device has memory to gather the parameters once and to keep
+    them, and their float32 gradients, unsharded during the update.
 
     Args:
-        learner: the run's constants.
-        turn: the player's.
-        split: parameters that it moves, and the others.
+        learner: constants of the run.
+        turn: update of the player.
+        split: parameters that the player updates, and the others.
         batch: arrays [micro-batches, rows, length].
-        rng: of dropout and draws.
-        step: number of updates done, for scheduled objectives; None is after their schedules.
+        rng: key of dropout and sampling.
+        step: number of updates done, for scheduled objectives; None means after their schedules.
+
+    Returns:
+        The gradients in float32, and the sums.
     """
     micro_batches, rows = next(iter(batch.values())).shape[:2]
     if micro_batches == 1 or not learner.is_plain:
-        return _of_batch(learner, turn, (split, rng), batch, step)
+        return _batch_gradients(learner, turn, (split, rng), batch, step)
     axes = learner.model.plan.param_axes()
-    whole = as_multiplied(split, jnp.dtype(learner.model.config.dtype), axes)
-    devices = shares_rows_alone(rows, whole=_have_room(whole))
+    unsharded = as_multiplied(split, jnp.dtype(learner.model.config.dtype), axes)
+    devices = shares_rows_alone(rows, whole=_fits_in_memory(unsharded))
     if devices == 1:
-        return _of_batch(learner, turn, (split, rng), batch, step)
-    own = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
-    kept = tree_specs(split[0], axes), PartitionSpec()
-    return sum_over_devices(functools.partial(_of_batch, own, turn), (whole, rng), batch, kept=kept)
+        return _batch_gradients(learner, turn, (split, rng), batch, step)
+    device_learner = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
+    out_specs = tree_specs(split[0], axes), PartitionSpec()
+    return sum_over_devices(
+        functools.partial(_batch_gradients, device_learner, turn),
+        (unsharded, rng),
+        batch,
+        kept=out_specs,
+    )
 
 
-def _have_room(whole: Split) -> bool:
-    """Returns whether a device has room for parameters, gradients and their sum, all of them whole.
+def _fits_in_memory(unsharded: Split) -> bool:
+    """Return whether a device can hold parameters, gradients and their sum, all unsharded.
 
-    What loops copy, a layer's activations and logits have the rest.
+    The remaining memory is for copies made by loops, the activations of a layer, and logits.
     """
-    trained, frozen = (jax.tree.leaves(part) for part in whole)
+    trained, frozen = (jax.tree.leaves(tree) for tree in unsharded)
     size = sum(leaf.nbytes for leaf in (*trained, *frozen))
     size += sum(leaf.nbytes + jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in trained)
     return size <= _ROOM * device_memory()
 
 
-def _of_batch(
+def _batch_gradients(
     learner: Learner,
-    turn: PlayerUpdate,
-    whole: tuple[Split, Array],
+    update: PlayerUpdate,
+    split_and_rng: tuple[Split, Array],
     batch: Batch,
     step: Array | None = None,
 ) -> tuple[Any, Sums]:
-    split, rng = whole
+    split, rng = split_and_rng
     trained, frozen = split
 
-    def part(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
+    def micro_batch_gradients(number: Array, micro_batch: Batch) -> tuple[Any, Sums]:
         micro_rng = jax.random.fold_in(rng, number)
 
         def loss(trained: Any) -> tuple[Array, Sums]:
-            whole = join(trained, frozen)
-            return player_loss(learner, turn, whole, micro_batch, micro_rng, step)
+            params = join(trained, frozen)
+            return player_loss(learner, update, params, micro_batch, micro_rng, step)
 
         gradients, sums = jax.grad(loss, has_aux=True)(trained)
-        found = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums
-        # The cross entropy is the last player's, and so is what is learnt beside it.
-        return found if turn.name else _add_derived(learner, split, found, micro_batch, micro_rng)
+        result = jax.tree.map(lambda array: array.astype(jnp.float32), gradients), sums
+        # Generated batches belong to the cross entropy, hence to the unnamed player.
+        return (
+            result
+            if update.name
+            else _add_generated(learner, split, result, micro_batch, micro_rng)
+        )
 
-    return _sum_parts(part, batch)
+    return _sum_micro_batches(micro_batch_gradients, batch)
 
 
-def _add_derived(
-    learner: Learner, split: Split, found: tuple[Any, Sums], micro_batch: Batch, rng: Array
+def _add_generated(
+    learner: Learner,
+    split: Split,
+    gradients_and_sums: tuple[Any, Sums],
+    micro_batch: Batch,
+    rng: Array,
 ) -> tuple[Any, Sums]:
-    """Adds what batches made of a micro-batch give; the activations of one are held at a time."""
+    """Add gradients and sums of generated batches, with activations of one at a time in memory."""
     trained, frozen = split
-    gradients, sums = found
-    for number, derived in enumerate(learner.generated_batches):
+    gradients, sums = gradients_and_sums
+    for number, spec in enumerate(learner.generated_batches):
         network = learner.model, join(trained, frozen)
-        batch, own_rng = generate_batch(derived, number, network, micro_batch, rng)
+        batch, batch_rng = generate_batch(spec, number, network, micro_batch, rng)
 
-        def loss(trained: Any, batch: Batch = batch, rng: Array = own_rng) -> tuple[Array, Sums]:
+        def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:
             return batch_loss(learner.plain(), join(trained, frozen), batch, rng)
 
-        more, own = jax.grad(loss, has_aux=True)(trained)
-        gradients = jax.tree.map(jnp.add, gradients, more)
-        sums = with_derived(sums, derived.name, LossSums(**own))
+        batch_gradients, batch_sums = jax.grad(loss, has_aux=True)(trained)
+        gradients = jax.tree.map(jnp.add, gradients, batch_gradients)
+        sums = with_derived(sums, spec.name, LossSums(**batch_sums))
     return gradients, sums
 
 
-def _sum_parts(part: Any, batch: Batch) -> Any:
-    """Adds `part(number, micro_batch)` over the micro-batches, holding one of them at a time."""
+def _sum_micro_batches(function: Any, batch: Batch) -> Any:
+    """Sum `function(number, micro_batch)` over micro-batches, one of them in memory at a time."""
     count = next(iter(batch.values())).shape[0]
-    first = jnp.zeros((), jnp.int32)
+    zero = jnp.zeros((), jnp.int32)
     if count == 1:
-        return part(first, {name: array[0] for name, array in batch.items()})
-    shapes = jax.eval_shape(part, first, {name: array[0] for name, array in batch.items()})
+        return function(zero, {name: array[0] for name, array in batch.items()})
+    shapes = jax.eval_shape(function, zero, {name: array[0] for name, array in batch.items()})
     zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
-    def add(total: Any, one: tuple[Array, Batch]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, part(*one)), None
+    def add(total: Any, micro_batch: tuple[Array, Batch]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*micro_batch)), None
 
     return jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), dict(batch)))[0]

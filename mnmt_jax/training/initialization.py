@@ -1,9 +1,10 @@
-"""Starts a training from the parameters of other runs: of one, or of several, by moves.
+"""Initialisation of a new run from the parameters of source runs.
 
-One origin gives all its parameters (`mnmt_jax.training.layer_order`). Several have names, and the
-moves of the methods say what each of them gives (`mnmt_jax.training.param_mapping`); a run that has such a
-method itself gives all of it to another of its kind. What nobody gives stays as drawn. This is done
-once, when a run is made, and checked before anything of it is written.
+A single source run initialises all parameters (`mnmt_jax.training.layer_order`). Several source
+runs have names, and the parameter mappings of the methods say which parameters come from which
+run (`mnmt_jax.training.param_mapping`). A run with such a method can itself be the single source
+of another run of its kind. Parameters without a source keep their random initialisation. All of
+this is done once, when a run is created, and checked before anything is written.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _NUMBER = re.compile(r"(?<=_)(\d+)")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitialParams:
-    """What a new run takes from others: read and checked.
+    """Parameters of source runs for a new run: read and checked.
 
     Attributes:
-        origin: which runs these are.
-        sources: what its parameters become, those that are not as drawn.
-        moves: that say so; none if layers are taken in order.
-        report: lines about what was taken.
+        origin: the source runs, as text.
+        sources: sources of the new run's parameters, without those that keep their random values.
+        param_mappings: mappings that the sources follow; none if layers are copied in order.
+        report: lines about what was copied.
     """
 
     origin: str
@@ -53,10 +54,10 @@ class InitialParams:
     report: tuple[str, ...]
 
     def replace(self, params: Any) -> Any:
-        """Replaces freshly drawn parameters, each placed as the one it replaces.
+        """Replace freshly drawn parameters; dtypes and shardings stay as they are.
 
         Args:
-            params: of the new run.
+            params: parameters of the new run.
         """
 
         def replaced(path: Any, drawn: Any) -> Any:
@@ -71,116 +72,124 @@ class InitialParams:
 def read_initial_params(
     origins: Sequence[SourceRunSpec], like: Any, config: Config, vocabulary: Vocabulary
 ) -> InitialParams | None:
-    """Reads what a new run takes from others.
+    """Read the parameters that a new run takes from source runs.
 
     Args:
-        origins: the others.
+        origins: the source runs.
         like: the new run's parameters, or their shapes.
-        config: of the new run.
-        vocabulary: of the new run.
+        config: configuration of the new run.
+        vocabulary: vocabulary of the new run.
 
     Returns:
-        What is taken; None if all parameters stay as drawn.
+        The parameters; None if all keep their random values.
 
     Raises:
-        UserError: if the origins are not those that the methods' moves name; if a vocabulary, a
-            size or the number of layers does not fit; if a move finds nothing; or if LoRA has no
-            place; or if a run is not the kind of model that a method takes from.
+        UserError: if the source runs are not those that the methods' mappings name; if a
+            vocabulary, a size or the number of layers does not fit; if a mapping matches nothing;
+            if the new model has no parameters for a source run's LoRA; or if a source run is not
+            the kind of model that a method requires.
     """
-    whole = SourceRun.open(origins[0]) if [origin.name for origin in origins] == [""] else None
-    moves = all_param_mappings(
-        config, without=all_for_resume(whole.config.methods) if whole else ()
+    sole_run = SourceRun.open(origins[0]) if [origin.name for origin in origins] == [""] else None
+    mappings = all_param_mappings(
+        config, without=all_for_resume(sole_run.config.methods) if sole_run else ()
     )
-    check_source_names(origins, moves)
+    check_source_names(origins, mappings)
     if not origins:
         return None
-    givers = {"": whole} if whole else {each.name: SourceRun.open(each) for each in origins}
+    runs = {"": sole_run} if sole_run else {spec.name: SourceRun.open(spec) for spec in origins}
     for method in config.methods:
-        for needed in method.required_sources(config.model):
-            if needed.origin in givers:
-                givers[needed.origin].check_kind(needed)
+        for required in method.required_sources(config.model):
+            if required.origin in runs:
+                runs[required.origin].check_kind(required)
     leaves = jax.tree_util.tree_leaves_with_path(like)
     shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
-    if moves:
-        sources = mapped_param_sources(moves, givers, shapes)
-        for giver in givers.values():
-            put = [name for name, source in sources.items() if source.giver is giver]
-            giver.check_put(put, config, vocabulary)
+    if mappings:
+        sources = mapped_param_sources(mappings, runs, shapes)
+        for run in runs.values():
+            names = [name for name, source in sources.items() if source.giver is run]
+            run.check_put(names, config, vocabulary)
     else:
-        (giver,) = givers.values()
-        giver.check_all(config, vocabulary)
-        sources = sources_in_order(giver, config, shapes)
+        (run,) = runs.values()
+        run.check_all(config, vocabulary)
+        sources = sources_in_order(run, config, shapes)
     check_sources(sources, shapes)
-    for giver in givers.values():
-        _check_lora(giver, sources, whole=not moves)
-    report = _report(list(givers.values()), sources, shapes)
-    return InitialParams(", ".join(map(str, origins)), sources, moves, report)
+    for run in runs.values():
+        _check_lora(run, sources, is_sole_source=not mappings)
+    report = _report(list(runs.values()), sources, shapes)
+    return InitialParams(", ".join(map(str, origins)), sources, mappings, report)
 
 
-def _check_lora(giver: SourceRun, sources: ParamSources, *, whole: bool) -> None:
-    """Checks that no weight is taken without the LoRA that changes it.
+def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) -> None:
+    """Check that no weight is copied without the LoRA that modifies it.
 
     Args:
-        giver: an origin.
-        sources: of the new run's parameters.
-        whole: whether LoRA of what is not taken is missed too.
+        run: a source run.
+        sources: sources of the new run's parameters.
+        is_sole_source: whether LoRA of parameters that are not copied counts as lost, too.
 
     Raises:
         UserError: otherwise.
     """
-    taken = {name: source.name for name, source in sources.items() if source.giver is giver}
-    lost = whole and any(is_lora(name) for name in giver.arrays.keys() - taken.values())
-    for name, theirs in taken.items():
-        (module, _, kind), beside = name.rpartition("/"), f"{theirs.rpartition('/')[0]}/{LORA_A}"
-        if kind == "kernel" and beside in giver.arrays:
-            lost |= taken.get(f"{module}/{LORA_A}") != beside
-    if lost:
-        model = giver.config.model
+    source_names = {name: source.name for name, source in sources.items() if source.giver is run}
+    is_lost = is_sole_source and any(
+        is_lora(name) for name in run.arrays.keys() - source_names.values()
+    )
+    for name, source_name in source_names.items():
+        (module, _, kind), lora_name = (
+            name.rpartition("/"),
+            f"{source_name.rpartition('/')[0]}/{LORA_A}",
+        )
+        if kind == "kernel" and lora_name in run.arrays:
+            is_lost |= source_names.get(f"{module}/{LORA_A}") != lora_name
+    if is_lost:
+        model = run.config.model
         raise UserError(
-            f"{giver.origin.flag}: the new model has no place for its LoRA; merge it with "
+            f"{run.origin.flag}: the new model has no place for its LoRA; merge it with "
             f"'mnmt adapters' first, or set Model.lora_rank={model.lora_rank} and "
             f"Model.lora={model.lora!r} as there"
         )
 
 
 def _report(
-    givers: Sequence[SourceRun], sources: ParamSources, names: Collection[str]
+    runs: Sequence[SourceRun], sources: ParamSources, names: Collection[str]
 ) -> tuple[str, ...]:
-    """Returns lines about what is taken of each origin, what is left there, and what is new."""
+    """Return lines about what is copied from each source run, what is unused, and what is new."""
     new = [name for name in names if name not in sources]
-    drawn = [f"freshly drawn {_summary(new)}"] if new else []
+    drawn_parts = [f"freshly drawn {_summary(new)}"] if new else []
     lines = []
-    for giver in givers:
-        used = {source.name for source in sources.values() if source.giver is giver}
-        left, name = giver.arrays.keys() - used, giver.origin.name
-        parts = [f"started from {giver.run.place}, step {giver.step}: {len(used)} arrays"]
-        parts += [f"not used {_summary(left)}"] if left else []
+    for run in runs:
+        used = {source.name for source in sources.values() if source.giver is run}
+        unused, name = run.arrays.keys() - used, run.origin.name
+        parts = [f"started from {run.run.place}, step {run.step}: {len(used)} arrays"]
+        parts += [f"not used {_summary(unused)}"] if unused else []
         if name:
             parts[0] = f"'{name}' {parts[0]} of {_summary(used)}"
         else:
-            parts[1:1] = drawn
+            parts[1:1] = drawn_parts
         lines.append("; ".join(parts))
-    return (*lines, *drawn) if givers[0].origin.name else tuple(lines)
+    return (*lines, *drawn_parts) if runs[0].origin.name else tuple(lines)
 
 
 def _summary(names: Iterable[str]) -> str:
-    """Returns parameter names without what is inside a module, and layers as ranges of a `ParamMapping`."""
+    """Return parameter names cut to modules, with layer ranges in the form of `ParamMapping`."""
     numbers: dict[tuple[str, str], set[int]] = {}
     for name in names:
         short = "LoRA of " * is_lora(name) + "/".join(name.split("/")[:2])
         before, number, after = (*_NUMBER.split(short, maxsplit=1), "", "")[:3]
         numbers.setdefault((before, after), set()).update([int(number)] if number else [])
     return ", ".join(
-        f"{before}{part}{after}"
-        for (before, after), found in sorted(numbers.items())
-        for part in _ranges(found)
+        f"{before}{layer_range}{after}"
+        for (before, after), layer_numbers in sorted(numbers.items())
+        for layer_range in _ranges(layer_numbers)
     )
 
 
 def _ranges(numbers: Collection[int]) -> Iterator[str]:
-    """Yields numbers as `{0-5}` where they follow each other; one empty text for none."""
+    """Yield ranges of consecutive numbers as `{0-5}`; yield one empty string if there are none."""
     if not numbers:
         yield ""
-    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda each: each[1] - each[0]):
-        (_, first), *rest = run
-        yield f"{{{first}-{rest[-1][1]}}}" if rest else str(first)
+    for _, consecutive in itertools.groupby(
+        enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]
+    ):
+        (_, start), *following = consecutive
+        yield f"{{{start}-{following[-1][1]}}}" if following else str(start)

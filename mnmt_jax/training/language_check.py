@@ -1,4 +1,4 @@
-"""Check before training that something tells the model which language to translate into."""
+"""Pre-training check: is the target language an input of the model?"""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from mnmt_jax.errors import join_names
 
 
 def describe_missing_target_language(data: Data, plan: Plan, cache: TokenCache) -> str:
-    """Describe a model of several target languages that is not told which one is wanted.
+    """Describe a model with several target languages whose inputs do not identify the target.
 
     Such a run is allowed: the baselines of Table 7 of the language-specific layers paper are
     trained so.
 
     Args:
-        data: of the run, with the tasks trained on.
-        plan: of the model.
-        cache: that has the tasks.
+        data: data section of the run, with its training tasks.
+        plan: plan of the model.
+        cache: cache that has the tasks.
 
     Returns:
-        One line; empty if tags, registers or a sublayer carry the target language, if there is one
-        target language alone, or if the model is a language model.
+        One line; empty if tags, registers or a sublayer carry the target language, if there is only
+        one target language, or if the model is a language model.
     """
     roles = plan.layout.embedded_roles()
-    carried = (
+    is_identified = (
         get_instruction(data.instruction).has_target_tag
         or REGISTER in roles
         or "target_lang" in plan.languages()
     )
     targets = sorted({cache.tasks[name].target_lang for name in data.tasks})
-    if carried or len(targets) < 2 or not {SOURCE, TARGET}.issubset(roles):
+    if is_identified or len(targets) < 2 or not {SOURCE, TARGET}.issubset(roles):
         return ""
     return (
         f"Data.instruction='{data.instruction}': nothing tells the model which of "
-        f"{join_names(targets)} to translate into; add Model.methods=('language_layers',), or train "
-        "with tags"
+        f"{join_names(targets)} to translate into; add Model.methods=('language_layers',), or "
+        "train with tags"
     )

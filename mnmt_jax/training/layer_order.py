@@ -1,10 +1,10 @@
-"""All parameters of one run as those of another structure, layer by layer.
+"""Layer-by-layer initialisation of a model from a run of another structure.
 
-Layers are taken in order: layer k of the new model, counted through its stages, starts as what
-layer k of the old one was. Of an encoder-decoder that is its decoder: the encoder is not used, and
-cross-attention only where the new model has it. The last norm is the last norm; a norm between
-stages that the old model did not have starts as a copy of it. What else the old model does not have
-(adaption modules, LoRA) stays as drawn.
+Layers are copied in order: layer k of the new model, counted through its stages, starts as layer k
+of the old model. Of an encoder-decoder only the decoder is used, and cross-attention only where the
+new model has it. The final norm starts as the final norm; a norm between stages that the old model
+did not have starts as a copy of it. Parameters that the old model does not have (adaption modules,
+LoRA) keep their random values.
 
 Source: two-stage paper, 5.2 and 5.4 ("initialize our model's parameters from the decoder"). The
 mapping itself is ours: the authors' code for it was not released, and their parameter counts allow
@@ -23,12 +23,12 @@ from mnmt_jax.training.source_runs import ParamSource, ParamSources, SourceRun
 
 
 def sources_in_order(giver: SourceRun, config: Config, names: Iterable[str]) -> ParamSources:
-    """Finds what each parameter of a new run starts as, if its origin has that.
+    """Return the source of each parameter of a new run that its source run has.
 
     Args:
-        giver: the origin.
-        config: of the new run.
-        names: of the new run's parameters.
+        giver: the source run.
+        config: configuration of the new run.
+        names: names of the new run's parameters.
 
     Raises:
         UserError: if the number of layers does not fit.
@@ -37,15 +37,15 @@ def sources_in_order(giver: SourceRun, config: Config, names: Iterable[str]) -> 
     before = get_layout(model.layout, model.stage_layers)
     after = get_layout(config.model.layout, config.model.stage_layers)
     table = source_names(before, after)
-    found = {name: ParamSource(giver, _translate(name, table)) for name in names}
-    return {name: source for name, source in found.items() if source.name in giver.arrays}
+    sources = {name: ParamSource(giver, _translate(name, table)) for name in names}
+    return {name: source for name, source in sources.items() if source.name in giver.arrays}
 
 
 def source_names(before: Layout, after: Layout) -> dict[str, str]:
-    """Maps each layer and norm of a new structure to the one of the old that it starts as.
+    """Map each layer and norm of a new structure to the old one that it starts as.
 
     Args:
-        before: structure of the run that gives.
+        before: structure of the source run.
         after: structure of the new model.
 
     Returns:
@@ -54,33 +54,43 @@ def source_names(before: Layout, after: Layout) -> dict[str, str]:
     Raises:
         UserError: if no choice of layers has the number needed.
     """
-    chosen = _layers(before, after)
-    names = {f"layer_{k}": f"layer_{layer}" for k, layer in enumerate(chosen)}
-    last = len(before.stages) - 1
-    same = [stage.layers for stage in before.stages] == [stage.layers for stage in after.stages]
+    source_layers = _source_layers(before, after)
+    names = {f"layer_{k}": f"layer_{layer}" for k, layer in enumerate(source_layers)}
+    last_stage = len(before.stages) - 1
+    same_stages = [stage.layers for stage in before.stages] == [
+        stage.layers for stage in after.stages
+    ]
     for number in range(len(after.stages)):
-        kept = number if same and chosen == list(range(len(chosen))) else last
-        names[f"stage_{number}_norm"] = f"stage_{kept}_norm"
+        source_stage = (
+            number
+            if same_stages and source_layers == list(range(len(source_layers)))
+            else last_stage
+        )
+        names[f"stage_{number}_norm"] = f"stage_{source_stage}_norm"
     return names
 
 
-def _layers(before: Layout, after: Layout) -> list[int]:
+def _source_layers(before: Layout, after: Layout) -> list[int]:
     count = sum(stage.layers for stage in after.stages)
-    every = [stage for stage in before.stages for _ in range(stage.layers)]
-    decoder = [n for n, stage in enumerate(every) if before.generated in stage.roles]
+    stage_of_layer = [stage for stage in before.stages for _ in range(stage.layers)]
+    decoder_layers = [
+        n for n, stage in enumerate(stage_of_layer) if before.generated in stage.roles
+    ]
     shape = [(stage.layers, bool(stage.memory)) for stage in before.stages]
-    same = shape == [(stage.layers, bool(stage.memory)) for stage in after.stages]
-    if same or (len(every) == count and not any(stage.memory for stage in before.stages)):
+    same_shape = shape == [(stage.layers, bool(stage.memory)) for stage in after.stages]
+    if same_shape or (
+        len(stage_of_layer) == count and not any(stage.memory for stage in before.stages)
+    ):
         return list(range(count))
-    if len(decoder) == count:
-        return decoder
+    if len(decoder_layers) == count:
+        return decoder_layers
     raise UserError(
         f"layers do not fit: '{after.name}' has {count}, the run's '{before.name}' has "
-        f"{len(decoder)} with a target of {len(every)}; set Model.stage_layers to {len(decoder)} "
-        "layers in all"
+        f"{len(decoder_layers)} with a target of {len(stage_of_layer)}; set "
+        f"Model.stage_layers to {len(decoder_layers)} layers in all"
     )
 
 
-def _translate(name: str, names: Mapping[str, str]) -> str:
-    head, _, rest = name.partition("/")
-    return "/".join(part for part in (names.get(head, head), rest) if part)
+def _translate(name: str, table: Mapping[str, str]) -> str:
+    head, _, suffix = name.partition("/")
+    return "/".join(component for component in (table.get(head, head), suffix) if component)

@@ -1,7 +1,7 @@
-"""Label-smoothed cross entropy as fairseq computes it, plain and without ever holding all logits.
+"""Label-smoothed cross entropy as in fairseq: a reference version and a chunked version.
 
-Both functions return sums, never means: the trainer adds them over devices and micro-batches and
-divides once by the global number of tokens (MITRE spec 6.1).
+The chunked version never holds all logits. Both return sums, never means: the trainer adds them
+over devices and micro-batches and divides once by the global number of tokens (MITRE spec 6.1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LossSums(NamedTuple):
     """Sums over the valid tokens of a batch, float32.
 
     Attributes:
-        smoothed: label-smoothed loss in nats; what training minimises.
+        smoothed: label-smoothed loss in nats, which training minimises.
         nll: negative log-likelihood in nats.
         tokens: number of valid tokens.
     """
@@ -32,23 +32,24 @@ class LossSums(NamedTuple):
     tokens: Float[Array, ""]
 
 
-# Float32 scalars by name: those of `LossSums`, each further objective's term in nats, and of each
-# derived batch, which the former include, its smoothed loss and, as `{name}_tokens`, its tokens.
+# Float32 scalars by name: the fields of `LossSums`, the term of each further objective in nats, and
+# for each generated batch its smoothed loss and, as `{name}_tokens`, its tokens. The fields of
+# `LossSums` include those of generated batches.
 Sums = Mapping[str, Any]
 _TOKENS = "tokens"
 NLL_TOKENS = f"nll_{_TOKENS}"
-"""Of a model that fills masks: the tokens that `nll` is of. Otherwise it is of all."""
+"""Number of tokens that `nll` covers in a model that fills masks. In others it covers all."""
 Arrays = tuple[Array, ...]
 Part = tuple[Arrays, Array, Array]  # features of each head, labels, valid
 
 
 def per_token(sums: Sums) -> dict[str, Array]:
-    """Divides sums by their target tokens.
+    """Divide sums by their numbers of target tokens.
 
     Returns:
-        `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token;
-        what training minimises is `loss` + the terms. Of a derived batch, the loss per target token
-        of its own, a part of `loss`.
+        `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token.
+        Training minimises `loss` plus the terms. The loss of a generated batch is per target token
+        of that batch; `loss` includes it.
     """
 
     def tokens(name: str) -> Array:
@@ -58,25 +59,25 @@ def per_token(sums: Sums) -> dict[str, Array]:
 
 
 def reported_sums(sums: Sums) -> dict[str, Any]:
-    """Returns the sums that are divided by tokens, under the names they are reported by."""
+    """Return the sums that are divided by tokens, under their reported names."""
     names = {"smoothed": "loss"}
     counts = {_TOKENS, *(f"{name}_{_TOKENS}" for name in sums)}
     return {names.get(name, name): sums[name] for name in sums if name not in counts}
 
 
 def with_derived(sums: Sums, name: str, derived: LossSums) -> Sums:
-    """Adds what a derived batch gave to the sums of its micro-batch.
+    """Add the sums of a generated batch to the sums of its micro-batch.
 
-    Both count as target tokens do: a mean over the tokens of the two together.
+    Target tokens of both count alike: the mean is over the tokens of the two together.
 
     Args:
-        sums: of the micro-batch.
-        name: of the derived batch.
-        derived: its sums.
+        sums: sums of the micro-batch.
+        name: name of the generated batch.
+        derived: sums of the generated batch.
     """
-    whole = {field: sums[field] + total for field, total in derived._asdict().items()}
-    own = {name: derived.smoothed, f"{name}_{_TOKENS}": derived.tokens}
-    return {**sums, **whole, **own}
+    combined = {field: sums[field] + total for field, total in derived._asdict().items()}
+    separate = {name: derived.smoothed, f"{name}_{_TOKENS}": derived.tokens}
+    return {**sums, **combined, **separate}
 
 
 def token_loss(
@@ -85,11 +86,11 @@ def token_loss(
     valid: Bool[Array, "*b"],
     label_smoothing: float,
 ) -> LossSums:
-    """Sums the label-smoothed loss over tokens, the slow and obvious way.
+    """Sum the label-smoothed loss over tokens; the simple reference implementation.
 
     Args:
-        logits: of every token.
-        labels: id of the right next token.
+        logits: logits of every token.
+        labels: id of the correct next token.
         valid: whether the position counts.
         label_smoothing: probability epsilon taken from the label; every other class gets
             epsilon / (vocab - 1). 0 makes `smoothed` equal `nll`.
@@ -118,19 +119,19 @@ def chunked_token_loss(
     label_smoothing: float,
     chunk: int,
 ) -> LossSums:
-    """Computes `token_loss` of the sum of `features @ table.T`, a few tokens' logits at a time.
+    """Compute `token_loss` of the sum of `features @ table.T`, a chunk of tokens at a time.
 
     Under differentiation the gradients are computed in the same pass as the loss, so each logit is
-    computed once, and a table's gradient only if it is asked for. Only `smoothed` carries a
+    computed once, and the gradient of a table only if it is needed. Only `smoothed` carries a
     gradient; to train on the plain likelihood set `label_smoothing` to 0.
 
     Args:
-        heads: features, float32 or bfloat16, each with its table, of which the logits are the sum;
-            products are accumulated in float32.
-        labels: id of the right next token.
+        heads: pairs of features, float32 or bfloat16, and table. The logits are the sum of their
+            products, accumulated in float32.
+        labels: id of the correct next token.
         valid: whether the position counts.
         label_smoothing: as in `token_loss`.
-        chunk: tokens whose logits exist at one time, over all devices together.
+        chunk: tokens whose logits are in memory at a time, over all devices together.
 
     Returns:
         The three sums in float32.
@@ -146,10 +147,10 @@ def chunked_token_loss(
 
 
 def _split(features: Arrays, labels: Array, valid: Array, chunk: int) -> Part:
-    """Reshapes to [chunks, tokens of a chunk], padding when no fitting divisor exists."""
+    """Reshape to [chunks, tokens per chunk], with padding if no suitable divisor exists."""
     tokens = labels.size
-    least = -(-tokens // chunk)
-    chunks = next((n for n in range(least, 2 * least) if tokens % n == 0), least)
+    min_chunks = -(-tokens // chunk)
+    chunks = next((n for n in range(min_chunks, 2 * min_chunks) if tokens % n == 0), min_chunks)
     padding = -tokens % chunks
 
     def split(array: Array) -> Array:
@@ -174,64 +175,66 @@ def _fused_loss(
     shards = row_shards(labels)
 
     def sums(tables: Arrays, features: Arrays, labels: Array, valid: Array) -> tuple[Array, Array]:
-        def add(sums: tuple[Array, Array], part: Part) -> tuple[Any, None]:
-            smoothed, nll, _ = _chunk_loss(label_smoothing, tables, *part)
+        def add(sums: tuple[Array, Array], chunk_inputs: Part) -> tuple[Any, None]:
+            smoothed, nll, _ = _chunk_loss(label_smoothing, tables, *chunk_inputs)
             return (sums[0] + smoothed, sums[1] + nll), None
 
         zero = jnp.zeros((), jnp.float32)
-        parts = _split(features, labels, valid, max(chunk // shards, 1))
-        return _scan(add, (zero, zero), parts)[0]
+        chunks = _split(features, labels, valid, max(chunk // shards, 1))
+        return _scan(add, (zero, zero), chunks)[0]
 
     cast = _cast(tables, features)
     return on_own_rows(sums, shards, ("sum", "sum"))(cast, features, labels, valid)
 
 
 def _cast(arrays: Arrays, like: Arrays) -> Arrays:
-    return tuple(one.astype(other.dtype) for one, other in zip(arrays, like, strict=True))
+    return tuple(array.astype(other.dtype) for array, other in zip(arrays, like, strict=True))
 
 
 def _fused_forward(
     label_smoothing: float, chunk: int, *arguments: Any
 ) -> tuple[tuple[Array, Array], tuple[Arrays, dict[int, Array]]]:
-    """Sums as `_fused_loss`, with its gradients; every argument says whether it is perturbed.
+    """Compute the sums of `_fused_loss` and their gradients; every argument has a `perturbed` flag.
 
-    A frozen table is not: its gradient, the size of the vocabulary, is then never formed. Each
-    device adds its rows' gradients up over all chunks; the devices exchange them once.
+    The gradient of a frozen table, which is not perturbed, is never computed. Each device sums the
+    gradients of its rows over all chunks; devices exchange the sums once.
     """
-    features, tables, labels, valid = jax.tree.map(lambda each: each.value, arguments)
+    features, tables, labels, valid = jax.tree.map(lambda argument: argument.value, arguments)
     trained = [number for number, table in enumerate(arguments[1]) if table.perturbed]
     shards = row_shards(labels)
 
     def gradients(tables: Arrays, features: Arrays, labels: Array, valid: Array) -> Arrays:
-        def add(carry: tuple[Any, ...], part: Part) -> tuple[tuple[Any, ...], Arrays]:
-            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, tables, *part)
-            by_features, by_tables = _products(grad_logits, tables, part[0], trained)
+        def add(carry: tuple[Any, ...], chunk_inputs: Part) -> tuple[tuple[Any, ...], Arrays]:
+            smoothed, nll, grad_logits = _chunk_loss(label_smoothing, tables, *chunk_inputs)
+            by_features, by_tables = _chunk_gradients(grad_logits, tables, chunk_inputs[0], trained)
             by_tables = tuple(map(jnp.add, carry[2:], by_tables))
             sums = carry[0] + smoothed, carry[1] + nll
             return (*sums, *by_tables), _cast(by_features, tables)
 
         zero = jnp.zeros((), jnp.float32)
         start = (zero, zero, *(jnp.zeros(tables[n].shape, jnp.float32) for n in trained))
-        parts = _split(features, labels, valid, max(chunk // shards, 1))
-        (smoothed, nll, *by_tables), by_features = _scan(add, start, parts)
-        found = (
+        chunks = _split(features, labels, valid, max(chunk // shards, 1))
+        (smoothed, nll, *by_tables), by_features = _scan(add, start, chunks)
+        feature_gradients = (
             grad.reshape(-1, states.shape[-1])[: labels.size].reshape(states.shape)
             for grad, states in zip(by_features, features, strict=True)
         )
-        return (smoothed, nll, *found, *by_tables)
+        return (smoothed, nll, *feature_gradients, *by_tables)
 
     kinds = ("sum", "sum", *["rows"] * len(features), *["table"] * len(trained))
     cast = _cast(tables, features)
-    smoothed, nll, *found = on_own_rows(gradients, shards, kinds)(cast, features, labels, valid)
-    by_features, by_tables = found[: len(features)], found[len(features) :]
+    smoothed, nll, *all_gradients = on_own_rows(gradients, shards, kinds)(
+        cast, features, labels, valid
+    )
+    by_features, by_tables = all_gradients[: len(features)], all_gradients[len(features) :]
     by_number = {n: g.astype(tables[n].dtype) for n, g in zip(trained, by_tables, strict=True)}
     return (smoothed, nll), (tuple(by_features), by_number)
 
 
-def _products(
+def _chunk_gradients(
     grad_logits: Array, tables: Arrays, features: Arrays, trained: Sequence[int]
 ) -> tuple[Arrays, Arrays]:
-    """Returns a chunk's gradients by the features and by the tables that train, float32."""
+    """Return a chunk's float32 gradients by the features and by the tables that train."""
     by_features = tuple(
         jnp.einsum(
             "tv,vm->tm",
@@ -265,8 +268,8 @@ def _fused_backward(
     def scaled(gradient: Array | None) -> Array | None:
         return None if gradient is None else gradient * scale.astype(gradient.dtype)
 
-    every = (by_tables.get(number) for number in range(len(by_features)))
-    return tuple(map(scaled, by_features)), tuple(map(scaled, every)), None, None
+    table_gradients = (by_tables.get(number) for number in range(len(by_features)))
+    return tuple(map(scaled, by_features)), tuple(map(scaled, table_gradients)), None, None
 
 
 _fused_loss.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
@@ -275,10 +278,10 @@ _fused_loss.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
 def _chunk_loss(
     label_smoothing: float, tables: Arrays, features: Arrays, labels: Array, valid: Array
 ) -> tuple[Array, Array, Array]:
-    """Returns smoothed sum, nll sum and the smoothed sum's gradient by the logits [tokens, vocab].
+    """Return smoothed sum, nll sum and the smoothed sum's gradient by the logits [tokens, vocab].
 
-    The class weights add up to 1: loss = logsumexp(z) - sum_v w_v z_v, with gradient softmax - w.
-    The label is picked by comparison: a gather would collect a vocabulary-sharded axis.
+    The class weights sum to 1: loss = logsumexp(z) - sum_v w_v z_v, with gradient softmax - w.
+    The label is selected by comparison, because a gather would collect a vocabulary-sharded axis.
     """
     terms = (
         jnp.einsum("tm,vm->tv", states, table, preferred_element_type=jnp.float32)
@@ -299,14 +302,14 @@ def _chunk_loss(
 
 
 def _class_weights(label_smoothing: float, vocab: int) -> tuple[float, float]:
-    """Returns the factor of the label's negative log-probability and that of every class's."""
+    """Return the weights of the label's negative log-probability and of every other class's."""
     other = label_smoothing / (vocab - 1)
     return 1.0 - label_smoothing - other, other
 
 
-def _scan(body, start, parts):  # noqa: ANN001, ANN202  as jax.lax.scan
-    """Scans, but calls the body directly when there is one part."""
-    if parts[-1].shape[0] > 1:
-        return jax.lax.scan(body, start, parts)
-    carry, out = body(start, jax.tree.map(lambda part: part[0], parts))
-    return carry, jax.tree.map(lambda each: each[None], out)
+def _scan(body, start, chunks):  # noqa: ANN001, ANN202  as jax.lax.scan
+    """Scan, but call the body directly if there is a single chunk."""
+    if chunks[-1].shape[0] > 1:
+        return jax.lax.scan(body, start, chunks)
+    carry, out = body(start, jax.tree.map(lambda array: array[0], chunks))
+    return carry, jax.tree.map(lambda array: array[None], out)

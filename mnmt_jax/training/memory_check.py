@@ -1,4 +1,4 @@
-"""Check before training that the devices can hold the parameters."""
+"""Pre-training check that the devices have enough memory for the parameters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mnmt_jax.model.shapes import parameter_shapes
 
 
 def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> None:
-    """Check that the devices have room for what is certainly needed.
+    """Check that the devices have at least the memory of the parameters.
 
     An allocation that a machine cannot fulfil may never return, so it is refused beforehand. The
     bound is low: float32 parameters, split over all devices of the mesh. Gradients and Adam's
-    moments are of those that learn, which may be few.
+    moments exist only for trainable parameters, which may be few.
 
     Args:
-        config: of the run.
-        vocab_size: ids of its vocabulary.
-        mesh: of all devices.
+        config: configuration of the run.
+        vocab_size: size of its vocabulary.
+        mesh: mesh of all devices.
 
     Raises:
         UserError: otherwise.

@@ -1,7 +1,7 @@
-"""Adam as fairseq computes it, its learning-rate schedules and gradient clipping, for optax.
+"""Adam as in fairseq, with its learning-rate schedules and gradient clipping, for optax.
 
-Accumulation is the trainer's: it adds the gradients of micro-batches before one update. What shall
-not train is left out of the tree the transformation is given, so it holds no state for it.
+The trainer accumulates the gradients of micro-batches before an update. Frozen parameters are not
+in the tree passed to the transformation, so it holds no state for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AdamState(NamedTuple):
     """State of `scale_and_step`.
 
     Attributes:
-        updates: updates done.
+        updates: number of updates done.
         first_moment: like the parameters, float32.
         second_moment: like the parameters, float32.
     """
@@ -39,11 +39,11 @@ class AdamState(NamedTuple):
 
 
 def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
-    """Builds the learning rate as a function of the number of updates already done.
+    """Build the learning rate as a function of the number of updates already done.
 
     Args:
-        config: peak, warm-up and form.
-        total_steps: where `cosine` reaches zero.
+        config: peak, warm-up and shape of the schedule.
+        total_steps: step where `cosine` reaches zero.
 
     Returns:
         A function of int32 `count`; the k-th update uses count = k - 1, so the first update uses
@@ -54,7 +54,7 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
 
     Source: MITRE spec 6.3, fairseq's `inverse_sqrt` and `cosine`.
     """
-    peak, first, warmup = config.learning_rate, config.initial_learning_rate, config.warmup_steps
+    peak, initial, warmup = config.learning_rate, config.initial_learning_rate, config.warmup_steps
     if config.schedule == "cosine" and total_steps <= warmup:
         raise UserError(
             f"Train.steps={total_steps} must exceed Optimizer.warmup_steps={warmup} for schedule "
@@ -64,28 +64,28 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
     def schedule(count: Int[Array, ""]) -> Float[Array, ""]:
         done = count.astype(jnp.float32)
         if config.schedule == "inverse_sqrt":
-            later = peak * jnp.sqrt(warmup / jnp.maximum(done, 1.0))
+            after_warmup = peak * jnp.sqrt(warmup / jnp.maximum(done, 1.0))
         elif config.schedule == "cosine":
-            share = jnp.minimum((done - warmup) / (total_steps - warmup), 1.0)
-            later = 0.5 * peak * (1.0 + jnp.cos(jnp.pi * share))
+            progress = jnp.minimum((done - warmup) / (total_steps - warmup), 1.0)
+            after_warmup = 0.5 * peak * (1.0 + jnp.cos(jnp.pi * progress))
         else:
-            later = jnp.full_like(done, peak)
-        rising = first + done * ((peak - first) / max(warmup, 1))
-        return jnp.where(done < warmup, rising, later)
+            after_warmup = jnp.full_like(done, peak)
+        during_warmup = initial + done * ((peak - initial) / max(warmup, 1))
+        return jnp.where(done < warmup, during_warmup, after_warmup)
 
     return schedule
 
 
 def make_optimizer(config: Optimizer, total_steps: int) -> optax.GradientTransformation:
-    """Builds clipping followed by Adam.
+    """Build gradient clipping followed by Adam.
 
     Args:
-        config: all its settings.
-        total_steps: updates of the whole run, for schedules that need it.
+        config: settings of the optimizer.
+        total_steps: updates of the run, for schedules that need it.
 
     Returns:
-        A transformation whose updates are added to the parameters; the gradients it is given are
-        already divided by the number of tokens.
+        A transformation whose updates are added to the parameters. Its gradients must already be
+        divided by the number of tokens.
     """
     adam = scale_and_step(make_schedule(config, total_steps), config)
     if not config.clip_norm:
@@ -94,7 +94,7 @@ def make_optimizer(config: Optimizer, total_steps: int) -> optax.GradientTransfo
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
-    """Scales all gradients by min(1, limit / (norm + 1e-6)), norm taken over all of them."""
+    """Scale all gradients by min(1, limit / (norm + 1e-6)), with their global norm."""
 
     def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         factor = jnp.minimum(1.0, limit / (optax.global_norm(gradients) + _CLIP_EPS))
@@ -104,7 +104,7 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
 
 
 def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTransformation:
-    """Builds fairseq's Adam with decoupled weight decay on every parameter.
+    """Build fairseq's Adam with decoupled weight decay on every parameter.
 
     p <- p - lr * weight_decay * p - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)
 
@@ -113,7 +113,7 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
 
     Args:
         schedule: learning rate by number of updates done.
-        config: `eps`, `weight_decay`.
+        config: settings, of which `eps` and `weight_decay` are used.
 
     Source: MITRE spec 6.2, TDO spec 6.2, fairseq's `adam`.
     """
@@ -126,23 +126,25 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
         rate = schedule(state.updates)
         count = state.updates + 1
         step_size = rate * jnp.sqrt(_one_minus_power(B2, count)) / _one_minus_power(B1, count)
-        first = jax.tree.map(lambda m, g: B1 * m + (1 - B1) * g, state.first_moment, gradients)
-        second = jax.tree.map(
+        first_moment = jax.tree.map(
+            lambda m, g: B1 * m + (1 - B1) * g, state.first_moment, gradients
+        )
+        second_moment = jax.tree.map(
             lambda v, g: B2 * v + (1 - B2) * (g * g), state.second_moment, gradients
         )
         updates = jax.tree.map(
             lambda m, v, p: (
                 -step_size * (m / (jnp.sqrt(v) + config.eps)) - rate * config.weight_decay * p
             ),
-            first,
-            second,
+            first_moment,
+            second_moment,
             params,
         )
-        return updates, AdamState(count, first, second)
+        return updates, AdamState(count, first_moment, second_moment)
 
     return optax.GradientTransformation(init, update)
 
 
 def _one_minus_power(base: float, exponent: Int[Array, ""]) -> Float[Array, ""]:
-    """Computes 1 - base ** exponent without losing digits when the power is near 1."""
+    """Compute 1 - base ** exponent without cancellation when the power is near 1."""
     return -jnp.expm1(exponent.astype(jnp.float32) * math.log(base))

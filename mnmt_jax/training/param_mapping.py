@@ -1,4 +1,4 @@
-"""Moves as the sources of a new run's parameters: each of its arrays, and which one it becomes."""
+"""Parameter mappings of methods, applied: the source array of each parameter of a new run."""
 
 from __future__ import annotations
 
@@ -14,55 +14,67 @@ from mnmt_jax.training.source_runs import ParamSource, ParamSources, SourceRun
 def mapped_param_sources(
     moves: Sequence[ParamMapping], givers: Mapping[str, SourceRun], names: Iterable[str]
 ) -> ParamSources:
-    """Finds what each parameter of a new run starts as, if a move says so.
+    """Return the source of each parameter of a new run that a mapping covers.
 
-    Of two modules those parameters are moved that both have; other ones of the new run stay as
-    drawn.
+    For a pair of modules, the parameters that both have are copied. Other parameters of the new
+    module keep their random values.
 
     Args:
-        moves: in any order.
-        givers: the origins by name.
-        names: of the new run's parameters.
+        moves: parameter mappings in any order.
+        givers: source runs by name.
+        names: names of the new run's parameters.
 
     Raises:
-        UserError: if a path is nobody's, two modules share nothing, or two moves put one parameter.
+        UserError: if a path does not exist, two modules have no parameter in common, or two
+            mappings set the same parameter.
     """
     names = list(names)
     sources: dict[str, ParamSource] = {}
-    putting: dict[str, ParamMapping] = {}
-    for move in moves:
-        giver = givers[move.origin]
-        for take, put in move.expand():
-            theirs = _within(take, giver.arrays, f"{move}: '{move.origin}' has no")
-            ours = _within(put, names, f"{move}: the new model has no")
-            shared = [rest for rest in ours if rest in theirs]
+    mapping_of: dict[str, ParamMapping] = {}
+    for mapping in moves:
+        run = givers[mapping.origin]
+        for source_path, target_path in mapping.expand():
+            source_suffixes = _suffixes_under(
+                source_path, run.arrays, f"{mapping}: '{mapping.origin}' has no"
+            )
+            target_suffixes = _suffixes_under(
+                target_path, names, f"{mapping}: the new model has no"
+            )
+            shared = [suffix for suffix in target_suffixes if suffix in source_suffixes]
             if not shared:
                 raise UserError(
-                    f"{move}: '{take}' has {_heads(theirs)} and '{put}' has {_heads(ours)}; move "
+                    f"{mapping}: '{source_path}' has {_heads(source_suffixes)} and "
+                    f"'{target_path}' has {_heads(target_suffixes)}; move "
                     "what both have"
                 )
-            for rest in shared:
-                name = put + rest
-                if name in putting:
+            for suffix in shared:
+                name = target_path + suffix
+                if name in mapping_of:
                     raise UserError(
-                        f"{move}: '{name}' is put by {putting[name]} already; leave one out"
+                        f"{mapping}: '{name}' is put by {mapping_of[name]} already; leave one out"
                     )
-                putting[name], sources[name] = move, ParamSource(giver, take + rest)
+                mapping_of[name], sources[name] = mapping, ParamSource(run, source_path + suffix)
     return sources
 
 
-def _within(path: str, names: Iterable[str], told: str) -> list[str]:
-    """Returns what follows a path in the names of parameters that are it or in it."""
+def _suffixes_under(path: str, names: Iterable[str], message: str) -> list[str]:
+    """Return the suffixes of parameter names that equal a path or lie below it."""
     names = list(names)
-    found = [name[len(path) :] for name in names if name == path or name.startswith(f"{path}/")]
-    if found:
-        return found
-    parts = (name.split("/") for name in names)
-    paths = {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
-    raise UserError(f"{told} '{path}'; {meant(path, paths)}paths start with {_heads(paths)}")
+    suffixes = [name[len(path) :] for name in names if name == path or name.startswith(f"{path}/")]
+    if suffixes:
+        return suffixes
+    split_names = (name.split("/") for name in names)
+    known_paths = {
+        "/".join(split_name[:count])
+        for split_name in split_names
+        for count in range(1, len(split_name) + 1)
+    }
+    raise UserError(
+        f"{message} '{path}'; {meant(path, known_paths)}paths start with {_heads(known_paths)}"
+    )
 
 
 def _heads(paths: Iterable[str]) -> str:
-    """Returns the first parts of paths, without numbers."""
+    """Return the first path components, without numbers."""
     heads = {re.sub(r"_\d+", "_*", path.lstrip("/").split("/")[0]) for path in paths}
     return ", ".join(sorted(heads)) if heads != {""} else "no parts"

@@ -1,4 +1,4 @@
-"""What a training run tells about itself: a line per logged step, TensorBoard, a progress bar."""
+"""Reports of a training run: metrics file, TensorBoard and progress bar."""
 
 from __future__ import annotations
 
@@ -22,73 +22,73 @@ from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
 
 Record = dict[str, Any]
 
-_ROOM = 1 << 20  # bytes that must be free for a line of metrics
+_MIN_FREE_BYTES = 1 << 20  # free space required to write a line of metrics
 
 
 class MetricsFile:
     """RUN/metrics.jsonl: one JSON object per logged step, each complete on disk before the next."""
 
     def __init__(self, path: Path, *, after_step: int) -> None:
-        """Opens the file and drops what a run that died wrote after its last checkpoint.
+        """Open the file and drop lines that a crashed run wrote after its last checkpoint.
 
         Args:
-            path: of the file.
-            after_step: last step that is kept; 0 starts the file again.
+            path: path of the file.
+            after_step: last step whose lines stay; 0 empties the file.
         """
-        self._file = _truncated(path, after_step)
+        self._file = _open_truncated(path, after_step)
 
     def write(self, record: Record) -> None:
-        """Appends one object. Non-finite numbers become null: they are not JSON."""
+        """Append one object; non-finite numbers become null, which JSON allows."""
         self._file.write(json.dumps(_finite(record)) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 class TensorBoard:
-    """The numbers of each record as TensorBoard scalars, tagged by their path."""
+    """TensorBoard scalars: all numbers of a record, tagged by their paths."""
 
     def __init__(self, directory: Path, *, after_step: int) -> None:
-        """Opens a new event file.
+        """Open a new event file.
 
         Args:
-            directory: of the events.
-            after_step: viewers discard what older files hold after it.
+            directory: folder of event files.
+            after_step: viewers discard events of older files after this step.
         """
         self._writer = _summary_writer()(str(directory), purge_step=after_step + 1)
 
     def write(self, record: Record) -> None:
-        """Adds the scalars of one record."""
+        """Add the scalars of one record."""
         for tag, value in _flatten(record):
             if tag != "step":
                 self._writer.add_scalar(tag, value, record["step"])
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the event file."""
+        """Close the event file."""
         self._writer.close()
 
 
 def _summary_writer() -> Any:
-    """Imports tensorboardX without PyTorch, which takes it seconds and no scalar needs."""
-    spared = "torch" not in sys.modules
-    if spared:
+    """Import tensorboardX without PyTorch, whose import takes seconds and is not needed here."""
+    hides_torch = "torch" not in sys.modules
+    if hides_torch:
         sys.modules["torch"] = None  # type: ignore[assignment]  # so that its import fails
     try:
         from tensorboardX import SummaryWriter
     finally:
-        if spared:
+        if hides_torch:
             del sys.modules["torch"]
     return SummaryWriter
 
 
 class Reporter:
-    """Everything a run says: records to file and TensorBoard, lines and a bar to stderr, speed.
+    """Output of a run: metrics file, TensorBoard, lines and a bar on stderr, speed.
 
     Attributes:
-        seconds: time spent in updates, validation and saving, of earlier starts too.
+        seconds: time spent in updates, validation and saving, including earlier starts.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class Reporter:
         terms: Sequence[str] = (),
         silent: bool = False,
     ) -> None:
-        """Opens the files.
+        """Open the files.
 
         Args:
-            run: directory.
+            run: run directory.
             first_step: updates done before; later lines of earlier starts are dropped.
-            total_steps: updates of the whole run.
-            seconds: spent in earlier starts.
-            terms: names of further objectives, shown beside the loss.
-            silent: whether to say nothing at all, since another process does.
+            total_steps: updates of the full run.
+            seconds: time spent in earlier starts.
+            terms: names of further objectives, shown after the loss.
+            silent: whether to write nothing, because another process does.
         """
         self._silent, self._folder = silent, run.path
         self._shown = ("loss", "nll", *terms)
@@ -127,14 +127,15 @@ class Reporter:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, without the time it was not running."""
+        """Seconds of training, without the time when the run was stopped."""
         return self._before + time.monotonic() - self._start
 
     def advance(self, result: Any) -> None:
-        """Counts an update.
+        """Count an update.
 
         Args:
-            result: of the update; waited for once, so that compilation is not part of the speed.
+            result: result of the update. The first call waits for it, so that compilation does not
+                count towards the speed.
         """
         if self._mark is None:
             jax.block_until_ready(result)
@@ -145,7 +146,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves what happens inside out of the speed."""
+        """Exclude the time spent in the context from the speed."""
         start = time.monotonic()
         yield
         if self._mark is not None:
@@ -154,16 +155,16 @@ class Reporter:
     def speed(
         self, tokens: Mapping[str, float], flops: float, devices: Sequence[jax.Device]
     ) -> Record:
-        """Returns the speed since the last call; call it when the device has finished.
+        """Return the speed since the last call; call it when the device has finished.
 
         Args:
-            tokens: positions with a token per update and role.
-            flops: needed per update, counted by `mnmt_jax.model.flops`.
-            devices: of the mesh.
+            tokens: tokens per update, by role.
+            flops: FLOPs per update, counted by `mnmt_jax.model.flops`.
+            devices: devices of the mesh.
 
         Returns:
             `seconds` of the run, `steps_per_second`, `tokens_per_second` per role, and `mfu`, the
-            share of the devices' bfloat16 peak; None where unknown.
+            fraction of the devices' bfloat16 peak; None where unknown.
         """
         now = time.monotonic()
         rate = None
@@ -173,19 +174,21 @@ class Reporter:
         self._mark, self._steps = now, 0
         chip = chip_of(devices[0].device_kind)
         peak = chip.peak_flops if chip else None
-        used = rate * flops / (peak * len(devices)) if rate and peak else None
+        mfu = rate * flops / (peak * len(devices)) if rate and peak else None
         return {
             "seconds": self.seconds,
             "steps_per_second": rate,
             "tokens_per_second": {r: n * rate if rate else None for r, n in tokens.items()},
-            "mfu": used,
+            "mfu": mfu,
         }
 
     def write(self, record: Record) -> None:
-        """Writes a record with its `step` everywhere and shows its main numbers."""
-        # TensorBoard's writer would wait for ever after an error of its own.
-        if why := write_refusal(self._folder, _ROOM) if self._files else "":
-            self.say(f"{self._folder}: the metrics of step {record['step']} are left out ({why})")
+        """Write a record with its `step` to all files, and show its main numbers."""
+        # After a write error TensorBoard's writer would block forever.
+        if refusal := write_refusal(self._folder, _MIN_FREE_BYTES) if self._files else "":
+            self.say(
+                f"{self._folder}: the metrics of step {record['step']} are left out ({refusal})"
+            )
         else:
             for file in self._files:
                 file.write(record)
@@ -202,12 +205,12 @@ class Reporter:
             self._bar.set_postfix_str(", ".join(parts))
             return
         if self._bar.disable and self._seconds_per_step:
-            left = (self._total_steps - record["step"]) * self._seconds_per_step
-            parts.append(f"{_duration(left)} left")
+            remaining = (self._total_steps - record["step"]) * self._seconds_per_step
+            parts.append(f"{_duration(remaining)} left")
         self.say(f"step {record['step']}/{self._total_steps}: {', '.join(parts)}")
 
     def say(self, line: str) -> None:
-        """Prints a line for the person watching, without tearing the bar."""
+        """Print a line for the user without breaking the bar."""
         if not self._silent:
             self._bar.write(line, file=sys.stderr)
             sys.stderr.flush()
@@ -219,10 +222,10 @@ class Reporter:
             self.say(f"warning: {lines[name]}")
 
     def close(self) -> None:
-        """Closes the files and ends the bar."""
+        """Close the files and the bar."""
         self._bar.close()
         for file in self._files:
-            with contextlib.suppress(OSError):  # storage is full: `write` has said so
+            with contextlib.suppress(OSError):  # storage is full: `write` has reported it
                 file.close()
 
 
@@ -239,14 +242,14 @@ def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:
     )
 
 
-def _truncated(path: Path, after_step: int) -> TextIO:
-    kept = []
+def _open_truncated(path: Path, after_step: int) -> TextIO:
+    lines = []
     if path.is_file() and after_step > 0:
         for line, record in read_records(path):
             if record["step"] <= after_step:
-                kept.append(line.rstrip("\r\n") + "\n")
+                lines.append(line.rstrip("\r\n") + "\n")
     try:
-        write_text(path, "".join(kept))
+        write_text(path, "".join(lines))
         return path.open("a", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
@@ -254,7 +257,7 @@ def _truncated(path: Path, after_step: int) -> TextIO:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(part) for name, part in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value
@@ -271,6 +274,6 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, flo
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"

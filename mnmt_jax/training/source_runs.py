@@ -1,4 +1,4 @@
-"""Runs that give parameters to a new one: named, opened, and held against what it is."""
+"""Source runs for initialisation: open, validate, and look up their parameters."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_TOLD_BY_NO_SHAPE = ("activation", "heads", "norm", "positions", "embedding_scale")
-_SIZES = ("embed", "mlp", *_TOLD_BY_NO_SHAPE)
+# Model fields that change the computation but no parameter shape.
+_SHAPELESS_FIELDS = ("activation", "heads", "norm", "positions", "embedding_scale")
+_MODEL_FIELDS = ("embed", "mlp", *_SHAPELESS_FIELDS)
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceRunSpec:
-    """Whose parameters a training starts from.
+    """A run that initialises parameters of a new run.
 
     Attributes:
         run: a run directory, trained or imported.
         step: as in `restore_params`; None is the newest.
-        name: by which moves know it; empty for the only one, all of which is taken.
+        name: name in parameter mappings; empty for a single run, which initialises all parameters.
     """
 
     run: str | Path
@@ -43,18 +44,18 @@ class SourceRunSpec:
 
     @property
     def flag(self) -> str:
-        """What names it on a command line."""
+        """The command-line flag that names it."""
         return f"--initialize_from={self}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SourceRun:
-    """An origin that is open; its parameters are read when they are first asked for.
+    """An open source run; its parameters are read on first access.
 
     Attributes:
-        origin: what it is.
+        origin: its specification.
         run: its directory.
-        config: of it.
+        config: its configuration.
     """
 
     origin: SourceRunSpec
@@ -63,7 +64,7 @@ class SourceRun:
 
     @classmethod
     def open(cls, origin: SourceRunSpec) -> SourceRun:
-        """Opens an origin.
+        """Open a source run.
 
         Raises:
             UserError: if it is not a run.
@@ -84,11 +85,11 @@ class SourceRun:
 
     @property
     def step(self) -> int:
-        """The step that they are of."""
+        """The step of the parameters."""
         return self._loaded[1]
 
     def check_kind(self, needed: RequiredSource) -> None:
-        """Checks that it is what a method takes from.
+        """Check that the run is the kind of model that a method requires.
 
         Raises:
             UserError: if it is another kind of model, or has too few layers.
@@ -102,61 +103,61 @@ class SourceRun:
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:
-        """Checks that a new run can take whatever it has.
+        """Check that a new run can start from all parameters of this run.
 
         Args:
-            config: of the new run.
-            vocabulary: of the new run.
+            config: configuration of the new run.
+            vocabulary: vocabulary of the new run.
 
         Raises:
             UserError: if vocabulary or sizes differ.
         """
         self._check_vocabulary(config, vocabulary, "")
-        self._check_sizes(config, _SIZES)
+        self._check_sizes(config, _MODEL_FIELDS)
 
     def check_put(self, names: Iterable[str], config: Config, vocabulary: Vocabulary) -> None:
-        """Checks that a new run can take some of its parameters, as far as no shape tells.
+        """Check that a new run can start from some parameters of this run, beyond their shapes.
 
         Args:
-            names: of the new run's parameters that they become.
-            config: of the new run.
-            vocabulary: of the new run.
+            names: names of the new run's parameters that are set.
+            config: configuration of the new run.
+            vocabulary: vocabulary of the new run.
 
         Raises:
-            UserError: if the vocabulary of a table differs, or what layers compute.
+            UserError: if the vocabulary of a table differs, or the computation of layers.
         """
         names = list(names)
         tables = [name for name in names if name.endswith("embedding")]
         if tables:
             self._check_vocabulary(config, vocabulary, f", on which '{tables[0]}' depends")
         if len(tables) < len(names):
-            self._check_sizes(config, _TOLD_BY_NO_SHAPE)
+            self._check_sizes(config, _SHAPELESS_FIELDS)
 
-    def _check_vocabulary(self, config: Config, vocabulary: Vocabulary, why: str) -> None:
+    def _check_vocabulary(self, config: Config, vocabulary: Vocabulary, reason: str) -> None:
         if Vocabulary.load(self.run.vocabulary).fingerprint != vocabulary.fingerprint:
             raise UserError(
-                f"{self.origin.flag}: its vocabulary{why} is not that of Data.cache="
+                f"{self.origin.flag}: its vocabulary{reason} is not that of Data.cache="
                 f"'{config.data.cache}'; make the cache with "
                 f"--vocabulary={self.run.place / 'vocabulary'}"
             )
 
     def _check_sizes(self, config: Config, fields: Sequence[str]) -> None:
-        theirs, ours = self.config.model, config.model
+        source, model = self.config.model, config.model
         differing = [
-            f"Model.{name} is {getattr(theirs, name)!r} there, {getattr(ours, name)!r} here"
+            f"Model.{name} is {getattr(source, name)!r} there, {getattr(model, name)!r} here"
             for name in fields
-            if getattr(theirs, name) != getattr(ours, name)
+            if getattr(source, name) != getattr(model, name)
         ]
         if differing:
             raise UserError(f"{self.origin.flag}: {'; '.join(differing)}; make them equal")
 
 
 class ParamSource(NamedTuple):
-    """Where a parameter of a new run comes from.
+    """Source of a parameter of a new run.
 
     Attributes:
-        giver: of which run.
-        name: path in its parameters.
+        giver: the source run.
+        name: path among the source run's parameters.
     """
 
     giver: SourceRun
@@ -164,7 +165,7 @@ class ParamSource(NamedTuple):
 
     @property
     def array(self) -> np.ndarray:
-        """What it is."""
+        """The parameter, in the host's memory."""
         return self.giver.arrays[self.name]
 
 
@@ -172,28 +173,28 @@ ParamSources = Mapping[str, ParamSource]  # by path in the new run's parameters
 
 
 def check_source_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMapping]) -> None:
-    """Checks that origins are those that the moves of the methods name.
+    """Check that the source runs are those that the methods' parameter mappings name.
 
     Raises:
-        UserError: if an origin is missing, unknown, there twice, or needs a name or moves.
+        UserError: if a run is missing, unknown, named twice, or needs a name or mappings.
     """
-    names = [origin.name for origin in origins]
-    wanted = list(dict.fromkeys(move.origin for move in moves))
-    for origin in origins:
-        if names.count(origin.name) > 1:
-            remedy = "give each name once" if origin.name else "several runs need NAME=RUN each"
-            raise UserError(f"{origin.flag}: not the only one of its name; {remedy}")
-        if origin.name and not wanted:
+    names = [spec.name for spec in origins]
+    wanted = list(dict.fromkeys(mapping.origin for mapping in moves))
+    for spec in origins:
+        if names.count(spec.name) > 1:
+            remedy = "give each name once" if spec.name else "several runs need NAME=RUN each"
+            raise UserError(f"{spec.flag}: not the only one of its name; {remedy}")
+        if spec.name and not wanted:
             raise UserError(
-                f"{origin.flag}: no method takes anything from '{origin.name}'; give "
-                f"--initialize_from={origin.run} to take all of it, or say in Graft.parts what"
+                f"{spec.flag}: no method takes anything from '{spec.name}'; give "
+                f"--initialize_from={spec.run} to take all of it, or say in Graft.parts what"
             )
-        if wanted and origin.name not in wanted:
+        if wanted and spec.name not in wanted:
             raise UserError(
-                f"{origin.flag}: parameters are taken from {join_names(wanted)}; give "
+                f"{spec.flag}: parameters are taken from {join_names(wanted)}; give "
                 + join_names([f"--initialize_from={name}=RUN" for name in wanted])
             )
-    missing = [move for move in moves if move.origin not in names]
+    missing = [mapping for mapping in moves if mapping.origin not in names]
     if missing:
         raise UserError(
             f"{missing[0]} takes from a run that is not named; give "
@@ -202,19 +203,19 @@ def check_source_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMa
 
 
 def check_sources(sources: ParamSources, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Checks that what is taken has the shapes of the parameters it becomes.
+    """Check that source arrays have the shapes of the parameters they initialise.
 
     Args:
-        sources: of the new run's parameters.
-        shapes: of the new run's parameters.
+        sources: sources of the new run's parameters.
+        shapes: shapes of the new run's parameters.
 
     Raises:
         UserError: otherwise.
     """
     for name, source in sources.items():
         if source.array.shape != shapes[name]:
-            given = "" if name == source.name else f" ('{source.name}')"
+            source_name = "" if name == source.name else f" ('{source.name}')"
             raise UserError(
-                f"{source.giver.origin.flag}: '{name}' is {source.array.shape} there{given}, "
+                f"{source.giver.origin.flag}: '{name}' is {source.array.shape} there{source_name}, "
                 f"{shapes[name]} here; make the sizes equal"
             )

@@ -1,4 +1,4 @@
-"""What a training run is at one moment: all that must be saved to continue it bit for bit."""
+"""The train state: everything that is saved to continue a run bit for bit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NEVER = -1
 class Window:
     """Sums over the updates since the last logged one.
 
-    They are part of the state so that a line of the metrics file does not depend on where the run
-    was interrupted.
+    They belong to the state so that the metrics file does not depend on where the run was
+    interrupted.
 
     Attributes:
-        updates: how many.
-        losses: sums over their tokens.
-        examples: sentence pairs.
-        present: per role, positions that hold a token.
+        updates: number of updates.
+        losses: loss sums over tokens.
+        examples: number of sentence pairs.
+        present: number of tokens, by role.
         first_bad: number of the first update whose loss or gradient was not finite, or `NEVER`.
     """
 
@@ -43,11 +43,11 @@ class Window:
 
     @classmethod
     def empty(cls, roles: tuple[str, ...], sums: Sequence[str] = LossSums._fields) -> Window:
-        """Returns a window without updates.
+        """Return a window without updates.
 
         Args:
-            roles: whose positions are counted.
-            sums: names of those that an update reports.
+            roles: roles whose tokens are counted.
+            sums: names of the sums that an update reports.
         """
         zero = lambda: jnp.zeros((), jnp.float32)  # noqa: E731  buffers must not be shared: donated
         return cls(
@@ -62,10 +62,10 @@ class Window:
         """Return the window with one more update.
 
         Args:
-            sums: of the update, by the names that the window has.
+            sums: sums of the update, with the names of the window's losses.
             batch: arrays [micro-batches, rows, length].
-            norm: of its gradient, whatever is finite exactly when the gradient is.
-            step: its number, from 1.
+            norm: gradient norm, or any number that is finite exactly when the gradient is.
+            step: number of the update, from 1.
         """
         finite = jnp.isfinite(sums["smoothed"]) & jnp.isfinite(norm)
         first_bad = jnp.where((self.first_bad == NEVER) & ~finite, step, self.first_bad)
@@ -89,9 +89,9 @@ class TrainState:
     """The state that `train_step` takes and returns.
 
     Attributes:
-        step: updates done.
-        params: float32 master weights, frozen ones too.
-        opt_state: the optimizer's, of the parameters that train; of several players' by name.
+        step: number of updates done.
+        params: float32 master weights, including frozen ones.
+        opt_state: optimizer state of the trainable parameters; with several players, by name.
         window: sums for the metrics.
     """
 
@@ -103,12 +103,12 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Init:
-    """The pure function that makes the state before the first update.
+    """A pure function that creates the state before the first update.
 
     Attributes:
-        learner: the run's.
-        shapes: of the arrays of one micro-batch.
-        seed: of the parameters.
+        learner: learner of the run.
+        shapes: shapes of the arrays of one micro-batch.
+        seed: seed of the parameters.
     """
 
     learner: Learner
@@ -116,7 +116,7 @@ class Init:
     seed: int
 
     def __call__(self) -> TrainState:
-        """Return the state."""
+        """Return the initial state."""
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in self.shapes.items()}
         params = self.learner.model.init(jax.random.key(self.seed), zeros)["params"]
         opt_state = self.learner.init_optimizers(params)
@@ -125,19 +125,19 @@ class Init:
 
 
 def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
-    """Returns the pure function that makes the state before the first update.
+    """Return the pure function that creates the state before the first update.
 
     Args:
-        learner: the run's.
+        learner: learner of the run.
         batch: arrays or shapes of one micro-batch.
-        seed: of the parameters.
+        seed: seed of the parameters.
     """
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in batch.items()}
     return Init(learner, shapes, seed)
 
 
 def abstract_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
-    """Returns shapes, types and shardings of a state, without computing it."""
+    """Return shapes, types and shardings of a state, without computing it."""
     shapes = jax.eval_shape(init)
     return jax.tree.map(
         lambda a, sharding: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
@@ -147,16 +147,16 @@ def abstract_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
 
 
 def shardings_of(state: TrainState) -> TrainState:
-    """Returns the sharding of every array of a state or of its abstract form."""
+    """Return the sharding of every array of a state or of its abstract form."""
     return jax.tree.map(lambda a: a.sharding, state)
 
 
 def create_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
-    """Computes the first state directly in its shards; the values do not depend on the mesh."""
+    """Compute the initial state directly in its shards; values do not depend on the mesh."""
     return wait_on_cpu(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
 
 
 def roles_of(batch: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the roles that a batch has spans of, sorted."""
+    """Return the roles of a batch's arrays, sorted."""
     suffix = "_segment_ids"
     return tuple(sorted(name.removesuffix(suffix) for name in batch if name.endswith(suffix)))

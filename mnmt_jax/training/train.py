@@ -1,4 +1,4 @@
-"""The training loop: feed batches, log, validate and save."""
+"""The training loop: feed batches, update, log, validate and save."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ from mnmt_jax.training.train_step import train_step
 from mnmt_jax.training.validation import checkpoint_loss, task_languages, validate, validation_tasks
 from mnmt_jax.vocabulary.language_codes import find_code
 
-_STEPS_AHEAD = 2  # dispatched before the loop waits: enough to hide the host, few to wait for
+_STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
 
 
 def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] = ()) -> str | None:
-    """Trains, or continues the training in a run directory, to `Train.steps` updates.
+    """Train, or continue the training in a run directory, to `Train.steps` updates.
 
     Args:
-        config: everything about the run.
+        config: configuration of the run.
         workdir: the run directory.
-        origins: whose parameters a new run starts from; without any they are drawn. Continuing
-            ignores them.
+        origins: source runs of a new run's parameters; without any the parameters are drawn at
+            random. Ignored when a run continues.
 
     Returns:
-        None when the run is complete; the name of the signal that stopped it otherwise.
+        None when the run is complete; otherwise the name of the signal that stopped it.
 
     Raises:
         UserError: if the configuration does not fit the data, the devices or the run, if the folder
-            has files of others in a run's place, if LoRA has no origin, if an origin does not fit,
-            or if a loss is not finite.
+            has foreign files under the names of a run's files, if LoRA has no source run, if a
+            source run does not fit, or if a loss is not finite.
     """
     settings = config.train
     run = RunDirectory.open(workdir)
@@ -85,15 +85,15 @@ def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] 
         Session(config, run, origins) as session,
         Agreement(session.mesh, lambda: stop.received or 0) as agreement,
     ):
-        asked = agreement.signal()
+        stop_signal = agreement.signal()
         if session.step < settings.steps:
-            logged = (session.step // settings.log_every + 1) * settings.log_every
-            first = min(logged, settings.steps)
-            session.reporter.say(f"compiling; the first figures come with step {first}")
-            why = fused.without_kernel(config.model.dtype)
-            if config.model.attention == "fused" and why:
-                session.reporter.say(f"Model.attention='fused' computes as 'split': {why}")
-        while session.step < settings.steps and not session.stalled and not asked:
+            next_logged = (session.step // settings.log_every + 1) * settings.log_every
+            first_logged = min(next_logged, settings.steps)
+            session.reporter.say(f"compiling; the first figures come with step {first_logged}")
+            reason = fused.without_kernel(config.model.dtype)
+            if config.model.attention == "fused" and reason:
+                session.reporter.say(f"Model.attention='fused' computes as 'split': {reason}")
+        while session.step < settings.steps and not session.stalled and not stop_signal:
             session.advance()
             record: Record = {}
             if session.due(settings.log_every):
@@ -104,37 +104,37 @@ def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] 
                 session.reporter.write({"step": session.step, **record})
             if session.due(settings.save_every):
                 session.save()
-            asked = agreement.signal()
+            stop_signal = agreement.signal()
         session.save()
-        beyond = session.step > settings.steps  # more were asked for before
-        done = f"step {session.step}{', beyond' if beyond else ' of'} {settings.steps}"
-        done += session.stalled
-    stopped = asked.name if asked else None
-    ended = session.step >= settings.steps or session.stalled
-    again = "" if ended else "; the same command continues"
-    session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {done}{again}")
-    return stopped if again else None
+        is_beyond = session.step > settings.steps  # Train.steps was higher before
+        progress = f"step {session.step}{', beyond' if is_beyond else ' of'} {settings.steps}"
+        progress += session.stalled
+    stopped = stop_signal.name if stop_signal else None
+    is_done = session.step >= settings.steps or session.stalled
+    hint = "" if is_done else "; the same command continues"
+    session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {progress}{hint}")
+    return stopped if hint else None
 
 
 class Session:
-    """One process's share of a run: from the start, or the last checkpoint, to the end or a stop.
+    """The part of one process in a run, from the start or the last checkpoint to the end or a stop.
 
     Attributes:
-        config: of the run.
-        run: its directory.
-        mesh: of all devices, those of other processes too.
-        reporter: takes records and lines.
-        state: after the last update.
-        step: updates done, known without asking the device.
+        config: configuration of the run.
+        run: directory of the run.
+        mesh: mesh of all devices, including those of other processes.
+        reporter: receives records and lines.
+        state: state after the last update.
+        step: number of updates done, known without a transfer from the device.
     """
 
     def __init__(
         self, config: Config, run: RunDirectory, origins: Sequence[SourceRunSpec] = ()
     ) -> None:
-        """Builds everything, restores the last checkpoint if any, and opens the run's files."""
+        """Build everything, restore the last checkpoint if there is one, and open the files."""
         check_alike("the configuration", repr(config))
         cache = TokenCache.open(config.data.cache)
-        config = _spelled_out(config, cache)
+        config = _with_defaults(config, cache)
         self.config, self.run = config, run
         self.mesh = make_mesh(config.mesh)
         check_state_memory(config, cache.vocabulary.size, self.mesh)
@@ -155,8 +155,8 @@ class Session:
             for role in roles_of(shapes)
         }
         init = make_init(self._learner, shapes, config.train.seed)
-        like = abstract_state(init, self.mesh)
-        self._compile(shardings_of(like))
+        abstract = abstract_state(init, self.mesh)
+        self._compile(shardings_of(abstract))
         self._batches = self._pipeline.train()
         self._latest: dict[str, Array] = {}
         self._dispatched: collections.deque[Any] = collections.deque()
@@ -171,18 +171,18 @@ class Session:
             keep_every=config.train.keep_every,
         )
         try:
-            self._begin(cache, init, like, origins)
+            self._begin(cache, init, abstract, origins)
         except BaseException:
             self._checkpoints.close(complain=False)
-            self._let_go()
+            self._release()
             raise
 
     def _begin(
-        self, cache: TokenCache, init: Init, like: TrainState, origins: Sequence[SourceRunSpec]
+        self, cache: TokenCache, init: Init, abstract: TrainState, origins: Sequence[SourceRunSpec]
     ) -> None:
         continues = bool(self._checkpoints.steps())
         self.run.check(self.config, cache.vocabulary, has_checkpoint=continues)
-        start = None if continues else self._read_start(cache, like, origins)
+        initial_params = None if continues else self._read_initial_params(cache, abstract, origins)
         wait_for_all("checked")  # before anything is written
         if is_first():
             self.run.prepare(self.config, cache.vocabulary, has_checkpoint=continues)
@@ -197,12 +197,12 @@ class Session:
                 f"{self.run.place} is not the folder that process 0 writes to; choose a --workdir "
                 "on storage that all processes share"
             )
-        restored = self._checkpoints.restore(like)
+        restored = self._checkpoints.restore(abstract)
         extra = restored.extra if restored else {}
         self.state = restored.state if restored else create_state(init, self.mesh)
         if restored:
             self._batches.set_state(extra["data"], str(self.run.place / "config.gin"))
-        taken = self._take(start) if start else ()
+        source_lines = self._apply_initial_params(initial_params) if initial_params else ()
         self.step = int(self.state.step)
         self._saved = self.step if restored else NEVER
         seconds, self._best = extra.get("seconds", 0.0), extra.get("best")
@@ -214,59 +214,81 @@ class Session:
             terms=self._learner.sums[len(LossSums._fields) :],
             silent=not is_first(),
         )
-        unmeasured = "" if any(self._tasks) else "no task has a validation split: none is done"
-        untold = describe_missing_target_language(self.config.data, self._learner.model.plan, cache)
-        new = (self._pipeline.dropped_summary(), *taken, self._share(), unmeasured, untold)
-        lines = (f"continues at step {self.step}",) if restored else new
+        no_validation = "" if any(self._tasks) else "no task has a validation split: none is done"
+        no_target_language = describe_missing_target_language(
+            self.config.data, self._learner.model.plan, cache
+        )
+        new_run_lines = (
+            self._pipeline.dropped_summary(),
+            *source_lines,
+            self._trainable_summary(),
+            no_validation,
+            no_target_language,
+        )
+        lines = (f"continues at step {self.step}",) if restored else new_run_lines
         for line in filter(None, lines):
             self.reporter.say(line)
 
-    def _read_start(
-        self, cache: TokenCache, like: TrainState, origins: Sequence[SourceRunSpec]
+    def _read_initial_params(
+        self, cache: TokenCache, abstract: TrainState, origins: Sequence[SourceRunSpec]
     ) -> InitialParams | None:
-        """Reads whose parameters the new run starts from; None draws them all."""
+        """Read the new run's initial parameters from source runs; return None to draw them all."""
         if self.config.model.lora_rank and not origins:
             raise UserError(
                 f"Model.lora_rank={self.config.model.lora_rank} without --initialize_from: LoRA "
                 "changes a trained model; name its run, or set Model.lora_rank=0"
             )
-        partly = [type(each).__name__ for each in self.config.model.methods if each.frozen_rows()]
-        if partly and not origins:
+        frozen = [
+            type(method).__name__ for method in self.config.model.methods if method.frozen_rows()
+        ]
+        if frozen and not origins:
             raise UserError(
-                f"{partly[0]} freezes what a trained model has, and without --initialize_from that "
+                f"{frozen[0]} freezes what a trained model has, and without --initialize_from that "
                 "is freshly drawn; name the model's run, or freeze nothing"
             )
-        return read_initial_params(origins, like.params, self.config, cache.vocabulary)
+        return read_initial_params(origins, abstract.params, self.config, cache.vocabulary)
 
-    def _take(self, start: InitialParams) -> tuple[str, ...]:
-        """Exchanges parameters just drawn for those of other runs; returns lines about them."""
-        self.state = dataclasses.replace(self.state, params=start.replace(self.state.params))
+    def _apply_initial_params(self, initial_params: InitialParams) -> tuple[str, ...]:
+        """Replace drawn parameters by those of source runs; return lines that describe this."""
+        self.state = dataclasses.replace(
+            self.state, params=initial_params.replace(self.state.params)
+        )
         if is_first():
-            self.run.write_origin(start.origin, "; ".join(start.report), start.param_mappings)
-        return start.report
+            self.run.write_origin(
+                initial_params.origin,
+                "; ".join(initial_params.report),
+                initial_params.param_mappings,
+            )
+        return initial_params.report
 
-    def _share(self) -> str:
-        """Says how much of the model trains; nothing if all of it does."""
+    def _trainable_summary(self) -> str:
+        """Describe how many parameters train; empty if all of them do."""
         params = self.state.params
         total = sum(leaf.size for leaf in jax.tree.leaves(params))
-        count = sum(turn.trainable.count(params) for turn in self._learner.player_updates)
+        count = sum(update.trainable.count(params) for update in self._learner.player_updates)
         return f"trains {count:,} of {total:,} parameters" if count < total else ""
 
     def _compile(self, shardings: TrainState) -> None:
-        whole, learner, roles = replicated(self.mesh), self._learner, tuple(self._positions)
+        all_replicated, learner, roles = (
+            replicated(self.mesh),
+            self._learner,
+            tuple(self._positions),
+        )
         self._train_step = compile_on(
             self.mesh,
             functools.partial(train_step, learner),
             donate_argnums=0,
-            out_shardings=(shardings, whole),
+            out_shardings=(shardings, all_replicated),
         )
         plain = learner.plain()
         self._loss = compile_on(
             self.mesh,
             lambda params, batch: batch_loss(plain, params, batch)[1],
-            out_shardings=whole,
+            out_shardings=all_replicated,
         )
-        self._empty_window = jax.jit(lambda: Window.empty(roles, learner.sums), out_shardings=whole)
+        self._empty_window = jax.jit(
+            lambda: Window.empty(roles, learner.sums), out_shardings=all_replicated
+        )
 
     def __enter__(self) -> Session:
         return self
@@ -277,44 +299,47 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.ExitStack() as stack:  # the last one first
-            stack.callback(self._let_go)
+        with contextlib.ExitStack() as stack:  # in reverse order
+            stack.callback(self._release)
             stack.callback(self.run.close)
             stack.callback(self._publish, complain=error is None)
             stack.callback(self.reporter.close)
             stack.callback(self._checkpoints.close, complain=error is None)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._held:
             self._held.close()
 
     def due(self, every: int) -> bool:
-        """Returns whether something done every so many steps is due now, or the run is complete."""
+        """Return whether an action done every `every` steps is due, or the run is complete."""
         return self.step % every == 0 or self.step == self.config.train.steps
 
     @property
     def stalled(self) -> str:
-        """Why no further update helps, by `Train.patience`; empty as long as one may."""
+        """Reason why training stops early, by `Train.patience`; empty while it goes on."""
         patience = self.config.train.patience
         if not patience or self._best is None or self.step - self._best[0] < patience:
             return ""
         return f": no better validation in {patience} updates after step {self._best[0]:.0f}"
 
     def advance(self) -> None:
-        """Does one update; returns before the device has finished it."""
-        parts = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
-        batch = {name: np.stack([part[name] for part in parts]) for name in _for_device(parts[0])}
+        """Dispatch one update; return before the device has finished it."""
+        micro_batches = [next(self._batches) for _ in range(self.config.optimizer.accumulate)]
+        batch = {
+            name: np.stack([micro_batch[name] for micro_batch in micro_batches])
+            for name in _for_device(micro_batches[0])
+        }
         placed = place_batch(batch, self.mesh, leading=1)
         self.state, self._latest = self._train_step(self.state, placed)
         self.step += 1
-        self._unchecked[self.step] = [part["task"] for part in parts]
+        self._unchecked[self.step] = [micro_batch["task"] for micro_batch in micro_batches]
         self._dispatched.append(self._latest)
         if len(self._dispatched) > _STEPS_AHEAD:
             jax.block_until_ready(self._dispatched.popleft())
         self.reporter.advance(self._latest)
 
     def log(self) -> Record:
-        """Returns the metrics of the updates since the last logged one and starts new sums."""
+        """Return the metrics of the updates since the last logged one, and reset the sums."""
         latest, window = jax.device_get(self._latest), self._checked_window()
         means = {name: float(value) for name, value in per_token(window.losses).items()}
         self.reporter.warn_once(self._learner.warnings(self.step, means))
@@ -330,15 +355,15 @@ class Session:
         }
 
     def _flops(self, tokens: Mapping[str, float], examples: float) -> float:
-        """Counts the operations an update needs: those of its mean sentence pair, so many times."""
-        many = max(examples, 1.0)
-        mean = Sentence(*(tokens.get(role, 0.0) / many for role in (SOURCE, TARGET)))
+        """Count the FLOPs of an update: those of its mean sentence pair, times the pairs."""
+        count = max(examples, 1.0)
+        mean_pair = Sentence(*(tokens.get(role, 0.0) / count for role in (SOURCE, TARGET)))
         views = self._learner.views
-        read = {view: tokens[view.prefix + SOURCE] / many for view in views}
-        return many * self._learner.train_flops(mean, read)
+        view_lengths = {view: tokens[view.prefix + SOURCE] / count for view in views}
+        return count * self._learner.train_flops(mean_pair, view_lengths)
 
     def validate(self) -> Record:
-        """Returns the validation losses; empty if the cache has no validation split."""
+        """Return the validation losses; empty if the cache has no validation split."""
         names = self._tasks.supervised + self._tasks.zero_shot
         if not names:
             return {}
@@ -350,27 +375,29 @@ class Session:
         with self.reporter.paused():
             languages = task_languages(self._pipeline)
             result = validate(self._pipeline.validation(names), loss, self._tasks, languages)
-        chosen = checkpoint_loss(result, self.config.train.best_by)
-        self._validated = (self.step, chosen)
-        if chosen is not None and (self._best is None or chosen < self._best[1]):
-            self._best = (self.step, chosen)
+        selection_loss = checkpoint_loss(result, self.config.train.best_by)
+        self._validated = (self.step, selection_loss)
+        if selection_loss is not None and (self._best is None or selection_loss < self._best[1]):
+            self._best = (self.step, selection_loss)
         return {"validation": result}
 
     def save(self) -> None:
-        """Starts writing a checkpoint of this step, unless there is one."""
+        """Start writing a checkpoint of this step, unless there is one already."""
         if self._saved == self.step:
             return
         self._checked_window()
         step, loss = self._validated
         with self.reporter.paused():
-            self._publish(complain=False)  # first: who continues can drop lines, not add them
+            self._publish(
+                complain=False
+            )  # first: a resumed run can drop metrics lines, not add them
             extra = {"data": self._batches.get_state(), "seconds": self.reporter.seconds}
             extra |= {"best": self._best}
             self._checkpoints.save(self.state, extra, loss if step == self.step else None)
         self._saved = self.step
 
     def _publish(self, *, complain: bool) -> None:
-        """Copies small files to the bucket, if that is where the run is."""
+        """Copy small files to the bucket, if the run is in one."""
         try:
             if is_first():
                 self.run.publish()
@@ -380,30 +407,32 @@ class Session:
             self.reporter.say(str(error))
 
     def is_saving(self) -> bool:
-        """Returns whether a checkpoint is still being written."""
+        """Return whether a checkpoint is still being written."""
         return self._checkpoints.is_saving()
 
     def _checked_window(self) -> Window:
-        """Waits for the device and returns the sums, if all updates so far were finite."""
+        """Wait for the device and return the sums; raise if an update was not finite."""
         window = jax.device_get(self.state.window)
-        bad = int(window.first_bad)
-        if bad == NEVER:
+        bad_step = int(window.first_bad)
+        if bad_step == NEVER:
             self._unchecked.clear()
             return window
         self._checkpoints.wait()
-        good = self._checkpoints.steps()
-        number = np.unique(np.concatenate([task.reshape(-1) for task in self._unchecked[bad]]))
-        names = [self._pipeline.task_names[task] for task in number if task >= 0]
+        saved = self._checkpoints.steps()
+        task_numbers = np.unique(
+            np.concatenate([task.reshape(-1) for task in self._unchecked[bad_step]])
+        )
+        names = [self._pipeline.task_names[task] for task in task_numbers if task >= 0]
         raise UserError(
-            f"step {bad}: the loss or its gradient is not finite; tasks of the batch: "
+            f"step {bad_step}: the loss or its gradient is not finite; tasks of the batch: "
             f"{join_names(names)}; last good checkpoint: "
-            f"{self.run.checkpoints / str(good[-1]) if good else 'none'}; lower "
+            f"{self.run.checkpoints / str(saved[-1]) if saved else 'none'}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
         )
 
 
-def _spelled_out(config: Config, cache: TokenCache) -> Config:
-    """Names training tasks and languages, so that the run directory alone tells what it is of."""
+def _with_defaults(config: Config, cache: TokenCache) -> Config:
+    """Fill in training tasks and languages, so that the run directory is self-contained."""
     tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
     known = {name: cache.tasks[name] for name in tasks if name in cache.tasks}
     check_tasks(
@@ -429,5 +458,5 @@ def _make_pipeline(
 
 
 def _for_device(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the arrays that the model or the loss may read."""
+    """Return the arrays that the model or the loss may read."""
     return {name: array for name, array in batch.items() if name != "task"}

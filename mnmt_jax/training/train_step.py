@@ -24,8 +24,8 @@ def train_step(
     """Return the state after one update. Pure; all processes and devices compute the same sums.
 
     Args:
-        learner: the run's constants.
-        state: before the update.
+        learner: constants of the run.
+        state: state before the update.
         batch: arrays [micro-batches, rows, length].
 
     Returns:
@@ -43,8 +43,8 @@ def train_step(
                 learner, player, (params, states[player.name]), batch, rng, state.step
             )
         sums |= player_sums
-    norm = functools.reduce(jnp.add, norms.values())
-    window = state.window.widened(sums, batch, norm=norm, step=state.step + 1)
+    total_norm = functools.reduce(jnp.add, norms.values())
+    window = state.window.widened(sums, batch, norm=total_norm, step=state.step + 1)
     opt_state = states if learner.before else states[""]
     return TrainState(state.step + 1, params, opt_state, window), {
         **per_token(sums),
@@ -56,25 +56,26 @@ def train_step(
 def _update_player(
     learner: Learner,
     player: PlayerUpdate,
-    before: tuple[Any, Any],
+    params_and_state: tuple[Any, Any],
     batch: Batch,
     rng: Array,
     step: Array,
 ) -> tuple[Any, Any, Sums, Array]:
-    """Return the parameters after one update of one player.
+    """Return the parameters after one optimizer step of one player.
 
     Args:
-        learner: the run's constants.
-        player: whose parameters are updated.
-        before: all parameters and the player's optimizer state, after earlier players' updates.
+        learner: constants of the run.
+        player: player whose parameters are updated.
+        params_and_state: all parameters and the player's optimizer state, after earlier players'
+            updates.
         batch: arrays [micro-batches, rows, length].
-        rng: of dropout, the same for every player.
+        rng: key of dropout, the same for every player.
         step: number of updates done.
 
     Returns:
-        All parameters and the optimizer's state after it, its sums, and the norm of its gradient.
+        All parameters, the player's optimizer state, its sums, and the norm of its gradient.
     """
-    params, opt_state = before
+    params, opt_state = params_and_state
     trained, frozen = player.trainable.split(params)
 
     gradients, sums = sum_gradients(learner, player, (trained, frozen), batch, rng, step)

@@ -1,4 +1,4 @@
-"""Validation loss per task, and its means over groups of tasks."""
+"""Validation losses per task, and their means over groups of tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PERPLEXITY = "perplexity"
 
 
 class ValidationTasks(NamedTuple):
-    """Names of the tasks that validation measures.
+    """Names of the tasks that are validated.
 
     Attributes:
         supervised: tasks trained on.
         zero_shot: tasks never trained on.
-        from_english: tasks of either kind whose source is English and whose target is not.
-        to_english: tasks of either kind whose target is English and whose source is not.
+        from_english: tasks of either kind from English to another language.
+        to_english: tasks of either kind from another language to English.
     """
 
     supervised: tuple[str, ...]
@@ -34,9 +34,9 @@ class ValidationTasks(NamedTuple):
 
 
 def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
-    """Groups the cache's tasks that have a validation split.
+    """Group the cache's tasks that have a validation split.
 
-    They are grouped by whether they are trained on, and by the side that is English.
+    Groups depend on whether a task is trained on, and on which side is English.
     """
     present = pipeline.cache.tasks_with(VALIDATION)
     trained = set(pipeline.task_names)
@@ -55,7 +55,7 @@ def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
 
 
 def task_languages(pipeline: Pipeline) -> dict[str, str]:
-    """Returns the language of each task of the cache that is text of one alone."""
+    """Return the languages of the cache's monolingual tasks, by task name."""
     tasks = pipeline.cache.tasks.items()
     return {name: task.source_lang for name, task in tasks if task.source_lang == task.target_lang}
 
@@ -66,21 +66,22 @@ def validate(
     tasks: ValidationTasks,
     languages: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Measures the loss per target token of each task.
+    """Measure the loss per target token of each task.
 
     Args:
         batches: pairs of a task's name and a batch of that task alone.
-        loss: sums of a batch, on the device; nothing waits for it before the last batch.
-        tasks: which group each task belongs to.
-        languages: of the tasks that are text of one language.
+        loss: computes the sums of a batch on the device, without waiting for it.
+        tasks: groups of tasks.
+        languages: languages of the monolingual tasks.
 
     Returns:
-        `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll); for each
-        group of `ValidationTasks`: unweighted means of the three over its tasks, absent for an
-        empty group (perplexities averaged over `to_english` and `from_english` are the two columns
-        of Graformer's Tables 5 and 6); `perplexity`: of each of `languages`, over the tokens of all
-        its tasks, absent if there are none. For a model that fills masks `nll` and so perplexities
-        are per token asked for.
+        `tasks`: name -> {"loss", "nll"} in nats per token, and "perplexity", exp(nll).
+        For each group of `ValidationTasks`: unweighted means of the three over its tasks, absent
+        for an empty group. Perplexities averaged over `to_english` and `from_english` are the two
+        columns of Graformer's Tables 5 and 6.
+        `perplexity`: by language of `languages`, over the tokens of all its tasks, absent if there
+        are none.
+        For a model that fills masks, `nll` and so perplexities are per predicted token.
     """
     sums: dict[str, Sums] = {}
     for name, batch in batches:
@@ -93,14 +94,15 @@ def validate(
         measured = [per_task[name] for name in names if name in per_task]
         if measured:
             result[group] = {
-                part: float(np.mean([values[part] for values in measured])) for part in measured[0]
+                measure: float(np.mean([values[measure] for values in measured]))
+                for measure in measured[0]
             }
     by_language = _perplexities(sums, languages)
     return {**result, **({PERPLEXITY: by_language} if by_language else {}), "tasks": per_task}
 
 
 def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dict[str, float]:
-    """Returns the perplexity of each language, over all its tasks."""
+    """Return the perplexity of each language over all its tasks."""
     totals: dict[str, Sums] = {}
     for name, code in languages.items():
         if name in sums:
@@ -108,17 +110,17 @@ def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dic
     return {code: perplexity_of(_per_token(total)["nll"]) for code, total in totals.items()}
 
 
-def _add(totals: dict[str, Sums], name: str, found: Sums) -> None:
-    """Adds sums to those of a name."""
-    before = totals.get(name)
-    totals[name] = found if before is None else jax.tree.map(lambda a, b: a + b, before, found)
+def _add(totals: dict[str, Sums], name: str, sums: Sums) -> None:
+    """Add sums to the total of a name."""
+    total = totals.get(name)
+    totals[name] = sums if total is None else jax.tree.map(lambda a, b: a + b, total, sums)
 
 
 def checkpoint_loss(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
-    """Returns the loss that says how good a checkpoint is.
+    """Return the loss by which the best checkpoint is chosen.
 
     Args:
-        result: of `validate`.
+        result: result of `validate`.
         tasks: `Train.best_by`.
 
     Returns:
@@ -133,5 +135,5 @@ def checkpoint_loss(result: Mapping[str, Any], tasks: Literal["supervised", "all
 
 def _per_token(sums: Sums) -> dict[str, float]:
     tokens = max(float(sums["tokens"]), 1.0)
-    asked = max(float(sums.get(NLL_TOKENS, tokens)), 1.0)
-    return {"loss": float(sums["smoothed"]) / tokens, "nll": float(sums["nll"]) / asked}
+    nll_tokens = max(float(sums.get(NLL_TOKENS, tokens)), 1.0)
+    return {"loss": float(sums["smoothed"]) / tokens, "nll": float(sums["nll"]) / nll_tokens}
