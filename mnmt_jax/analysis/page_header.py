@@ -87,13 +87,13 @@ def _languages(pair: JsonObject) -> tuple[str, ...]:
 
 def _data_summary(facts: JsonObject) -> str:
     """Return the task, the number of directions and the number of sentences per split."""
-    parts = [facts["task"]] if facts.get("task") else []
+    phrases = [facts["task"]] if facts.get("task") else []
     if directions := facts.get("read_directions"):
-        parts.append(pluralize(len(directions), "direction"))
+        phrases.append(pluralize(len(directions), "direction"))
     for split, count in (facts.get("read_sentences") or {}).items():
         noun = "sentence" if split == "input" else f"{split} sentence"
-        parts.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
-    return ", ".join(parts)
+        phrases.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
+    return ", ".join(phrases)
 
 
 def model_labels(facts: JsonObject) -> list[str]:

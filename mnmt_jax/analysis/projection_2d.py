@@ -119,7 +119,7 @@ def project_states(
     states = read(system, every, longest, places, settings.seed)
     planes = []
     for layer, ended in sorted({(location.layer, location.ended) for location in places}):
-        # The states after a stage's end have a plane beside that of the stage's last layer.
+        # The states after a stage's end have a separate plane, next to that of its last layer.
         location_indices = [
             index
             for index, location in enumerate(places)

@@ -46,11 +46,11 @@ def _chart(title: str, lines: Sequence[Line], y_title: str, x_title: str = "laye
     )
 
 
-def _language_map(place: JsonObject, value: str, ordered: bool) -> Html:
+def _language_map(location: JsonObject, value: str, ordered: bool) -> Html:
     """Draw a heat map of values between languages."""
     names = ("from", "to") if ordered else None
     values = {}
-    for pair in place["pairs"]:
+    for pair in location["pairs"]:
         first, second = (pair[name] for name in names) if names else pair["languages"]
         values[first, second] = pair[value]
         if not ordered:
@@ -58,7 +58,7 @@ def _language_map(place: JsonObject, value: str, ordered: bool) -> Html:
     codes = list(dict.fromkeys(code for language_pair in values for code in language_pair))
     rows = [(first, [values.get((first, second)) for second in codes]) for first in codes]
     magnitudes = [abs(number) for number in values.values() if number is not None]
-    caption = f"{place['role']}, {location_label(place)}"
+    caption = f"{location['role']}, {location_label(location)}"
     return value_heatmap(
         caption, codes, rows, largest=max(magnitudes, default=0.0), write=format_significant
     )
@@ -124,10 +124,10 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
         )
 
 
-def _by_key(places: Iterable[JsonObject]) -> dict[tuple[int, bool], JsonObject]:
+def _by_key(locations: Iterable[JsonObject]) -> dict[tuple[int, bool], JsonObject]:
     """Return the first location of each layer and end, sorted."""
     by_key: dict[tuple[int, bool], JsonObject] = {}
-    for location in places:
+    for location in locations:
         by_key.setdefault((location["layer"], bool(location["ended"])), location)
     return dict(sorted(by_key.items()))
 

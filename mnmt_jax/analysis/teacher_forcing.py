@@ -138,9 +138,9 @@ def iterate_batches(
     system.model.check_lengths(converter.widths())
     rows = min(_ROWS, max((len(forced.examples) for forced in every), default=1))
     for forced in every:
-        for first in range(0, len(forced.examples), rows):
-            chunk = forced.examples[first : first + rows]
-            yield ForcedBatch(forced, first, len(chunk), _pad_batch(converter, chunk, rows))
+        for start in range(0, len(forced.examples), rows):
+            chunk = forced.examples[start : start + rows]
+            yield ForcedBatch(forced, start, len(chunk), _pad_batch(converter, chunk, rows))
 
 
 def _pad_batch(converter: Converter, chunk: Sequence[Example], rows: int) -> dict[str, Any]:

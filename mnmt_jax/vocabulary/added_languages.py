@@ -1,7 +1,7 @@
 """Languages added to a vocabulary, each with a SentencePiece model for its text.
 
-A piece of that model that the vocabulary already has keeps its id if it can occur in text. The
-other pieces, the unseen ones, get new ids. The encoding of the earlier languages does not change.
+A piece of that model that the vocabulary already has for text keeps its id. The other pieces, the
+unseen ones, get new ids. The encoding of the earlier languages does not change.
 
 Source: third paper, section 4.4 and Appendix A. The paper does not state how text is then
 encoded; this is equivalent to training a second SentencePiece model on the language's text.

@@ -107,7 +107,7 @@ def parse_code(text: str) -> LanguageTag:
     other_subtags = (*(tag.extlangs or ()), *(tag.variants or ()), *(tag.extensions or ()))
     private_subtags = () if tag.private is None else (tag.private,)
     variants = tuple(
-        part for item in (*other_subtags, *private_subtags) for part in item.split("-")
+        subtag for item in (*other_subtags, *private_subtags) for subtag in item.split("-")
     )
     return LanguageTag(language, script, region, variants)
 

@@ -53,14 +53,16 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> P
         )
     if vocabulary.copies:
         raise UserError("the vocabulary has copies of pieces; give the one that it was made of")
-    first, names = vocabulary.unk_id + 1, vocabulary.named_pieces
+    first_piece_id, names = vocabulary.unk_id + 1, vocabulary.named_pieces
     counts = {}
     for language in sorted(text, key=vocabulary.language_index):
         id_counts: collections.Counter[int] = collections.Counter()
         for block in _blocks(text[language]):
             id_counts.update(itertools.chain.from_iterable(vocabulary.encode_lines(block)))
         counts[vocabulary.vocabulary_code_of(language)] = {
-            names[i - first]: count for i, count in id_counts.items() if i >= first
+            names[i - first_piece_id]: count
+            for i, count in id_counts.items()
+            if i >= first_piece_id
         }
     return counts
 

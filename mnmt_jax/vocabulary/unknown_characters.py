@@ -105,7 +105,7 @@ def _surfaces(
         if pending_bytes:
             yield pending_bytes.decode(errors="replace"), False
             pending_bytes.clear()
-        for part in filter(None, piece.split(SPACE_MARK)):
-            yield part, token != vocabulary.unk_id
+        for word_part in filter(None, piece.split(SPACE_MARK)):
+            yield word_part, token != vocabulary.unk_id
     if pending_bytes:
         yield pending_bytes.decode(errors="replace"), False
