@@ -1,4 +1,4 @@
-"""The files of an analysis: its facts as `analysis.json`, a page of pictures as `analysis.html`."""
+"""Output files of an analysis: `analysis.json` with the results, `analysis.html` with charts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
 FORMAT_VERSION = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
 _JSON, _PAGE = "analysis.json", "analysis.html"
-# What an analysis is of; the same again may be replaced.
-_OWN = ("analysis", "run", "parameters_fingerprint", "task", "others", "read_directions")
+# What identifies an analysis; the same analysis may be replaced.
+_IDENTITY_KEYS = ("analysis", "run", "parameters_fingerprint", "task", "others", "read_directions")
 _SETTINGS, _SENTENCES = "settings", "sentences_fingerprint"
-_FINGERPRINT, _EARLIER_FINGERPRINT = "parameters_fingerprint", "parameters"
+_FINGERPRINT, _LEGACY_FINGERPRINT = "parameters_fingerprint", "parameters"
 
 
 def check_analysis_folder(output: str | Path) -> None:
-    """Checks that an analysis may write to a folder: what it would replace is an analysis.
+    """Check that an analysis may write to a folder: existing output files must be from an analysis.
 
     Raises:
-        UserError: otherwise.
+        UserError: if a file to be replaced is not from an analysis, or the folder is not writable.
     """
     folder = Path(output)
     check_writable(folder)
@@ -37,23 +37,26 @@ def check_analysis_folder(output: str | Path) -> None:
 
 
 def check_same_analysis(output: str | Path, facts: Mapping[str, Any]) -> None:
-    """Refuses to replace a finished analysis of another kind, run, task, sentences or settings.
+    """Refuse to replace a finished analysis of another kind, run, task, sentences or settings.
 
     Args:
-        output: folder that `check_analysis_folder` has passed.
-        facts: of the analysis to make; those of `_OWN` and the `settings` are compared if both
-            analyses have them.
+        output: folder that has passed `check_analysis_folder`.
+        facts: results of the new analysis. The keys in `_IDENTITY_KEYS` and the `settings` are
+            compared where both analyses have them.
 
     Raises:
-        UserError: if there is one; what earlier versions did not write is not compared.
+        UserError: if the folder holds a different analysis. Keys that earlier versions did not
+            write are not compared.
     """
     path = Path(output) / _JSON
     if not path.is_file() or not path.stat().st_size:
         return
     document = read_object(path, remedy="replace it with --overwrite")
-    document = _renamed(document)
-    kept = {name: document[name] for name in _OWN if name in document and name in facts}
-    changes = differing_keys(kept, {name: facts[name] for name in kept})
+    document = _with_current_keys(document)
+    compared = {
+        name: document[name] for name in _IDENTITY_KEYS if name in document and name in facts
+    }
+    changes = differing_keys(compared, {name: facts[name] for name in compared})
     old, new = document.get(_SETTINGS), facts.get(_SETTINGS)
     if isinstance(old, dict) and isinstance(new, dict):
         changes += differing_keys(old, new)
@@ -67,25 +70,28 @@ def check_same_analysis(output: str | Path, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _renamed(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an analysis with the names of today; earlier ones called the fingerprint otherwise."""
-    models = [document, *(o for o in document.get("others") or () if isinstance(o, dict))]
+def _with_current_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """Rename the keys of earlier versions in an analysis to the current names."""
+    models = [
+        document,
+        *(other for other in document.get("others") or () if isinstance(other, dict)),
+    ]
     for model in models:
-        if _EARLIER_FINGERPRINT in model:
-            model.setdefault(_FINGERPRINT, model.pop(_EARLIER_FINGERPRINT))
+        if _LEGACY_FINGERPRINT in model:
+            model.setdefault(_FINGERPRINT, model.pop(_LEGACY_FINGERPRINT))
     return document
 
 
 def write_analysis(
     output: str | Path, facts: Mapping[str, Any], title: str, sections: Sequence[Child]
 ) -> Path:
-    """Writes both files.
+    """Write both files.
 
     Args:
-        output: folder, which is made.
-        facts: of the analysis, numbers of NumPy and JAX among them.
-        title: of the page.
-        sections: of the page.
+        output: folder, created if missing.
+        facts: results of the analysis; may contain NumPy and JAX numbers and arrays.
+        title: title of the page.
+        sections: sections of the page.
 
     Returns:
         The path of the page.
@@ -93,18 +99,18 @@ def write_analysis(
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     document = {"format": FORMAT_VERSION, **facts}
-    text = json.dumps(document, ensure_ascii=False, indent=1, default=_plain)
+    text = json.dumps(document, ensure_ascii=False, indent=1, default=_to_json_value)
     write_text(folder / _JSON, text + "\n")
     write_text(folder / _PAGE, html_page(title, sections, generator=_GENERATOR))
     return folder / _PAGE
 
 
-def _plain(value: Any) -> Any:
-    """Returns a number or an array as JSON has it, with the seven digits of float32."""
-    found = np.asarray(value)
-    if found.ndim:
-        return [_plain(each) for each in found]
-    return float(f"{found.item():.7g}")
+def _to_json_value(value: Any) -> Any:
+    """Return a number or an array as JSON values with the seven digits of float32."""
+    array = np.asarray(value)
+    if array.ndim:
+        return [_to_json_value(item) for item in array]
+    return float(f"{array.item():.7g}")
 
 
 def _is_analysis(text: str) -> bool:

@@ -1,7 +1,7 @@
-"""Which keys the queries of each layer attend to, from the model's own queries and keys.
+"""Attention maps of each layer, computed from the model's queries and keys.
 
 Source: third paper, Figure 3, "self-attention". Its released code draws cross-attention, averaged
-over heads (language-layers spec 8): here both are, and every map says which it is.
+over heads (language-layers spec 8). Here both are drawn, and every map is labelled.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _DIGITS = 6
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-    """One attention of one role.
+    """An attention sublayer of a query role.
 
     Attributes:
-        layer: counted from 1 through all stages.
-        title: which attention it is.
+        layer: layer number, counted from 1 through all stages.
+        title: kind of attention, e.g. `encoder self-attention`.
         query: role of the queries.
         keys: roles of the keys, in the order of the columns.
-        sees: what the query role sees of each.
-        queries_tap: what hands the queries out.
-        key_taps: what hands the keys of each role out.
+        sees: visibility of each key role to the query role.
+        query_intermediate: intermediate that holds the queries.
+        key_intermediates: intermediates that hold the keys, one per key role.
     """
 
     layer: int
@@ -60,49 +60,61 @@ class AttentionSpec:
 
 
 def attention_specs(plan: Plan) -> tuple[AttentionSpec, ...]:
-    """Returns every attention of every role, layer by layer."""
-    found: list[AttentionSpec] = []
+    """Return the attention of every role, layer by layer."""
+    specs: list[AttentionSpec] = []
     for number, (stage, layer) in enumerate(plan.layers(), start=1):
-        side = _side(plan.layout, stage)
-        for each in layer:
-            roles = [role for role in stage.roles if each.passes(role)]
-            if isinstance(each.kind, SelfAttention):
-                found += (_self_attention(number, side, stage, each, role) for role in roles)
-            elif isinstance(each.kind, CrossAttention):
+        side = _stage_side(plan.layout, stage)
+        for sublayer in layer:
+            roles = [role for role in stage.roles if sublayer.passes(role)]
+            if isinstance(sublayer.kind, SelfAttention):
+                specs += (
+                    _self_attention_spec(number, side, stage, sublayer, role) for role in roles
+                )
+            elif isinstance(sublayer.kind, CrossAttention):
                 edges = [(role, stage.memory_role(role)) for role in roles]
-                found += (_cross_attention(number, side, each, *e) for e in edges if e[1])
-    return tuple(found)
+                specs += (
+                    _cross_attention_spec(number, side, sublayer, *edge)
+                    for edge in edges
+                    if edge[1]
+                )
+    return tuple(specs)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "places"))
 def attention_weights(
     params: Any, batch: Mapping[str, Array], *, model: Network, places: tuple[AttentionSpec, ...]
 ) -> list[Float[Array, "batch heads q k"]]:
-    """Computes attention weights by the model's queries and keys and the layout's table.
+    """Compute attention weights from the model's queries and keys and the layout's visibility.
 
     Args:
-        params: of the model.
+        params: parameters of the model.
         batch: from `Converter.batch`.
         model: the network.
-        places: whose weights.
+        places: attentions to compute.
 
     Returns:
-        float32 weights of each; a query of padding has any.
+        float32 weights per attention; rows of padding queries are arbitrary.
     """
-    reads = [tap for each in places for tap in (each.query_intermediate, *each.key_intermediates)]
+    reads = [
+        intermediate
+        for spec in places
+        for intermediate in (spec.query_intermediate, *spec.key_intermediates)
+    ]
     passes = ForwardPasses(model, params, batch, reads=reads)
-    found = []
-    for each in places:
-        queries = passes.read(each.query_intermediate)
-        keys = jnp.concatenate([passes.read(tap) for tap in each.key_intermediates], axis=1)
-        asking = batch[f"{each.query}_segment_ids"]
+    weights = []
+    for spec in places:
+        queries = passes.read(spec.query_intermediate)
+        keys = jnp.concatenate(
+            [passes.read(intermediate) for intermediate in spec.key_intermediates], axis=1
+        )
+        query_segments = batch[f"{spec.query}_segment_ids"]
         masks = [
-            pair_mask(sees, asking, batch[f"{role}_segment_ids"])
-            for sees, role in zip(each.sees, each.keys, strict=True)
+            pair_mask(sees, query_segments, batch[f"{role}_segment_ids"])
+            for sees, role in zip(spec.sees, spec.keys, strict=True)
         ]
         logits = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, preferred_element_type=jnp.float32)
-        found.append(masked_softmax(logits, jnp.concatenate(masks, axis=3)))
-    return found
+        weights.append(masked_softmax(logits, jnp.concatenate(masks, axis=3)))
+    return weights
 
 
 def compute_attention_maps(
@@ -113,67 +125,76 @@ def compute_attention_maps(
     *,
     by_head: bool = False,
 ) -> dict[str, Any]:
-    """Draws the attention of sentences under teacher forcing.
+    """Compute the attention maps of sentences under teacher forcing.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
         longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        layers: to keep to, counted from 1; () is all.
-        by_head: keep the heads, [heads, query, key] each, in the place of their average.
+        layers: layers to include, counted from 1; () is all.
+        by_head: return maps [heads, query, key] instead of their mean over heads.
 
     Returns:
-        Facts: `directions` with `sentences`, each with its `tokens` by role and `maps`.
+        A JSON-ready dict with `directions`. Each has its `sentences` with `tokens` by role and
+        `maps`.
 
     Raises:
-        UserError: if there is no such layer.
+        UserError: if a layer does not exist.
     """
     model = system.model
-    if wrong := [number for number in layers if number > model.layout.layers]:
-        raise UserError(f"--layers: the model has {model.layout.layers} layers, not {wrong[0]}")
-    places = tuple(p for p in attention_specs(model.plan) if not layers or p.layer in layers)
+    if unknown := [number for number in layers if number > model.layout.layers]:
+        raise UserError(f"--layers: the model has {model.layout.layers} layers, not {unknown[0]}")
+    specs = tuple(
+        spec for spec in attention_specs(model.plan) if not layers or spec.layer in layers
+    )
     sentences: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
     for rows in iterate_batches(system, every, longest):
-        found = attention_weights(system.params, rows.batch, model=model, places=places)
-        weights = [np.asarray(each, np.float64) for each in found]
+        batch_weights = attention_weights(system.params, rows.batch, model=model, places=specs)
+        weights = [np.asarray(layer_weights, np.float64) for layer_weights in batch_weights]
         sentences[rows.forced] += [
-            _sentence(system, rows, row, [each[row] for each in weights], places, by_head)
+            _sentence_maps(
+                system, rows, row, [layer_weights[row] for layer_weights in weights], specs, by_head
+            )
             for row in range(rows.size)
         ]
     return {
         "heads": model.config.heads,
         "by_head": by_head,
         "directions": [
-            {"source": forced.direction[0], "target": forced.direction[1], "sentences": own}
-            for forced, own in sentences.items()
+            {
+                "source": forced.direction[0],
+                "target": forced.direction[1],
+                "sentences": forced_sentences,
+            }
+            for forced, forced_sentences in sentences.items()
         ],
     }
 
 
-def _sentence(
+def _sentence_maps(
     system: InferenceModel,
     rows: ForcedBatch,
     row: int,
     weights: Sequence[np.ndarray],
-    places: Sequence[AttentionSpec],
+    specs: Sequence[AttentionSpec],
     by_head: bool,
 ) -> dict[str, Any]:
-    """Returns the facts of a row, padding left out."""
+    """Return the JSON-ready dict of a row without padding."""
     valid = {
         role: rows.batch[f"{role}_segment_ids"][row] != 0
         for role in system.model.layout.embedded_roles()
     }
     maps = []
-    for each, heads in zip(places, weights, strict=True):
-        columns = np.concatenate([valid[role] for role in each.keys])
-        kept = heads[:, valid[each.query]][:, :, columns]
-        shown = kept if by_head else kept.mean(axis=0)
+    for spec, heads in zip(specs, weights, strict=True):
+        columns = np.concatenate([valid[role] for role in spec.keys])
+        valid_weights = heads[:, valid[spec.query]][:, :, columns]
+        shown = valid_weights if by_head else valid_weights.mean(axis=0)
         maps.append(
             {
-                "layer": each.layer,
-                "attention": each.title,
-                "query": each.query,
-                "keys": each.keys,
+                "layer": spec.layer,
+                "attention": spec.title,
+                "query": spec.query,
+                "keys": spec.keys,
                 "weights": np.round(shown, _DIGITS).tolist(),
             }
         )
@@ -186,18 +207,18 @@ def _sentence(
     }
 
 
-def _side(layout: Layout, stage: Stage) -> str:
-    """Returns `encoder ` or `decoder ` where a stage is either."""
-    read = {role for each in layout.stages for _, role in each.memory}
+def _stage_side(layout: Layout, stage: Stage) -> str:
+    """Return `encoder ` or `decoder ` if the stage is one of them, else an empty string."""
+    memory_roles = {role for other_stage in layout.stages for _, role in other_stage.memory}
     if stage.memory:
         return "decoder "
-    return "encoder " if read & set(stage.roles) else ""
+    return "encoder " if memory_roles & set(stage.roles) else ""
 
 
-def _self_attention(
-    number: int, side: str, stage: Stage, each: Sublayer, role: str
+def _self_attention_spec(
+    number: int, side: str, stage: Stage, sublayer: Sublayer, role: str
 ) -> AttentionSpec:
-    keys, path = stage.key_roles(role), f"layer_{number - 1}/{each.name}"
+    keys, path = stage.key_roles(role), f"layer_{number - 1}/{sublayer.name}"
     return AttentionSpec(
         number,
         f"{side}self-attention",
@@ -209,13 +230,15 @@ def _self_attention(
     )
 
 
-def _cross_attention(number: int, side: str, each: Sublayer, role: str, read: Any) -> AttentionSpec:
-    path = f"layer_{number - 1}/{each.name}"
+def _cross_attention_spec(
+    number: int, side: str, sublayer: Sublayer, role: str, key_role: Any
+) -> AttentionSpec:
+    path = f"layer_{number - 1}/{sublayer.name}"
     return AttentionSpec(
         number,
         f"{side}cross-attention",
         role,
-        (read,),
+        (key_role,),
         (Sees.FULL,),
         Intermediate(f"{path}/{QUERIES}", role),
         (Intermediate(f"{path}/{KEYS}", role),),

@@ -1,11 +1,11 @@
-"""What the shared feed-forward and a language's branch contribute to the block they stand in.
+"""Attribution of a block's output to the shared feed-forward and the language branch.
 
-Of each target position f(x) = sum_d (FFN(x) + t LSL(x))_d, where x is what the block sees. The path
-goes from zero to x, integrals are sums over Gauss-Legendre nodes.
+The attributed function of each target position is f(x) = sum_d (FFN(x) + t LSL(x))_d, where x is
+the input of the block. The path goes from zero to x. Integrals are Gauss-Legendre sums.
 
-Source: third paper, section 5.4, Figure 5, which names Captum and neither f nor path: that f is the
-sum over dimensions is our reading (language-layers spec 8). Integrated gradients: Sundararajan et
-al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
+Source: third paper, section 5.4, Figure 5. It names Captum but neither f nor the path; that f is
+the sum over dimensions is our reading (language-layers spec 8). Integrated gradients: Sundararajan
+et al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PerToken = Float[Array, " tokens"]
 def gauss_legendre_nodes(
     count: int = DEFAULT_NODES,
 ) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
-    """Returns nodes and weights of Gauss-Legendre quadrature from 0 to 1."""
+    """Return nodes and weights of Gauss-Legendre quadrature from 0 to 1."""
     points, weights = np.polynomial.legendre.leggauss(count)
     return jnp.asarray((1 + points) / 2, jnp.float32), jnp.asarray(weights / 2, jnp.float32)
 
@@ -53,20 +53,20 @@ def gauss_legendre_nodes(
 def integrated_gradients(
     function: Callable[[States], PerToken], states: States, nodes: int = DEFAULT_NODES
 ) -> States:
-    """Attributes the value of a function at states, less that at zero, to their elements.
+    """Attribute the difference of a function between the states and zero to the states' elements.
 
     Args:
-        function: of each token by itself.
-        states: where the path ends.
-        nodes: of the quadrature.
+        function: function of the states that treats each token independently.
+        states: end of the path.
+        nodes: number of quadrature nodes.
     """
-    gradient = jax.grad(lambda at: function(at).sum())
+    gradient = jax.grad(lambda inputs: function(inputs).sum())
 
-    def one(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
+    def step(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
         point, weight = node
         return total + weight * gradient(point * states), None
 
-    total, _ = jax.lax.scan(one, jnp.zeros_like(states), gauss_legendre_nodes(nodes))
+    total, _ = jax.lax.scan(step, jnp.zeros_like(states), gauss_legendre_nodes(nodes))
     return states * total
 
 
@@ -76,51 +76,51 @@ def conductance(
     states: States,
     nodes: int = DEFAULT_NODES,
 ) -> Units:
-    """Attributes what a function gains from zero to states to the units of a layer within it.
+    """Attribute the difference of a function between the states and zero to the units of a layer.
 
     Args:
-        inner: states to units.
-        outer: units to the function, as far as it depends on them.
-        states: where the path ends.
-        nodes: of the quadrature.
+        inner: maps states to units.
+        outer: maps units to the part of the function that depends on them.
+        states: end of the path.
+        nodes: number of quadrature nodes.
 
     Returns:
         The integral of d outer / d unit * d unit along the path.
     """
     gradient = jax.grad(lambda units: outer(units).sum())
 
-    def one(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
+    def step(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
         point, weight = node
-        units, moved = jax.jvp(inner, (point * states,), (states,))
-        return total + weight * gradient(units) * moved, None
+        units, units_tangent = jax.jvp(inner, (point * states,), (states,))
+        return total + weight * gradient(units) * units_tangent, None
 
     shape = jax.eval_shape(inner, states)
-    total, _ = jax.lax.scan(one, jnp.zeros(shape.shape, shape.dtype), gauss_legendre_nodes(nodes))
+    total, _ = jax.lax.scan(step, jnp.zeros(shape.shape, shape.dtype), gauss_legendre_nodes(nodes))
     return total
 
 
 class BranchedBlock:
-    """The block of a layer in the parts that attribution is of.
+    """The components of a layer's block that attribution distinguishes.
 
     Args:
         model: the network.
         params: its parameters.
-        layer: which.
-        slot: of the language's branch; negative is none.
+        layer: the layer with branches.
+        slot: index of the language's branch; negative if it has none.
     """
 
     def __init__(self, model: Network, params: Any, layer: BranchLayer, slot: Array) -> None:
         self._model, self._params, self._layer = model, params, layer
         branch = params[layer.path[0]][layer.path[1]]["branch"]
-        own = jnp.maximum(slot, 0)
+        index = jnp.maximum(slot, 0)
         self._branch = {
-            name: (branch[name]["kernel"][own], branch[name]["bias"][own])
+            name: (branch[name]["kernel"][index], branch[name]["bias"][index])
             for name in ("first", "second")
         }
-        self.scale = jnp.where(slot >= 0, branch["scale"][own], 0.0)
+        self.scale = jnp.where(slot >= 0, branch["scale"][index], 0.0)
 
     def inner(self) -> dict[str, Callable[[States], Units]]:
-        """Returns what makes each of `COMPONENT_OUTPUTS` of states, before an activation."""
+        """Return functions from states to each of `COMPONENT_OUTPUTS`, before an activation."""
         ffn1, lsl1 = self._shared("wi"), self._linear("first")
         ffn2, lsl2 = self._shared("wo"), self._linear("second")
         return {
@@ -131,7 +131,7 @@ class BranchedBlock:
         }
 
     def outer(self) -> dict[str, Callable[[Units], PerToken]]:
-        """Returns what f makes of each of `COMPONENT_OUTPUTS`."""
+        """Return functions from each of `COMPONENT_OUTPUTS` to its term of f."""
         ffn2, lsl2 = self._shared("wo"), self._linear("second")
         return {
             "ffn1": lambda units: ffn2(self._activated(units)).sum(axis=-1),
@@ -141,21 +141,23 @@ class BranchedBlock:
         }
 
     def value(self, states: States) -> PerToken:
-        """Returns f."""
+        """Return f of the states."""
         inner, outer = self.inner(), self.outer()
         return outer["ffn2"](inner["ffn2"](states)) + outer["lsl2"](inner["lsl2"](states))
 
     def _shared(self, name: str) -> Callable[[Array], Array]:
-        """Returns a linear map of the shared feed-forward, as the model applies it."""
+        """Return a linear map of the shared feed-forward, as the model applies it."""
         number, sublayer = self._layer.number - 1, self._layer.name
 
         def apply(states: Array) -> Array:
-            found: Any = self._model.apply(
+            output: Any = self._model.apply(
                 {"params": self._params},
                 states,
-                method=lambda model, at: getattr(getattr(model.layer[number], sublayer), name)(at),
+                method=lambda model, inputs: getattr(getattr(model.layer[number], sublayer), name)(
+                    inputs
+                ),
             )
-            return found
+            return output
 
         return apply
 
@@ -170,29 +172,32 @@ class BranchedBlock:
 def attribute_block(
     block: BranchedBlock, states: States, nodes: int = DEFAULT_NODES
 ) -> dict[str, Any]:
-    """Attributes f of each token.
+    """Attribute f of each token.
 
     Args:
-        block: of a layer and a language.
-        states: what enters it.
-        nodes: of the quadrature.
+        block: block of a layer and a language.
+        states: input of the block.
+        nodes: number of quadrature nodes.
 
     Returns:
-        `signed` and `absolute`: of each of `COMPONENT_OUTPUTS` the sum over its units of conductance, and of
-        its absolute value; `output`, f(x) - f(0); `error`, what the sum of integrated gradients is
-        beside that, which would be 0 with infinitely many nodes. All [tokens].
+        `signed` and `absolute`: for each of `COMPONENT_OUTPUTS` the sum of the conductance over its
+        units, and the sum of its absolute value; `output`: f(x) - f(0); `error`: the sum of
+        integrated gradients minus `output`, which tends to 0 as the number of nodes grows. All
+        [tokens].
     """
     inner, outer = block.inner(), block.outer()
     units = {
         name: conductance(inner[name], outer[name], states, nodes) for name in COMPONENT_OUTPUTS
     }
-    gained = block.value(states) - block.value(jnp.zeros_like(states))
+    output = block.value(states) - block.value(jnp.zeros_like(states))
     total = integrated_gradients(block.value, states, nodes).sum(axis=-1)
     return {
-        "signed": {name: found.sum(axis=-1) for name, found in units.items()},
-        "absolute": {name: jnp.abs(found).sum(axis=-1) for name, found in units.items()},
-        "output": gained,
-        "error": total - gained,
+        "signed": {name: conductances.sum(axis=-1) for name, conductances in units.items()},
+        "absolute": {
+            name: jnp.abs(conductances).sum(axis=-1) for name, conductances in units.items()
+        },
+        "output": output,
+        "error": total - output,
     }
 
 
@@ -205,19 +210,19 @@ def _attribute_batch(
     layers: tuple[BranchLayer, ...],
     nodes: int,
 ) -> list[dict[str, Any]]:
-    """Attributes every target position of a batch in one language, [rows, length] each."""
+    """Attribute every target position of a batch in one language, [rows, length] per array."""
     reads = [
-        Intermediate("/".join((*each.path, ENTERED)), model.layout.generated) for each in layers
+        Intermediate("/".join((*layer.path, ENTERED)), model.layout.generated) for layer in layers
     ]
     passes = ForwardPasses(model, params, batch, reads=reads)
-    found = []
-    for each, tap in zip(layers, reads, strict=True):
-        states = passes.read(tap)
-        slot = jnp.asarray(each.kind.slots)[batch["target_lang"][0, 0]]
+    attributions = []
+    for layer, intermediate in zip(layers, reads, strict=True):
+        states = passes.read(intermediate)
+        slot = jnp.asarray(layer.kind.slots)[batch["target_lang"][0, 0]]
         flat = states.reshape(-1, states.shape[-1])
-        tokens = attribute_block(BranchedBlock(model, params, each, slot), flat, nodes)
-        found.append(jax.tree.map(lambda array: array.reshape(states.shape[:2]), tokens))  # noqa: B023
-    return found
+        tokens = attribute_block(BranchedBlock(model, params, layer, slot), flat, nodes)
+        attributions.append(jax.tree.map(lambda array: array.reshape(states.shape[:2]), tokens))  # noqa: B023
+    return attributions
 
 
 def compute_attributions(
@@ -227,76 +232,77 @@ def compute_attributions(
     layers: Sequence[int] = (),
     nodes: int = DEFAULT_NODES,
 ) -> dict[str, Any]:
-    """Attributes the blocks of every layer with branches that the target passes.
+    """Attribute the blocks of every layer with branches that the target role passes through.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
         longest: as in `iterate_batches`.
-        layers: to keep to, counted from 1; () is all.
-        nodes: of the quadrature.
+        layers: layers to include, counted from 1; () is all.
+        nodes: number of quadrature nodes.
 
     Returns:
-        Facts: `directions`, each with `branch` (whether its target language has one), `layers` with
-        means over its tokens, and `sentences` with each token.
+        A JSON-ready dict with `directions`. Each has `branch` (whether its target language has
+        one), `layers` with means over tokens, and `sentences` with values per token.
 
     Raises:
-        UserError: if there are no such layers.
+        UserError: if a requested layer has no branches that the target passes, or if no layer does.
     """
-    chosen = _chosen(system.model, layers)
-    found: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
+    chosen = _select_layers(system.model, layers)
+    sentences_by_set: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
     for rows in iterate_batches(system, every, longest):
-        parts = _attribute_batch(
+        attributions = _attribute_batch(
             system.params, rows.batch, model=system.model, layers=chosen, nodes=nodes
         )
-        parts = jax.tree.map(np.asarray, parts)
-        found[rows.forced] += _sentences(system, rows, chosen, parts)
+        attributions = jax.tree.map(np.asarray, attributions)
+        sentences_by_set[rows.forced] += _sentence_attributions(system, rows, chosen, attributions)
     return {
         "nodes": nodes,
         "directions": [
-            _direction(system, forced, chosen, sentences) for forced, sentences in found.items()
+            _direction_attributions(system, forced, chosen, sentences)
+            for forced, sentences in sentences_by_set.items()
         ],
     }
 
 
-def _chosen(model: Network, layers: Sequence[int]) -> tuple[BranchLayer, ...]:
-    passed = model.layout.layers_with(model.layout.generated)
-    found = [each for each in branch_layers(model) if each.number in passed]
-    numbers = [each.number for each in found]
-    if wrong := [number for number in layers if number not in numbers]:
+def _select_layers(model: Network, layers: Sequence[int]) -> tuple[BranchLayer, ...]:
+    target_layers = model.layout.layers_with(model.layout.generated)
+    branched = [layer for layer in branch_layers(model) if layer.number in target_layers]
+    numbers = [layer.number for layer in branched]
+    if invalid := [number for number in layers if number not in numbers]:
         raise UserError(
-            f"--layers: layer {wrong[0]} has no branches that the target passes; choose from "
+            f"--layers: layer {invalid[0]} has no branches that the target passes; choose from "
             f"{', '.join(map(str, numbers))}"
         )
-    if not found:
+    if not branched:
         raise UserError("the target passes no layer that has branches; nothing is attributed")
-    return tuple(each for each in found if not layers or each.number in layers)
+    return tuple(layer for layer in branched if not layers or layer.number in layers)
 
 
-def _sentences(
+def _sentence_attributions(
     system: InferenceModel,
     rows: ForcedBatch,
     layers: Sequence[BranchLayer],
-    parts: Sequence[Mapping[str, Any]],
+    attributions: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Returns the facts of each row's tokens, padding left out."""
-    found = []
+    """Return the JSON-ready dict of each row, without padding."""
+    sentences = []
     for row in range(rows.size):
         tokens = row_tokens(system, rows, row)
         count, number = len(tokens["predicted"]), rows.first + row
         by_layer = [
-            {"layer": each.number, **jax.tree.map(lambda a: a[row, :count], part)}  # noqa: B023
-            for each, part in zip(layers, parts, strict=True)
+            {"layer": layer.number, **jax.tree.map(lambda array: array[row, :count], attribution)}  # noqa: B023
+            for layer, attribution in zip(layers, attributions, strict=True)
         ]
         texts = {
             "source": rows.forced.sources[number],
             "target": rows.forced.targets[number],
         }
-        found.append({**texts, "tokens": tokens["predicted"], "layers": by_layer})
-    return found
+        sentences.append({**texts, "tokens": tokens["predicted"], "layers": by_layer})
+    return sentences
 
 
-def _direction(
+def _direction_attributions(
     system: InferenceModel,
     forced: ForcedSentences,
     layers: Sequence[BranchLayer],
@@ -305,20 +311,21 @@ def _direction(
     source, target = forced.direction
     slots = layers[0].kind.slots
     means = []
-    for place, each in enumerate(layers):
-        parts = [sentence["layers"][place] for sentence in sentences]
+    for index, layer in enumerate(layers):
+        layer_values = [sentence["layers"][index] for sentence in sentences]
         joined = {
             kind: {
-                name: np.concatenate([p[kind][name] for p in parts]) for name in COMPONENT_OUTPUTS
+                name: np.concatenate([values[kind][name] for values in layer_values])
+                for name in COMPONENT_OUTPUTS
             }
             for kind in ("signed", "absolute")
         }
-        errors = np.concatenate([p["error"] for p in parts])
+        errors = np.concatenate([values["error"] for values in layer_values])
         means.append(
             {
-                "layer": each.number,
+                "layer": layer.number,
                 **jax.tree.map(lambda array: array.mean(), joined),
-                "output": np.concatenate([p["output"] for p in parts]).mean(),
+                "output": np.concatenate([values["output"] for values in layer_values]).mean(),
                 "largest_error": np.abs(errors).max(),
             }
         )

@@ -1,4 +1,4 @@
-"""What the pages of all analyses are put together from."""
+"""Shared HTML elements of analysis pages."""
 
 from __future__ import annotations
 
@@ -13,53 +13,55 @@ _DIGITS = 6
 
 
 def muted_paragraph(text: str) -> Html:
-    """Writes a remark."""
+    """Render a remark."""
     return tag("p", text, class_="muted")
 
 
 def direction_label(direction: JsonObject) -> str:
-    """Returns the names of the languages of a direction."""
+    """Return the names of the languages of a direction."""
     return f"{language_name(direction['source'])} → {language_name(direction['target'])}"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """Writes a table of texts, the first of each row as its head."""
+    """Render a table of texts; the first cell of a row is its header."""
     head = tag("thead", tag("tr", [tag("th", breakable(text), scope="col") for text in header]))
     body = [
-        tag("tr", tag("th", breakable(first), scope="row"), [tag("td", text) for text in rest])
-        for first, *rest in rows
+        tag(
+            "tr", tag("th", breakable(row_header), scope="row"), [tag("td", text) for text in cells]
+        )
+        for row_header, *cells in rows
     ]
     return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")
 
 
 def format_significant(value: float | None) -> str:
-    """Writes a number; a dash if there is none."""
+    """Format a number with three significant digits; a dash for None."""
     return "–" if value is None else f"{value:.3g}"
 
 
 def format_percent(value: float | None) -> str:
-    """Writes a share as a whole percentage."""
+    """Format a share as an integer percentage; a dash for None."""
     return "–" if value is None else f"{100 * value:.0f}"
 
 
-def chart_row(*found: Html) -> Html:
-    """Sets charts beside each other."""
-    return tag("div", found, class_="charts")
+def chart_row(*charts: Html) -> Html:
+    """Place charts side by side."""
+    return tag("div", charts, class_="charts")
 
 
 def location_label(place: JsonObject) -> str:
-    """Returns how a place of states is called (`compute_layer_states.place_facts`)."""
+    """Return the label of a location of states (`layer_states.location_fields`)."""
     name = f"layer {place['layer']}" if place["layer"] else "embedding"
     return f"{name}, after its stage" if place.get("ended") else name
 
 
 def layer_curve(places: Iterable[JsonObject], value: str) -> tuple[tuple[int, float], ...]:
-    """Returns values by layer, those after a stage's end and unknown ones left out.
+    """Return values by layer, without locations after a stage's end and without missing values.
 
-    Rounded: what differs by the last bits of a float alone is drawn level.
+    Values are rounded, so that differences in the last bits of a float are not visible.
     """
     return tuple(
-        (place["layer"], round(float(place[value]), _DIGITS))
-        for place in places
-        if not place.get("ended") and place[value] is not None
+        (location["layer"], round(float(location[value]), _DIGITS))
+        for location in places
+        if not location.get("ended") and location[value] is not None
     )

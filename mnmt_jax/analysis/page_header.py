@@ -1,4 +1,4 @@
-"""Title, line of facts and warnings of an analysis page."""
+"""Header of an analysis page: title, summary line and warnings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.html_elements import language_name
 from mnmt_jax.evaluation.html_page import run_title
 
-MIN_SENTENCES_PER_DIMENSION = (
-    10  # sentences for each dimension kept, from which SVCCA is no artefact of few
-)
+MIN_SENTENCES_PER_DIMENSION = 10  # with fewer, SVCCA is high for any two sets of states
 
 _NOT_COMPARED = (
     "Languages are not compared: no two of the directions have a target language and two or more "
@@ -29,39 +27,55 @@ def page_title(facts: JsonObject) -> str:
 
 
 def summary_line(facts: JsonObject) -> str:
-    """Return one line about what an analysis read and of which model."""
-    return ". ".join(filter(None, (_sentences(facts), _kept(facts), _model(facts)))) + "."
+    """Return one line about the data and the model of an analysis."""
+    return (
+        ". ".join(
+            filter(None, (_data_summary(facts), _svcca_summary(facts), _model_summary(facts)))
+        )
+        + "."
+    )
 
 
 def result_warnings(facts: JsonObject) -> list[str]:
-    """Return what weakens the figures of an analysis, a text each."""
-    few = sorted({(n, kept) for n, kept in _sizes(facts) if n < MIN_SENTENCES_PER_DIMENSION * kept})
-    if not few:
+    """Return warnings about unreliable results."""
+    small_samples = sorted(
+        {
+            (count, kept)
+            for count, kept in _svcca_sizes(facts)
+            if count < MIN_SENTENCES_PER_DIMENSION * kept
+        }
+    )
+    if not small_samples:
         return []
-    sentences, kept = min(few, key=lambda size: size[0] / size[1])
+    sentences, kept = min(small_samples, key=lambda size: size[0] / size[1])
     return [
-        f"SVCCA of {pluralize(sentences, 'sentence')} with {pluralize(kept, 'dimension')} kept: below "
-        f"{MIN_SENTENCES_PER_DIMENSION} sentences for each dimension it is high for any two sets of states, up "
-        "to 1; read it beside the value of other sentences, or raise --limit"
+        f"SVCCA of {pluralize(sentences, 'sentence')} with {pluralize(kept, 'dimension')} kept: "
+        f"below {MIN_SENTENCES_PER_DIMENSION} sentences for each dimension it is high for any two "
+        "sets of states, up to 1; read it beside the value of other sentences, or raise --limit"
     ]
 
 
 def comparison_gaps(facts: JsonObject) -> list[str]:
-    """Return what an analysis of several languages could not compare, a sentence each."""
-    models = facts.get("subjects") or [facts]
-    compared = [model["languages"] for model in models if "languages" in model]
+    """Return sentences about languages that could not be compared."""
+    subjects = facts.get("subjects") or [facts]
+    locations_by_subject = [subject["languages"] for subject in subjects if "languages" in subject]
     if facts["analysis"] == "retrieval":
-        compared = [facts["places"]]
-    if not compared:
+        locations_by_subject = [facts["places"]]
+    if not locations_by_subject:
         return []
-    if not all(compared):
+    if not all(locations_by_subject):
         return [_NOT_COMPARED]
-    pairs = [pair for places in compared for place in places for pair in place["pairs"]]
-    names = {code for pair in pairs for code in _languages(pair)}
-    read = {direction.split("-")[0] for direction in facts.get("read_directions", ())}
-    if lacking := sorted(read - names):
+    pairs = [
+        pair
+        for locations in locations_by_subject
+        for location in locations
+        for pair in location["pairs"]
+    ]
+    compared_codes = {code for pair in pairs for code in _languages(pair)}
+    source_codes = {direction.split("-")[0] for direction in facts.get("read_directions", ())}
+    if uncompared := sorted(source_codes - compared_codes):
         return [
-            f"Not compared: {join_names(list(map(language_name, lacking)))}, which has no two "
+            f"Not compared: {join_names(list(map(language_name, uncompared)))}, which has no two "
             "references in common with another language."
         ]
     return []
@@ -71,15 +85,15 @@ def _languages(pair: JsonObject) -> tuple[str, ...]:
     return tuple(pair.get("languages") or (pair["from"], pair["to"]))
 
 
-def _sentences(facts: JsonObject) -> str:
-    """Return the task with the number of directions and of sentences of each split."""
-    parts = [facts["task"]] if facts.get("task") else []
+def _data_summary(facts: JsonObject) -> str:
+    """Return the task, the number of directions and the number of sentences per split."""
+    phrases = [facts["task"]] if facts.get("task") else []
     if directions := facts.get("read_directions"):
-        parts.append(pluralize(len(directions), "direction"))
+        phrases.append(pluralize(len(directions), "direction"))
     for split, count in (facts.get("read_sentences") or {}).items():
         noun = "sentence" if split == "input" else f"{split} sentence"
-        parts.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
-    return ", ".join(parts)
+        phrases.append(f"{count:,} {noun}{'' if count == 1 else 's'}")
+    return ", ".join(phrases)
 
 
 def model_labels(facts: JsonObject) -> list[str]:
@@ -88,8 +102,8 @@ def model_labels(facts: JsonObject) -> list[str]:
     return [f"{model['run']}, {_checkpoint(model)}" for model in (facts, *others) if others]
 
 
-def _model(facts: JsonObject) -> str:
-    """Return the layout and checkpoint; those of several models are beside their names."""
+def _model_summary(facts: JsonObject) -> str:
+    """Return layout and checkpoint of one model; of several, `model_labels` has them."""
     return "" if facts.get("others") else f"Layout {facts['layout']}, {_checkpoint(facts)}"
 
 
@@ -98,9 +112,9 @@ def _checkpoint(facts: JsonObject) -> str:
     return facts["checkpoint"] + (f", {count:,} parameters" if count else "")
 
 
-def _kept(facts: JsonObject) -> str:
-    """Return how many dimensions SVCCA kept, and the sentences of a comparison."""
-    sizes = list(_sizes(facts))
+def _svcca_summary(facts: JsonObject) -> str:
+    """Return the number of dimensions that SVCCA keeps, and of sentences per comparison."""
+    sizes = list(_svcca_sizes(facts))
     if not sizes:
         return ""
     kept, sentences = _range(kept for _, kept in sizes), _range(count for count, _ in sizes)
@@ -108,17 +122,17 @@ def _kept(facts: JsonObject) -> str:
 
 
 def _range(values: Iterable[int]) -> str:
-    low, *_, high = sorted([*(known := list(values)), *known])
+    low, *_, high = sorted([*(numbers := list(values)), *numbers])
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _sizes(facts: JsonObject) -> Iterator[tuple[int, int]]:
-    """Yield the sentences and the dimensions kept of each comparison by SVCCA."""
+def _svcca_sizes(facts: JsonObject) -> Iterator[tuple[int, int]]:
+    """Yield the number of sentences and of kept dimensions of each SVCCA comparison."""
     if facts["analysis"] != "svcca":
         return
     for subject in facts["subjects"]:
-        for place in subject["languages"]:
-            yield from ((pair["sentences"], pair["kept"]) for pair in place["pairs"])
-    for each in facts.get("between") or ():
-        if "kept" in each:
-            yield each["sentences"], each["kept"]
+        for location in subject["languages"]:
+            yield from ((pair["sentences"], pair["kept"]) for pair in location["pairs"])
+    for comparison in facts.get("between") or ():
+        if "kept" in comparison:
+            yield comparison["sentences"], comparison["kept"]

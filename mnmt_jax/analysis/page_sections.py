@@ -1,4 +1,4 @@
-"""The page of an analysis: each kind's facts as sections with tables and charts."""
+"""HTML sections of an analysis page, with tables and charts for each kind of analysis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mnmt_jax.evaluation.html_page import collapsible, run_name, section
 from mnmt_jax.evaluation.markdown_tables import format_count, format_score
 from mnmt_jax.evaluation.svg_charts import bar_chart
 
-_OPEN_MAPS = 2  # sentences whose maps are unfolded
+_OPEN_MAPS = 2  # number of sentences whose maps are unfolded
 _COMPONENTS = {
     "ffn1": "shared feed-forward, first map",
     "ffn2": "shared feed-forward, second map",
@@ -52,10 +52,10 @@ _ROW_TITLES = {
 
 
 def render_sections(facts: JsonObject) -> list[Html]:
-    """Returns the sections of an analysis, the heading first.
+    """Render the sections of an analysis, the header first.
 
     Args:
-        facts: of any kind.
+        facts: results of an analysis of any kind.
     """
     sections: Mapping[str, Callable[[JsonObject], Iterator[Html]]] = {
         "attribution": _attribution,
@@ -150,27 +150,34 @@ def _attention(facts: JsonObject) -> Iterator[Html]:
         ),
     )
     for direction in facts["directions"]:
-        parts = []
+        sentence_sections = []
         for number, sentence in enumerate(direction["sentences"]):
             summary = tag("summary", text_in(direction["source"], sentence["source"]))
             target = tag("p", text_in(direction["target"], sentence["target"]))
-            maps = tag("div", [_head_maps(m, sentence) for m in sentence["maps"]], class_="maps")
-            parts.append(collapsible(summary, target, maps, unfolded=number < _OPEN_MAPS))
-        yield section(direction_label(direction), *parts)
+            maps = tag(
+                "div",
+                [_head_maps(attention, sentence) for attention in sentence["maps"]],
+                class_="maps",
+            )
+            sentence_sections.append(
+                collapsible(summary, target, maps, unfolded=number < _OPEN_MAPS)
+            )
+        yield section(direction_label(direction), *sentence_sections)
 
 
-def _head_maps(one: JsonObject, sentence: JsonObject) -> list[Html]:
+def _head_maps(attention: JsonObject, sentence: JsonObject) -> list[Html]:
     tokens = sentence["tokens"]
-    columns = [token for role in one["keys"] for token in tokens[role]]
+    columns = [token for role in attention["keys"] for token in tokens[role]]
     title = (
-        f"Layer {one['layer']}, {one['attention']}: {one['query']} to {' and '.join(one['keys'])}"
+        f"Layer {attention['layer']}, {attention['attention']}: "
+        f"{attention['query']} to {' and '.join(attention['keys'])}"
     )
-    weights = np.asarray(one["weights"], np.float64)
+    weights = np.asarray(attention["weights"], np.float64)
     heads = weights if weights.ndim == 3 else weights[None]
     maps = []
     for number, head in enumerate(heads, start=1):
         caption = f"{title}, head {number}" if weights.ndim == 3 else title
-        rows = list(zip(tokens[one["query"]], head.tolist(), strict=True))
+        rows = list(zip(tokens[attention["query"]], head.tolist(), strict=True))
         maps.append(value_heatmap(caption, columns, rows, largest=1.0, write=format_percent))
     return maps
 
@@ -198,9 +205,9 @@ def _ablation(facts: JsonObject) -> Iterator[Html]:
         title = _ROW_TITLES[row["branches"], row["references"]]
         cells = [f"({row['row']})" if row["row"] else "", title]
         for group in shown:
-            found = row.get(group, {})
-            cells.append(format_count(found.get("directions")))
-            cells += [format_score(found.get(metric)) for metric in ("bleu", "chrf")]
+            scores = row.get(group, {})
+            cells.append(format_count(scores.get("directions")))
+            cells += [format_score(scores.get(metric)) for metric in ("bleu", "chrf")]
         rows.append(cells)
     yield section(
         "With and without language branches",
@@ -215,10 +222,10 @@ def _ablated_directions(directions: Sequence[JsonObject]) -> Html:
     header = ["direction", "", "references", "BLEU with", "without", "chrF++ with", "without"]
     rows = []
     for direction in directions:
-        name, own = direction_label(direction), {direction["target"]: direction}
-        for code, found in (own | direction["against"]).items():
+        name, by_target = direction_label(direction), {direction["target"]: direction}
+        for code, results in (by_target | direction["against"]).items():
             scores = [
-                format_score(found[branches][metric])
+                format_score(results[branches][metric])
                 for metric in ("bleu", "chrf")
                 for branches in ("on", "off")
             ]
@@ -238,8 +245,8 @@ def _scales(facts: JsonObject) -> Iterator[Html]:
     ]
     largest = max((abs(value) for _, values in rows for value in values), default=0.0)
     table = value_heatmap("t", list(mean), rows, largest=largest, write=format_significant)
-    told = "Languages in the vocabulary's order."
+    note = "Languages in the vocabulary's order."
     if facts["without"]:
-        told += f" Without a branch: {', '.join(map(language_name, facts['without']))}."
-    yield section("Scales of the language branches", muted_paragraph(told), chart_row(chart))
+        note += f" Without a branch: {', '.join(map(language_name, facts['without']))}."
+    yield section("Scales of the language branches", muted_paragraph(note), chart_row(chart))
     yield section("By layer", table)

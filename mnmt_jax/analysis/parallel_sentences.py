@@ -1,4 +1,4 @@
-"""Sentences of several languages that mean the same: those with one reference in one language."""
+"""Parallel sentences of several languages, paired by a shared reference."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mnmt_jax.analysis.teacher_forcing import ForcedSentences, make_forced_sente
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 
-MIN_PARALLEL = 2  # sentences that a comparison needs
+MIN_PARALLEL = 2  # minimum number of sentences in a comparison
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParallelSentences:
-    """Sentences of two languages, both translated into a third, that mean the same.
+    """Parallel sentences of two languages, both translated into the same third language.
 
     Attributes:
-        first: sentences into the third of the language whose code comes first.
-        second: of the other.
-        rows: of the first, int `[pairs]`.
-        others: of the second, in the same order.
+        first: sentences of the language whose code sorts first.
+        second: sentences of the other language.
+        rows: row numbers in `first`, int `[pairs]`.
+        others: row numbers in `second`, in the same order.
     """
 
     first: ForcedSentences
@@ -40,11 +40,11 @@ class ParallelSentences:
     def states(
         self, pooled: Mapping[ForcedSentences, np.ndarray], place: int
     ) -> tuple[Float[np.ndarray, "pairs embed"], Float[np.ndarray, "pairs embed"]]:
-        """Returns the states of both, float64.
+        """Return the states of both languages, float64.
 
         Args:
             pooled: from `sentence_states`.
-            place: number of the place.
+            place: index of the location.
         """
         return (
             pooled[self.first][self.rows, place].astype(np.float64),
@@ -53,90 +53,94 @@ class ParallelSentences:
 
 
 def align_by_reference(every: Sequence[ForcedSentences]) -> list[ParallelSentences]:
-    """Pairs the directions into one language by their references.
+    """Pair the directions into one language by their references.
 
-    With one target language, whose tag or branch has a part in the states, only what is said
-    differs. Of sentences with the same reference, or the same source, the first is taken.
+    The target language is the same for both, so that its tag or branch affects both states alike.
+    Of sentences with the same reference or the same source, the first is used.
 
     Args:
         every: sentences with references, by direction.
 
     Returns:
-        One item for each two directions with `MIN_PARALLEL` sentences in common, in their order.
+        One item for every two directions with at least `MIN_PARALLEL` common sentences, in order.
     """
-    found = []
-    for one, other in itertools.combinations(every, 2):
-        if one.direction[1] != other.direction[1]:
+    aligned = []
+    for first, second in itertools.combinations(every, 2):
+        if first.direction[1] != second.direction[1]:
             continue
-        one, other = sorted((one, other), key=lambda each: each.direction)
-        places = _by_target(other)
-        pairs = [(row, places[text]) for text, row in _by_target(one).items() if text in places]
-        if len(pairs) >= MIN_PARALLEL:
-            rows, others = np.array(pairs, np.int64).T
-            found.append(ParallelSentences(one, other, rows, others))
-    return found
+        first, second = sorted((first, second), key=lambda forced: forced.direction)
+        second_rows = _rows_by_target(second)
+        row_pairs = [
+            (row, second_rows[text])
+            for text, row in _rows_by_target(first).items()
+            if text in second_rows
+        ]
+        if len(row_pairs) >= MIN_PARALLEL:
+            rows, other_rows = np.array(row_pairs, np.int64).T
+            aligned.append(ParallelSentences(first, second, rows, other_rows))
+    return aligned
 
 
 def check_has_parallel(pairs: Sequence[ParallelSentences], task: str) -> None:
-    """Checks that there is something to compare.
+    """Check that there are parallel sentences to compare.
 
     Raises:
-        UserError: otherwise.
+        UserError: if there are none.
     """
     if not pairs:
         raise UserError(
-            f"task '{task}': no two of the languages have {MIN_PARALLEL} sentences or more with the same "
-            "references in a third; raise --limit, leave --directions out, or take a test set that "
-            "is parallel in three languages or more"
+            f"task '{task}': no two of the languages have {MIN_PARALLEL} sentences or more "
+            "with the same references in a third; raise --limit, leave --directions out, or take a "
+            "test set that is parallel in three languages or more"
         )
 
 
 def group_by_languages(
     pairs: Sequence[ParallelSentences],
 ) -> Iterator[tuple[tuple[str, str], list[ParallelSentences]]]:
-    """Yields each two languages with what there is of them: an item per target language."""
-    for names in dict.fromkeys(each.languages for each in pairs):
-        yield names, [each for each in pairs if each.languages == names]
+    """Yield every two languages with their items, one per target language."""
+    for names in dict.fromkeys(pair.languages for pair in pairs):
+        yield names, [pair for pair in pairs if pair.languages == names]
 
 
-def _by_target(forced: ForcedSentences) -> dict[str, int]:
+def _rows_by_target(forced: ForcedSentences) -> dict[str, int]:
     sources: set[str] = set()
-    found: dict[str, int] = {}
+    row_by_target: dict[str, int] = {}
     for row, (source, target) in enumerate(zip(forced.sources, forced.targets, strict=True)):
-        if target not in found and source not in sources:
-            found[target] = row
+        if target not in row_by_target and source not in sources:
+            row_by_target[target] = row
             sources.add(source)
-    return found
+    return row_by_target
 
 
 def to_own_language(
     translator: Translator, every: Sequence[ForcedSentences]
 ) -> list[tuple[ForcedSentences, ForcedSentences, ForcedSentences]]:
-    """Returns each direction with its sources and its references, each into their own language.
+    """Return each direction with its sources and its references, each into their own language.
 
     Args:
         translator: the model.
         every: sentences with references.
 
     Returns:
-        The direction, x -> x and y -> y; of the same texts the same object.
+        Triples of the direction, x -> x and y -> y. Equal texts share one object.
 
     Raises:
         UserError: if a reference is blank.
     """
-    made: dict[tuple[str, tuple[str, ...]], ForcedSentences] = {}
+    cache: dict[tuple[str, tuple[str, ...]], ForcedSentences] = {}
 
-    def own(code: str, texts: tuple[str, ...]) -> ForcedSentences:
-        if (code, texts) not in made:
-            made[code, texts] = make_forced_sentences(translator, (code, code), texts, texts)
-        return made[code, texts]
+    def own_language(code: str, texts: tuple[str, ...]) -> ForcedSentences:
+        if (code, texts) not in cache:
+            cache[code, texts] = make_forced_sentences(translator, (code, code), texts, texts)
+        return cache[code, texts]
 
-    found = []
+    triples = []
     for forced in every:
         (source, target), texts = forced.direction, forced.targets
         if blank := [text for text in texts if not text.strip()]:
             raise UserError(
                 f"{source}-{target}: {len(blank)} references are blank; leave the direction out"
             )
-        found.append((forced, own(source, forced.sources), own(target, texts)))
-    return found
+        triples.append((forced, own_language(source, forced.sources), own_language(target, texts)))
+    return triples

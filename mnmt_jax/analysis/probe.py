@@ -1,10 +1,11 @@
-"""Whether the position of a token in its sentence can be read off its state: a probe.
+"""Position probe: a classifier that predicts a token's position from its state.
 
-Source: TPDM paper, section 2, Figures 1 and 2, and Table 4, after Liu et al. (2021): the model is
-frozen, a classifier tells the position of every source token. Theirs is linear, or has one hidden
-layer with ReLU; drawn from U(+-1 / sqrt(inputs)) with biases of zero, trained on the plain cross
-entropy. What neither gives is ours: Adam's rate, the batch, the number of updates, that features
-are made without dropout, and that nine tenths of the sentences are learned from.
+Source: TPDM paper, section 2, Figures 1 and 2, and Table 4, after Liu et al. (2021). The model is
+frozen; a classifier predicts the position of every source token. The classifier is linear or has
+one hidden layer with ReLU. Weights are drawn from U(+-1 / sqrt(inputs)), biases are zero, and the
+loss is plain cross entropy. Neither paper gives Adam's learning rate, the batch size or the number
+of updates; these are ours, as is training on nine tenths of the sentences and on features computed
+without dropout.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.analysis.probe_features import ProbeFeatures
 from mnmt_jax.files.atomic_write import new_path
 
-TRAINED_FRACTION = 0.9  # share of the sentences
-_TESTED_AT_ONCE = 8192  # tokens
+TRAINED_FRACTION = 0.9  # share of the sentences used for training
+_PREDICT_BATCH = 8192  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeSettings:
-    """How a classifier is made and trained.
+    """Architecture and training of the classifier.
 
     Attributes:
-        hidden: with a hidden layer as wide as the states; otherwise linear.
-        updates: of its parameters, however many tokens there are.
-        batch: tokens of an update.
-        learning_rate: of Adam.
-        seed: of the first parameters, of the order of tokens, and of the sentences held out.
+        hidden: use a hidden layer as wide as the states; otherwise the classifier is linear.
+        updates: number of parameter updates, regardless of the number of tokens.
+        batch: tokens per update.
+        learning_rate: learning rate of Adam.
+        seed: seed of the initial parameters, the order of tokens, and the held-out sentences.
     """
 
     hidden: bool = True
@@ -49,11 +50,11 @@ class ProbeSettings:
 
 
 def held_out_mask(texts: Int[np.ndarray, " tokens"], seed: int) -> Bool[np.ndarray, " tokens"]:
-    """Chooses the tokens that are not learned from: of a tenth of the texts, all their tokens.
+    """Select the held-out tokens: all tokens of a tenth of the texts.
 
     Args:
-        texts: number of the text of each token.
-        seed: of the choice.
+        texts: text number of each token.
+        seed: seed of the selection.
     """
     numbers = np.unique(texts)
     rng = np.random.default_rng(seed)
@@ -68,32 +69,32 @@ def train_probe(
     classes: int,
     probe: ProbeSettings,
 ) -> Any:
-    """Trains a classifier of positions.
+    """Train a classifier of positions.
 
     Args:
         states: features, float32.
-        positions: of each, from 0.
-        classes: positions there are.
-        probe: how.
+        positions: position of each token, from 0.
+        classes: number of positions.
+        probe: settings.
 
     Returns:
-        Its parameters: `weight`, and `bias` of each layer.
+        Its parameters: `weight` and `bias` of each layer.
     """
     rng = np.random.default_rng(probe.seed)
     width = states.shape[1]
     sizes = [width, *([width] if probe.hidden else []), classes]
-    params = [_drawn(rng, *pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    params = [_init_layer(rng, *layer_sizes) for layer_sizes in zip(sizes, sizes[1:], strict=False)]
     optimizer = _optimizer(probe.learning_rate)
     moments = optimizer.init(params)
-    rows = min(probe.batch, len(states))
+    batch_size = min(probe.batch, len(states))
     order = rng.permutation(len(states))
-    first = 0
+    start = 0
     for _ in range(probe.updates):
-        if first + rows > len(order):
-            order, first = rng.permutation(len(states)), 0
-        own = order[first : first + rows]
-        first += rows
-        batch = states[own], positions[own]
+        if start + batch_size > len(order):
+            order, start = rng.permutation(len(states)), 0
+        batch_indices = order[start : start + batch_size]
+        start += batch_size
+        batch = states[batch_indices], positions[batch_indices]
         params, moments = _update(params, moments, *batch, probe.learning_rate)
     return params
 
@@ -101,12 +102,12 @@ def train_probe(
 def predict_positions(
     params: Any, states: Float[np.ndarray, "tokens embed"]
 ) -> Int[np.ndarray, " tokens"]:
-    """Returns the positions that a classifier tells of states."""
-    found = [
-        np.asarray(_best(params, np.asarray(states[first : first + _TESTED_AT_ONCE])))
-        for first in range(0, len(states), _TESTED_AT_ONCE)
+    """Return the positions that a classifier predicts from states."""
+    predictions = [
+        np.asarray(_predict(params, np.asarray(states[start : start + _PREDICT_BATCH])))
+        for start in range(0, len(states), _PREDICT_BATCH)
     ]
-    return np.concatenate([np.zeros(0, np.int32), *found])
+    return np.concatenate([np.zeros(0, np.int32), *predictions])
 
 
 def evaluate_probe(
@@ -117,47 +118,49 @@ def evaluate_probe(
     probe: ProbeSettings,
     folder: Path,
 ) -> tuple[Bool[np.ndarray, " tokens"], Bool[np.ndarray, " others"]]:
-    """Returns which tokens' positions a classifier of a place tells rightly.
+    """Return which tokens' positions are predicted correctly from the states of a location.
 
     Args:
-        learned: trained on, but for the sentences held out.
-        tested: tested on; None tests on those held out alone.
-        number: of the place.
-        probe: how.
-        folder: keeps what is found, which is not computed again.
+        learned: training features, from which the held-out sentences are excluded.
+        tested: test features; None tests on the held-out sentences alone.
+        number: index of the location.
+        probe: settings.
+        folder: cache of results, which are not computed again.
 
     Returns:
-        Of the tokens held out, and of those of `tested`, without which there are none.
+        Correctness of the held-out tokens, and of the tokens of `tested`, empty if that is None.
     """
     names = "-".join(
         [learned.digest, tested.digest if tested else "held_out", str(number)]
         + [str(value) for value in dataclasses.astuple(probe)]
     )
     path = folder / f"{names}.npz"
-    if (found := _read(path)) is not None:
-        return found
-    out = held_out_mask(learned.texts, probe.seed)
-    most = max(int(each.positions.max()) for each in (learned, tested) if each is not None)
+    if (cached := _read_cached(path)) is not None:
+        return cached
+    held_out = held_out_mask(learned.texts, probe.seed)
+    max_position = max(
+        int(features.positions.max()) for features in (learned, tested) if features is not None
+    )
     states = learned.states(number)
-    params = train_probe(states[~out], learned.positions[~out], most + 1, probe)
-    right = predict_positions(params, states[out]) == learned.positions[out]
-    others = np.zeros(0, bool)
+    params = train_probe(states[~held_out], learned.positions[~held_out], max_position + 1, probe)
+    held_out_correct = predict_positions(params, states[held_out]) == learned.positions[held_out]
+    tested_correct = np.zeros(0, bool)
     if tested is not None:
-        others = predict_positions(params, tested.states(number)) == tested.positions
+        tested_correct = predict_positions(params, tested.states(number)) == tested.positions
     folder.mkdir(parents=True, exist_ok=True)
     with new_path(path) as partial, partial.open("wb") as file:
-        np.savez(file, held_out=right, tested=others)
-    return right, others
+        np.savez(file, held_out=held_out_correct, tested=tested_correct)
+    return held_out_correct, tested_correct
 
 
 @dataclasses.dataclass(frozen=True)
 class TypeAccuracy:
-    """How well the tokens of each type, an id of the vocabulary, are told.
+    """Accuracy per token type, i.e. per id of the vocabulary.
 
     Attributes:
-        ids: of the types, rising.
-        counts: tokens of each.
-        accuracy: share of them that is told rightly.
+        ids: ids of the types, ascending.
+        counts: number of tokens of each type.
+        accuracy: share of a type's tokens predicted correctly.
     """
 
     ids: Int[np.ndarray, " types"]
@@ -168,84 +171,89 @@ class TypeAccuracy:
 def accuracy_by_type(
     ids: Int[np.ndarray, " tokens"], right: Bool[np.ndarray, " tokens"]
 ) -> TypeAccuracy:
-    """Counts tokens, and those that are told rightly, by their ids."""
-    types, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    hits = np.bincount(places, weights=right.astype(np.float64), minlength=len(types))
-    return TypeAccuracy(types, counts, hits / counts)
+    """Count tokens and correctly predicted tokens by their ids."""
+    types, type_indices, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    correct = np.bincount(type_indices, weights=right.astype(np.float64), minlength=len(types))
+    return TypeAccuracy(types, counts, correct / counts)
 
 
 def accuracy_by_class(
     types: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
 ) -> dict[str, dict[str, Any]]:
-    """Returns the accuracy of each class of tokens.
+    """Return the accuracy of each class of tokens.
 
     Args:
         types: from `accuracy_by_type`.
-        classes: of each id.
-        least: tokens that a type must have to count for `macro`.
+        classes: classes of each id.
+        least: minimum number of tokens of a type for it to count in `macro`.
 
     Returns:
-        By class, `all` first: `tokens`; `micro`, over tokens; `types` of at least so many tokens,
-        and `macro`, the mean over these, None if there are none.
+        By class, `all` first: `tokens`; `micro`, the mean over tokens; `types`, the number of types
+        with at least `least` tokens; and `macro`, the mean over these types, None if there are
+        none.
     """
     members = {"all": np.ones(len(types.ids), bool)}
     for name in sorted({name for i in types.ids.tolist() for name in classes[i]}):
         members[name] = np.array([name in classes[i] for i in types.ids.tolist()])
-    found = {}
+    by_class = {}
     for name, member in members.items():
         counts, accuracy = types.counts[member], types.accuracy[member]
         frequent = accuracy[counts >= least]
-        found[name] = {
+        by_class[name] = {
             "tokens": int(counts.sum()),
             "micro": float((counts * accuracy).sum() / counts.sum()) if len(counts) else None,
             "types": len(frequent),
             "macro": float(frequent.mean()) if len(frequent) else None,
         }
-    return found
+    return by_class
 
 
 def class_gains(
     first: TypeAccuracy, second: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
 ) -> dict[str, Any]:
-    """Returns what classes the types are of that a second model tells better (Table 4).
+    """Return the classes of the types that a second model predicts better (Table 4).
 
     Args:
-        first: of one model.
-        second: of the other, on the same sentences; its tags may be others.
-        classes: of each id.
-        least: tokens that a type must have with both.
+        first: accuracy of one model.
+        second: accuracy of the other on the same sentences; its tags may differ.
+        classes: classes of each id.
+        least: minimum number of tokens of a type in both models.
 
     Returns:
-        `types` that both have and `gained`; by class the percentage of each that is of the class:
-        `all`, `gained`. Classes overlap, and some types are of none.
+        `types`, the number of common types, and `gained`, the number of improved ones; by class the
+        percentage that belongs to the class among each: `all`, `gained`. Classes overlap, and some
+        types belong to none.
     """
-    common, one, other = np.intersect1d(
+    common, first_indices, second_indices = np.intersect1d(
         first.ids, second.ids, assume_unique=True, return_indices=True
     )
-    frequent = np.minimum(first.counts[one], second.counts[other]) >= least
-    ids, better = common[frequent], (second.accuracy[other] > first.accuracy[one])[frequent]
+    frequent = np.minimum(first.counts[first_indices], second.counts[second_indices]) >= least
+    ids, improved = (
+        common[frequent],
+        (second.accuracy[second_indices] > first.accuracy[first_indices])[frequent],
+    )
     names = sorted({name for i in ids.tolist() for name in classes[i]})
     shares = {}
     for name in names:
         member = np.array([name in classes[i] for i in ids.tolist()])
-        shares[name] = {"all": _percent(member), "gained": _percent(member[better])}
-    return {"types": len(ids), "gained": int(better.sum()), "classes": shares}
+        shares[name] = {"all": _percent(member), "gained": _percent(member[improved])}
+    return {"types": len(ids), "gained": int(improved.sum()), "classes": shares}
 
 
 def _percent(member: Bool[np.ndarray, " types"]) -> float | None:
     return 100 * float(member.mean()) if len(member) else None
 
 
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns what an earlier start found; nothing if it is not there or damaged."""
+def _read_cached(path: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return cached results; None if there are none or the file is damaged."""
     try:
-        with np.load(path) as found:
-            return found["held_out"], found["tested"]
+        with np.load(path) as arrays:
+            return arrays["held_out"], arrays["tested"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
 
 
-def _drawn(rng: np.random.Generator, inputs: int, outputs: int) -> dict[str, np.ndarray]:
+def _init_layer(rng: np.random.Generator, inputs: int, outputs: int) -> dict[str, np.ndarray]:
     limit = 1 / np.sqrt(inputs)
     weight = rng.uniform(-limit, limit, (inputs, outputs)).astype(np.float32)
     return {"weight": weight, "bias": np.zeros(outputs, np.float32)}
@@ -267,7 +275,7 @@ def _logits(params: Any, states: Float[Array, "rows embed"]) -> Float[Array, "ro
 def _update(
     params: Any, moments: Any, states: Array, labels: Array, learning_rate: float
 ) -> tuple[Any, Any]:
-    """Takes one step of Adam."""
+    """Take one step of Adam."""
 
     def loss(params: Any) -> Array:
         log_probs = jax.nn.log_softmax(_logits(params, states))
@@ -278,5 +286,5 @@ def _update(
 
 
 @jax.jit
-def _best(params: Any, states: Array) -> Array:
+def _predict(params: Any, states: Array) -> Array:
     return _logits(params, states).argmax(axis=1).astype(jnp.int32)

@@ -1,8 +1,8 @@
-"""The states of source tokens that a classifier is trained on, kept on disk.
+"""On-disk cache of source-token states for training position probes.
 
-FOLDER/SPLIT-DIGEST/facts.json     what they are of: the digest is of this
-FOLDER/SPLIT-DIGEST/tokens.npz     of every source token: `ids`, `positions`, `texts` (int32)
-FOLDER/SPLIT-DIGEST/states_N.npy   of the place number N, float32 [tokens, embed]
+FOLDER/SPLIT-DIGEST/facts.json     what the features depend on; the digest is computed from it
+FOLDER/SPLIT-DIGEST/tokens.npz     `ids`, `positions`, `texts` of every source token (int32)
+FOLDER/SPLIT-DIGEST/states_N.npy   states at location N, float32 [tokens, embed]
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ProbeFeatures:
     """Source tokens and their states.
 
     Attributes:
-        folder: where they lie.
-        ids: of the tokens.
-        positions: of each in its sentence, from 0, which is the tag's where there is one first.
-        texts: number of the text that it stands in: a sentence read for several target languages
-            has one number.
-        places: of the states.
+        folder: folder of the cached files.
+        ids: token ids.
+        positions: position of each token in its sentence, from 0. A leading tag has position 0.
+        texts: text number of each token. A sentence read for several target languages has one
+            number.
+        places: locations of the states.
     """
 
     folder: Path
@@ -47,13 +47,13 @@ class ProbeFeatures:
 
     @property
     def digest(self) -> str:
-        """What tells them from others."""
+        """Identifier of these features."""
         return self.folder.name
 
     def states(self, number: int) -> Float[np.ndarray, "tokens embed"]:
-        """Returns the states of a place, read from the disk as they are used."""
-        found: np.ndarray = np.load(self.folder / f"states_{number}.npy", mmap_mode="r")
-        return found
+        """Return the states of a location, memory-mapped."""
+        states: np.ndarray = np.load(self.folder / f"states_{number}.npy", mmap_mode="r")
+        return states
 
 
 def cached_features(
@@ -65,64 +65,70 @@ def cached_features(
     places: StateLocations,
     told: Mapping[str, Any],
 ) -> ProbeFeatures:
-    """Returns the features of sentences, those that lie in a folder if they are of the same.
+    """Return the features of sentences, from the cache if they are there.
 
     Args:
-        folder: of all features.
+        folder: folder of the cache.
         system: the model, in float32.
         every: sentences by direction.
         longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        places: of the source.
-        told: what the states depend on besides: the model, its parameters and vocabulary; `split`.
+        places: locations of the source role's states.
+        told: what else the states depend on: the model, its parameters and vocabulary; `split`.
     """
     facts = {
         **told,
-        "places": [location_fields(place) for place in places],
-        "texts": _digest([[f.direction, f.sources, f.targets] for f in every]),
+        "places": [location_fields(location) for location in places],
+        "texts": _digest([[forced.direction, forced.sources, forced.targets] for forced in every]),
         "longest": longest,
     }
-    own = folder / f"{told['split']}-{_digest(facts)}"
-    if not own.is_dir():
-        with new_folder(own) as partial:
+    feature_folder = folder / f"{told['split']}-{_digest(facts)}"
+    if not feature_folder.is_dir():
+        with new_folder(feature_folder) as partial:
             _extract(partial, system, every, longest, places)
             text = json.dumps(facts, ensure_ascii=False, indent=1) + "\n"
             (partial / _FACTS).write_text(text, encoding="utf-8")
-    with np.load(own / _TOKENS) as found:
-        return ProbeFeatures(own, found["ids"], found["positions"], found["texts"], places)
+    with np.load(feature_folder / _TOKENS) as tokens:
+        return ProbeFeatures(
+            feature_folder, tokens["ids"], tokens["positions"], tokens["texts"], places
+        )
 
 
 def _extract(
     folder: Path,
     system: InferenceModel,
-    every: Sequence[ForcedSentences],
+    sentence_sets: Sequence[ForcedSentences],
     longest: int,
-    places: StateLocations,
+    locations: StateLocations,
 ) -> None:
     extra = system.instruction.source_extra
-    total = sum(len(one.source) + extra for forced in every for one in forced.examples)
+    total = sum(
+        len(example.source) + extra for forced in sentence_sets for example in forced.examples
+    )
     shape = (total, system.model.config.embed)
     files = [
         np.lib.format.open_memmap(
             folder / f"states_{number}.npy", mode="w+", dtype=np.float32, shape=shape
         )
-        for number in range(len(places))
+        for number in range(len(locations))
     ]
-    keys = dict.fromkeys((f.direction[0], text) for f in every for text in f.sources)
+    keys = dict.fromkeys(
+        (forced.direction[0], text) for forced in sentence_sets for text in forced.sources
+    )
     numbers = {key: number for number, key in enumerate(keys)}
     tokens = {name: np.zeros(total, np.int32) for name in ("ids", "positions", "texts")}
     start = 0
-    for rows, states in token_states(system, every, longest, places):
+    for rows, states in token_states(system, sentence_sets, longest, locations):
         valid = rows.batch[f"{SOURCE}_segment_ids"] != 0
         end = start + int(valid.sum())
         tokens["ids"][start:end] = rows.batch[f"{SOURCE}_tokens"][valid]
         tokens["positions"][start:end] = rows.batch[f"{SOURCE}_positions"][valid]
-        own = [
+        text_numbers = [
             numbers[rows.forced.direction[0], rows.forced.sources[rows.first + row]]
             for row in range(rows.size)
         ]
-        tokens["texts"][start:end] = np.repeat(own, valid[: rows.size].sum(axis=1))
-        for file, found in zip(files, states, strict=True):
-            file[start:end] = found[valid]
+        tokens["texts"][start:end] = np.repeat(text_numbers, valid[: rows.size].sum(axis=1))
+        for file, location_states in zip(files, states, strict=True):
+            file[start:end] = location_states[valid]
         start = end
     assert start == total
     for file in files:

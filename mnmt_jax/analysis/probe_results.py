@@ -1,4 +1,4 @@
-"""The probes of one model or several: accuracy by place, by class of token, and what is gained."""
+"""Probe results of one or more models: accuracy by location and token class, and gains."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class ProbedModel:
-    """A model that is probed.
+    """A model to probe.
 
     Attributes:
-        facts: what tells it: `run`, `checkpoint`, `parameters`.
-        learned: the features that classifiers are trained on.
-        tested: and tested on; None tests on what is held out of `learned`.
+        facts: what identifies the model: `run`, `checkpoint`, `parameters`.
+        learned: features for training the classifiers.
+        tested: features for testing; None tests on the held-out sentences of `learned`.
     """
 
     facts: Mapping[str, Any]
@@ -47,57 +47,66 @@ def run_probes(
     least: int,
     folder: Path,
 ) -> dict[str, Any]:
-    """Probes models.
+    """Probe models.
 
     Args:
-        subjects: with features of the same sentences, of one vocabulary.
-        vocabulary: theirs.
-        probe: how.
-        least: tokens that a type must have to count among types.
-        folder: keeps what classifiers have told.
+        subjects: models with features of the same sentences, all of one vocabulary.
+        vocabulary: their vocabulary.
+        probe: settings.
+        least: minimum number of tokens of a type for it to count among types.
+        folder: cache of classifier results.
 
     Returns:
-        Facts: `subjects`, each with its `places` in their order, which have `accuracy`, `held_out_mask`
-        and `classes`; of two also `class_gains` at the places of both, those of the second over the
-        first.
+        A JSON-ready dict with `subjects`. Each has its `places` in order, with `accuracy`,
+        `held_out` and `classes`. For two subjects also `gains`, the `class_gains` of the second
+        over the first at their common locations.
     """
-    classes: Mapping[int, frozenset[str]] = _Classes(vocabulary)
+    classes: Mapping[int, frozenset[str]] = _LazyClasses(vocabulary)
     types: list[dict[States, TypeAccuracy]] = []
-    found = []
+    results = []
     for subject in subjects:
-        own, places = {}, []
-        for number, place in enumerate(subject.learned.places):
-            right, tested = evaluate_probe(
+        types_by_location, location_results = {}, []
+        for number, location in enumerate(subject.learned.places):
+            held_out_correct, tested_correct = evaluate_probe(
                 subject.learned, subject.tested, number, probe=probe, folder=folder
             )
             ids = subject.learned.ids[held_out_mask(subject.learned.texts, probe.seed)]
             if subject.tested is not None:
                 ids = subject.tested.ids
-            own[place] = accuracy_by_type(ids, right if subject.tested is None else tested)
-            by_class = accuracy_by_class(own[place], classes, least)
-            places.append(
+            types_by_location[location] = accuracy_by_type(
+                ids, held_out_correct if subject.tested is None else tested_correct
+            )
+            by_class = accuracy_by_class(types_by_location[location], classes, least)
+            location_results.append(
                 {
-                    **location_fields(place),
+                    **location_fields(location),
                     "accuracy": by_class["all"]["micro"],
-                    "held_out": float(right.mean()) if len(right) else None,
+                    "held_out": float(held_out_correct.mean()) if len(held_out_correct) else None,
                     "classes": by_class,
                 }
             )
-        types.append(own)
-        found.append({**subject.facts, "places": places})
-    facts: dict[str, Any] = {"probe": dataclasses.asdict(probe), "least": least, "subjects": found}
+        types.append(types_by_location)
+        results.append({**subject.facts, "places": location_results})
+    facts: dict[str, Any] = {
+        "probe": dataclasses.asdict(probe),
+        "least": least,
+        "subjects": results,
+    }
     if len(subjects) == 2:
         first, second = types
         facts["gains"] = [
-            {**location_fields(place), **class_gains(first[place], second[place], classes, least)}
-            for place in first
-            if place in second
+            {
+                **location_fields(location),
+                **class_gains(first[location], second[location], classes, least),
+            }
+            for location in first
+            if location in second
         ]
     return facts
 
 
-class _Classes(dict[int, frozenset[str]]):
-    """The classes of ids, found when they are asked for."""
+class _LazyClasses(dict[int, frozenset[str]]):
+    """Token classes by id, computed on first access."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()

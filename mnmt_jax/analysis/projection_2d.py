@@ -1,8 +1,8 @@
-"""States on a plane by t-SNE, of sentences or of tokens (needs the extra `analysis`).
+"""Two-dimensional t-SNE projection of sentence or token states (needs the extra `analysis`).
 
 Source: registers paper, section 6.2, Figures 4 and 10: the tokens of 100 sentences of each of three
-directions, 300 of them drawn from each class, a role of a direction. It gives no setting of t-SNE;
-here they are scikit-learn's own, begun from the principal components.
+directions, 300 of them drawn from each class, where a class is a role of a direction. The paper
+gives no t-SNE settings. Here they are scikit-learn's defaults with PCA initialisation.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.errors import UserError
 
 DEFAULT_PERPLEXITY = 30.0  # scikit-learn's
-TOKENS_PER_CLASS = 300  # drawn of each class
-_EXACT = 300  # points at most whose forces are not approximated: up to there that is as fast
-_LEAST = 4  # points, of which three have neighbours
+TOKENS_PER_CLASS = 300  # sampled from each class
+_MAX_EXACT = 300  # most points with exact forces; up to there exact t-SNE is as fast
+_MIN_POINTS = 4
 _DIGITS = 4
 
 States = Float[np.ndarray, "points embed"]
@@ -30,12 +30,12 @@ States = Float[np.ndarray, "points embed"]
 
 @dataclasses.dataclass(frozen=True)
 class ProjectionSettings:
-    """What is placed, and how.
+    """Settings of a projection.
 
     Attributes:
-        tokens: draw tokens instead of taking the mean of each sentence.
+        tokens: sample tokens instead of taking the mean of each sentence.
         perplexity: as in `run_tsne`.
-        seed: of the tokens and of t-SNE.
+        seed: seed of the token sample and of t-SNE.
     """
 
     tokens: bool = False
@@ -44,20 +44,20 @@ class ProjectionSettings:
 
 
 def check_scikit_learn() -> None:
-    """Checks that scikit-learn is there, before a model is loaded.
+    """Check that scikit-learn is installed, before a model is loaded.
 
     Raises:
         UserError: if it is not.
     """
-    _libraries()
+    _import_libraries()
 
 
 def clipped_perplexity(points: int, perplexity: float = DEFAULT_PERPLEXITY) -> float:
-    """Returns the perplexity that so many points are placed with: a third of them at most.
+    """Return the perplexity clipped to a third of the number of other points.
 
     Args:
-        points: how many, four or more.
-        perplexity: wanted.
+        points: number of points, at least four.
+        perplexity: requested perplexity.
     """
     return min(perplexity, (points - 1) / 3)
 
@@ -65,30 +65,31 @@ def clipped_perplexity(points: int, perplexity: float = DEFAULT_PERPLEXITY) -> f
 def run_tsne(
     states: States, perplexity: float = DEFAULT_PERPLEXITY, seed: int = 0
 ) -> Float[np.ndarray, "points 2"]:
-    """Places states on a plane so that near ones stay near.
+    """Project states to two dimensions by t-SNE.
 
-    One thread does it: several wait for each other, and may add in another order.
+    It runs in one thread: several threads wait for each other, and may change the order of
+    additions.
 
     Args:
-        states: four or more.
-        perplexity: how many neighbours count; see `clipped_perplexity`.
-        seed: of what is drawn.
+        states: at least four states.
+        perplexity: effective number of neighbours; see `clipped_perplexity`.
+        seed: random seed.
     """
     states = np.asarray(states, np.float64)
-    if not states.std(axis=0).any():  # nothing to tell apart, and nothing to divide by
+    if not states.std(axis=0).any():  # all states are equal; t-SNE would divide by zero
         return np.zeros((len(states), 2))
-    manifold, threadpoolctl = _libraries()
-    fitted = manifold.TSNE(
+    manifold, threadpoolctl = _import_libraries()
+    tsne = manifold.TSNE(
         n_components=2,
         perplexity=clipped_perplexity(len(states), perplexity),
         init="pca",
-        method="exact" if len(states) <= _EXACT else "barnes_hut",
+        method="exact" if len(states) <= _MAX_EXACT else "barnes_hut",
         learning_rate="auto",
         random_state=seed,
     )
     with threadpoolctl.threadpool_limits(1):
-        found: np.ndarray = fitted.fit_transform(states.astype(np.float32))
-    return found
+        points: np.ndarray = tsne.fit_transform(states.astype(np.float32))
+    return points
 
 
 def project_states(
@@ -98,102 +99,113 @@ def project_states(
     places: StateLocations,
     settings: ProjectionSettings = ProjectionSettings(),
 ) -> dict[str, Any]:
-    """Places the states of sentences on a plane, one for each layer.
+    """Project the states of sentences to two dimensions, layer by layer.
 
     Args:
         system: the model, in float32.
         every: sentences by direction.
         longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        places: whose states; the roles that meet after a layer share its plane.
-        settings: as named there.
+        places: locations of the states; roles at the same layer share a projection.
+        settings: settings of the projection.
 
     Returns:
-        Facts: the settings, and `project_states`, each with its `layer`, the `perplexity` used, and
-        `classes`: role, direction and `points`.
+        A JSON-ready dict with the settings and `planes`. Each plane has its `layer`, `ended`, the
+        `perplexity` used, and `classes` with role, direction and `points`.
 
     Raises:
         UserError: if there are fewer than four points.
     """
-    read = _tokens if settings.tokens else _sentences
+    read = _sampled_tokens if settings.tokens else _sentence_means
     states = read(system, every, longest, places, settings.seed)
-    drawings = []
-    for layer, ended in sorted({(place.layer, place.ended) for place in places}):
-        # An end stands on a plane of its own, by the side of the layer that it follows.
-        own = [n for n, p in enumerate(places) if (p.layer, p.ended) == (layer, ended)]
-        classes = [(number, forced) for number in own for forced in every]
-        parts = [states[forced][number] for number, forced in classes]
-        if sum(map(len, parts)) < _LEAST:
+    planes = []
+    for layer, ended in sorted({(location.layer, location.ended) for location in places}):
+        # The states after a stage's end have a separate plane, next to that of its last layer.
+        location_indices = [
+            index
+            for index, location in enumerate(places)
+            if (location.layer, location.ended) == (layer, ended)
+        ]
+        classes = [(index, forced) for index in location_indices for forced in every]
+        class_states = [states[forced][index] for index, forced in classes]
+        if sum(map(len, class_states)) < _MIN_POINTS:
             raise UserError(
-                f"{sum(map(len, parts))} points are too few for t-SNE, which needs {_LEAST}; raise "
-                "--limit, or name more directions"
+                f"{sum(map(len, class_states))} points are too few for t-SNE, which needs "
+                f"{_MIN_POINTS}; raise --limit, or name more directions"
             )
-        found = run_tsne(np.concatenate(parts), settings.perplexity, settings.seed)
-        placed = np.round(found, _DIGITS)
-        ends = np.cumsum([len(part) for part in parts])
-        drawings.append(
+        projected = run_tsne(np.concatenate(class_states), settings.perplexity, settings.seed)
+        rounded = np.round(projected, _DIGITS)
+        ends = np.cumsum([len(class_points) for class_points in class_states])
+        planes.append(
             {
                 "layer": layer,
                 "ended": ended,
-                "perplexity": clipped_perplexity(len(found), settings.perplexity),
+                "perplexity": clipped_perplexity(len(projected), settings.perplexity),
                 "classes": [
                     {
-                        "role": places[number].role,
+                        "role": places[index].role,
                         "source": forced.direction[0],
                         "target": forced.direction[1],
                         "points": points.tolist(),
                     }
-                    for (number, forced), points in zip(
-                        classes, np.split(placed, ends[:-1]), strict=True
+                    for (index, forced), points in zip(
+                        classes, np.split(rounded, ends[:-1]), strict=True
                     )
                 ],
             }
         )
-    return {**dataclasses.asdict(settings), "planes": drawings}
+    return {**dataclasses.asdict(settings), "planes": planes}
 
 
 def sample_indices(count: int, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the numbers of `most` of `count` items, in their order; of all if they are fewer."""
+    """Return `most` sampled indices of `count` items in ascending order; all if there are fewer."""
     return np.sort(rng.permutation(count)[:most])
 
 
-def _sentences(
+def _sentence_means(
     system: InferenceModel,
-    every: Sequence[ForcedSentences],
+    sentence_sets: Sequence[ForcedSentences],
     longest: int,
-    places: StateLocations,
+    locations: StateLocations,
     seed: int,
 ) -> Mapping[ForcedSentences, Sequence[States]]:
     del seed
-    pooled = sentence_states(system, every, longest, places)
-    return {f: [states[:, n] for n in range(len(places))] for f, states in pooled.items()}
+    pooled = sentence_states(system, sentence_sets, longest, locations)
+    return {
+        forced: [states[:, index] for index in range(len(locations))]
+        for forced, states in pooled.items()
+    }
 
 
-def _tokens(
+def _sampled_tokens(
     system: InferenceModel,
-    every: Sequence[ForcedSentences],
+    sentence_sets: Sequence[ForcedSentences],
     longest: int,
-    places: StateLocations,
+    locations: StateLocations,
     seed: int,
 ) -> Mapping[ForcedSentences, Sequence[States]]:
-    parts: dict[ForcedSentences, list[list[np.ndarray]]] = {f: [[] for _ in places] for f in every}
-    for rows, found in token_states(system, every, longest, places):
-        for place, states, own in zip(places, found, parts[rows.forced], strict=True):
-            own.append(states[rows.batch[f"{place.role}_segment_ids"] != 0])
+    states_by_set: dict[ForcedSentences, list[list[np.ndarray]]] = {
+        forced: [[] for _ in locations] for forced in sentence_sets
+    }
+    for rows, batch_states in token_states(system, sentence_sets, longest, locations):
+        for location, states, collected in zip(
+            locations, batch_states, states_by_set[rows.forced], strict=True
+        ):
+            collected.append(states[rows.batch[f"{location.role}_segment_ids"] != 0])
     rng = np.random.default_rng(seed)
-    every_class: dict[ForcedSentences, list[States]] = {}
-    for forced, of_places in parts.items():
+    sampled: dict[ForcedSentences, list[States]] = {}
+    for forced, states_by_location in states_by_set.items():
         chosen: dict[str, np.ndarray] = {}  # the same tokens at each layer
-        every_class[forced] = []
-        for place, collected in zip(places, of_places, strict=True):
+        sampled[forced] = []
+        for location, collected in zip(locations, states_by_location, strict=True):
             states = np.concatenate(collected)
-            if place.role not in chosen:
-                chosen[place.role] = sample_indices(len(states), TOKENS_PER_CLASS, rng)
-            every_class[forced].append(states[chosen[place.role]])
-    return every_class
+            if location.role not in chosen:
+                chosen[location.role] = sample_indices(len(states), TOKENS_PER_CLASS, rng)
+            sampled[forced].append(states[chosen[location.role]])
+    return sampled
 
 
-def _libraries() -> tuple[Any, Any]:
-    """Returns scikit-learn's module of t-SNE, and what scikit-learn limits threads by."""
+def _import_libraries() -> tuple[Any, Any]:
+    """Return scikit-learn's `manifold` module and `threadpoolctl`."""
     try:
         import threadpoolctl
         from sklearn import manifold

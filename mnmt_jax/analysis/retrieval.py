@@ -1,7 +1,7 @@
-"""Whether the nearest sentence of another language, by the cosine of states, is the right one.
+"""Cross-lingual sentence retrieval by the cosine similarity of states, layer by layer.
 
-Source: none of the five papers has it; it is the similarity search that mRASP2's paper (Pan et al.
-2021) judges its encoder by, here at every layer.
+Source: none of the five papers. It is the similarity search by which mRASP2's paper (Pan et al.
+2021) evaluates its encoder, here at every layer.
 """
 
 from __future__ import annotations
@@ -17,49 +17,55 @@ from mnmt_jax.analysis.similarity import Matrix, PooledStates, normalize_rows
 
 
 def retrieval_accuracy(first: Matrix, second: Matrix) -> tuple[float, float]:
-    """Returns the share of rows whose nearest row of the other has the same number, both ways.
+    """Return the share of rows whose nearest row in the other matrix has the same number.
 
     Args:
         first: states of sentences.
-        second: of the same sentences in another language. Of equally near ones the first counts.
+        second: states of the same sentences in another language. Ties go to the first row.
 
     Returns:
-        Of the first's rows among the second's, and of the second's among the first's.
+        Accuracy of retrieving from `second` by `first`, and from `first` by `second`.
     """
     cosines = normalize_rows(first) @ normalize_rows(second).T
-    numbers = np.arange(len(cosines))
-    there, back = cosines.argmax(axis=1) == numbers, cosines.argmax(axis=0) == numbers
-    return float(there.mean()), float(back.mean())
+    row_numbers = np.arange(len(cosines))
+    forward_hits, backward_hits = (
+        cosines.argmax(axis=1) == row_numbers,
+        cosines.argmax(axis=0) == row_numbers,
+    )
+    return float(forward_hits.mean()), float(backward_hits.mean())
 
 
 def language_retrieval(
     pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
 ) -> list[dict[str, Any]]:
-    """Searches sentences of each language among those of each other, at each place.
+    """Compute the retrieval accuracy between every two languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: those of `pooled`.
+        places: locations of `pooled`.
 
     Returns:
-        Facts of each place of `SOURCE_SIDE_ROLES`: `accuracy` of each `from` one language `to` another,
-        the mean over target languages; their mean; `chance_accuracy`, what guessing would reach.
+        A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs`, with `accuracy` of each
+        `from` language `to` another, the mean over target languages; and `accuracy`, the mean over
+        `pairs`.
     """
-    found = []
-    for number, place in source_side_locations(places):
-        own = []
+    results = []
+    for index, location in source_side_locations(places):
+        pair_results = []
         for names, items in group_by_languages(pairs):
-            shares = np.mean(
-                [retrieval_accuracy(*each.states(pooled, number)) for each in items], axis=0
+            accuracies = np.mean(
+                [retrieval_accuracy(*pair.states(pooled, index)) for pair in items], axis=0
             )
-            for (one, other), share in zip((names, names[::-1]), shares.tolist(), strict=True):
-                own.append({"from": one, "to": other, "accuracy": share})
-        accuracy = float(np.mean([each["accuracy"] for each in own]))
-        found.append({**location_fields(place), "accuracy": accuracy, "pairs": own})
-    return found
+            for (language, other), pair_accuracy in zip(
+                (names, names[::-1]), accuracies.tolist(), strict=True
+            ):
+                pair_results.append({"from": language, "to": other, "accuracy": pair_accuracy})
+        accuracy = float(np.mean([pair["accuracy"] for pair in pair_results]))
+        results.append({**location_fields(location), "accuracy": accuracy, "pairs": pair_results})
+    return results
 
 
 def chance_accuracy(pairs: Sequence[ParallelSentences]) -> float:
-    """Returns the accuracy of guessing, the mean over what is compared."""
-    return float(np.mean([1 / len(each.rows) for each in pairs]))
+    """Return the accuracy of guessing, the mean over all comparisons."""
+    return float(np.mean([1 / len(pair.rows) for pair in pairs]))

@@ -1,4 +1,4 @@
-"""Points on a plane as inline SVG: a colour per group, a shape per kind."""
+"""Scatter charts as inline SVG: a colour per group, a shape per kind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class PointGroup:
     """Points of one colour and shape.
 
     Attributes:
-        label: for the legend and for those who cannot see the chart.
+        label: name in the legend and for screen readers.
         points: (x, y).
-        colour: number of the colour, from 0.
-        shape: 0 is a circle, 1 a square, 2 a triangle; further ones begin again.
+        colour: index of the colour, from 0.
+        shape: 0 is a circle, 1 a square, 2 a triangle; larger numbers wrap around.
     """
 
     label: str
@@ -30,26 +30,26 @@ class PointGroup:
 
 
 def scatter_chart(title: str, groups: Sequence[PointGroup]) -> Html:
-    """Draws groups of points; the axes mean nothing and are not drawn.
+    """Draw groups of points without axes, whose values have no meaning.
 
     Args:
         title: caption.
-        groups: with at least one point in all.
+        groups: groups with at least one point in total.
     """
-    every = [point for group in groups for point in group.points]
-    xs, ys = [x for x, _ in every], [y for _, y in every]
+    points = [point for group in groups for point in group.points]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
     span = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
     unit = (_SIZE - 2 * _EDGE) / span
-    parts = []
+    elements = []
     for group in groups:
         marks = [
             _mark(group.shape, _EDGE + (x - min(xs)) * unit, _SIZE - _EDGE - (y - min(ys)) * unit)
             for x, y in group.points
         ]
-        parts.append(tag("g", tag("title", group.label), marks, **_colour(group, groups)))
+        elements.append(tag("g", tag("title", group.label), marks, **_colour(group, groups)))
     drawing = tag(
         "svg",
-        parts,
+        elements,
         viewBox=f"0 0 {_SIZE} {_SIZE}",
         role="img",
         aria_label=f"{title}: points of {len(groups)} groups, which the legend names",
@@ -58,7 +58,7 @@ def scatter_chart(title: str, groups: Sequence[PointGroup]) -> Html:
 
 
 def scatter_legend(groups: Sequence[PointGroup]) -> Html:
-    """Draws what the groups of charts are called."""
+    """Draw the legend of charts."""
     items = []
     for group in groups:
         mark = tag("g", _mark(group.shape, 6, 6), **_colour(group, groups))
@@ -68,7 +68,7 @@ def scatter_legend(groups: Sequence[PointGroup]) -> Html:
 
 
 def _colour(group: PointGroup, groups: Sequence[PointGroup]) -> dict[str, str]:
-    """Return the attributes that colour a group: of the palette, or of as many hues as needed."""
+    """Return the colour attributes of a group: from the palette, or from evenly spaced hues."""
     count = 1 + max(other.colour for other in groups)
     hue = f"hsl({round(360 * group.colour / count)} 65% 48%)"
     fill = "var(--run)" if count <= len(COLOURS) else hue

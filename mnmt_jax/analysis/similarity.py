@@ -1,7 +1,7 @@
-"""Cosine similarity of sentence states, layer by layer: of languages, and of roles.
+"""Cosine similarity of sentence states, layer by layer: between languages and between roles.
 
-Of languages: how near what the model makes of one sentence in two languages is, beside how near
-different sentences are. Of roles: source, registers and target of one translation (registers paper,
+Between languages: the similarity of one sentence in two languages, beside that of different
+sentences. Between roles: source, registers and target of one translation (registers paper,
 Figure 6, section 6.2).
 """
 
@@ -23,84 +23,92 @@ Matrix = Float[np.ndarray, "sentences embed"]
 
 
 def normalize_rows(states: Matrix) -> Matrix:
-    """Returns states of length 1; those of zeros stay."""
+    """Return the rows scaled to length 1; rows of zeros stay unchanged."""
     lengths = np.linalg.norm(states, axis=1, keepdims=True)
     return states / np.where(lengths, lengths, 1)
 
 
 def mean_cosines(first: Matrix, second: Matrix) -> tuple[float, float]:
-    """Returns the mean cosine of rows of the same number, and that of all others.
+    """Return the mean cosine of rows with the same number, and that of all other pairs of rows.
 
     Args:
-        first: states, two or more.
-        second: as many.
+        first: two or more states.
+        second: as many states.
     """
-    one, other = normalize_rows(first), normalize_rows(second)
-    same = float(np.einsum("nm,nm->", one, other))
-    every = float(one.sum(axis=0) @ other.sum(axis=0))
-    count = len(one)
-    return same / count, (every - same) / (count * (count - 1))
+    first_unit, second_unit = normalize_rows(first), normalize_rows(second)
+    same_sum = float(np.einsum("nm,nm->", first_unit, second_unit))
+    total = float(first_unit.sum(axis=0) @ second_unit.sum(axis=0))
+    count = len(first_unit)
+    return same_sum / count, (total - same_sum) / (count * (count - 1))
 
 
 def language_similarity(
     pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
 ) -> list[Any]:
-    """Compares languages at each place.
+    """Compare languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: those of `pooled`.
+        places: locations of `pooled`.
 
     Returns:
-        Facts of each place of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the mean over target
-        languages of `parallel` and `others`, and `sentences`, the least that one target language
-        has; and the means of both over pairs.
+        A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the
+        mean over target languages of `parallel` and `others`, and `sentences`, the minimum over
+        target languages; and the means of `parallel` and `others` over pairs.
     """
-    found = []
-    for number, place in source_side_locations(places):
-        own = []
+    results = []
+    for index, location in source_side_locations(places):
+        pair_results = []
         for names, items in group_by_languages(pairs):
-            cosines = np.array([mean_cosines(*each.states(pooled, number)) for each in items])
+            cosines = np.array([mean_cosines(*pair.states(pooled, index)) for pair in items])
             parallel, others = cosines.mean(axis=0).tolist()
-            own.append(
+            pair_results.append(
                 {
                     "languages": list(names),
                     "parallel": parallel,
                     "others": others,
-                    "sentences": min(len(each.rows) for each in items),
+                    "sentences": min(len(pair.rows) for pair in items),
                 }
             )
-        means = {k: float(np.mean([each[k] for each in own])) for k in ("parallel", "others")}
-        found.append({**location_fields(place), **means, "pairs": own})
-    return found
+        means = {
+            k: float(np.mean([result[k] for result in pair_results]))
+            for k in ("parallel", "others")
+        }
+        results.append({**location_fields(location), **means, "pairs": pair_results})
+    return results
 
 
 def role_similarity(pooled: PooledStates, places: StateLocations) -> list[dict[str, Any]]:
-    """Compares the roles of one translation where two pass a layer.
+    """Compare the roles of one translation at the layers that two of them pass.
 
     Args:
         pooled: from `sentence_states`.
-        places: those of `pooled`.
+        places: locations of `pooled`.
 
     Returns:
-        Facts of each layer and two roles: the mean `cosine` over sentences of all directions.
+        A JSON-ready dict per layer and two roles: the mean `cosine` over sentences of all
+        directions.
     """
-    found = []
-    for (one, first), (two, second) in _met(places):
+    results = []
+    for (first_index, first), (second_index, second) in _same_layer_pairs(places):
         cosines = np.concatenate(
             [
-                (normalize_rows(states[:, one]) * normalize_rows(states[:, two])).sum(axis=1)
-                for states in (np.asarray(each, np.float64) for each in pooled.values())
+                (
+                    normalize_rows(states[:, first_index]) * normalize_rows(states[:, second_index])
+                ).sum(axis=1)
+                for states in (
+                    np.asarray(sentence_means, np.float64) for sentence_means in pooled.values()
+                )
             ]
         )
         roles = [first.role, second.role]
-        found.append({"layer": first.layer, "roles": roles, "cosine": float(cosines.mean())})
-    return found
+        results.append({"layer": first.layer, "roles": roles, "cosine": float(cosines.mean())})
+    return results
 
 
-def _met(places: StateLocations) -> Iterator[tuple[Any, Any]]:
-    plain = [(number, place) for number, place in enumerate(places) if not place.ended]
-    for one, two in itertools.combinations(plain, 2):
-        if one[1].layer == two[1].layer:
-            yield one, two
+def _same_layer_pairs(locations: StateLocations) -> Iterator[tuple[Any, Any]]:
+    in_stage = [(index, location) for index, location in enumerate(locations) if not location.ended]
+    for first, second in itertools.combinations(in_stage, 2):
+        if first[1].layer == second[1].layer:
+            yield first, second

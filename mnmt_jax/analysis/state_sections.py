@@ -1,4 +1,4 @@
-"""The sections of pages about states and alignment: each kind's facts as charts and tables."""
+"""HTML sections of analyses of states and of alignment, with charts and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mnmt_jax.evaluation.html_elements import Html, breakable, tag
 from mnmt_jax.evaluation.html_page import collapsible, section
 from mnmt_jax.evaluation.svg_charts import Line, line_chart
 
-_CHOICES = {
+_STATISTIC_TITLES = {
     "first": "T.1 S.",
     "second": "T.2 S.",
     "distance": "Dist.",
@@ -31,13 +31,13 @@ _CHOICES = {
 }
 
 
-def _by_role(places: Sequence[JsonObject]) -> Iterator[tuple[str, list[JsonObject]]]:
-    for role in dict.fromkeys(place["role"] for place in places):
-        yield role, [place for place in places if place["role"] == role]
+def _by_role(locations: Sequence[JsonObject]) -> Iterator[tuple[str, list[JsonObject]]]:
+    for role in dict.fromkeys(location["role"] for location in locations):
+        yield role, [location for location in locations if location["role"] == role]
 
 
 def _chart(title: str, lines: Sequence[Line], y_title: str, x_title: str = "layer") -> Html:
-    """Draw curves; one point by layer is no curve, and a table beside has it."""
+    """Draw curves with two or more points; a table next to the chart has single points."""
     shown = [line for line in lines if line.points]
     if all(len(line.points) < 2 for line in shown):
         return Html("")
@@ -46,26 +46,26 @@ def _chart(title: str, lines: Sequence[Line], y_title: str, x_title: str = "laye
     )
 
 
-def _language_map(place: JsonObject, value: str, ordered: bool) -> Html:
-    """Draws a value of pairs of languages."""
+def _language_map(location: JsonObject, value: str, ordered: bool) -> Html:
+    """Draw a heat map of values between languages."""
     names = ("from", "to") if ordered else None
     values = {}
-    for each in place["pairs"]:
-        one, other = (each[n] for n in names) if names else each["languages"]
-        values[one, other] = each[value]
+    for pair in location["pairs"]:
+        first, second = (pair[name] for name in names) if names else pair["languages"]
+        values[first, second] = pair[value]
         if not ordered:
-            values[other, one] = each[value]
-    codes = list(dict.fromkeys(code for pair in values for code in pair))
-    rows = [(one, [values.get((one, other)) for other in codes]) for one in codes]
-    known = [abs(found) for found in values.values() if found is not None]
-    caption = f"{place['role']}, {location_label(place)}"
+            values[second, first] = pair[value]
+    codes = list(dict.fromkeys(code for language_pair in values for code in language_pair))
+    rows = [(first, [values.get((first, second)) for second in codes]) for first in codes]
+    magnitudes = [abs(number) for number in values.values() if number is not None]
+    caption = f"{location['role']}, {location_label(location)}"
     return value_heatmap(
-        caption, codes, rows, largest=max(known, default=0.0), write=format_significant
+        caption, codes, rows, largest=max(magnitudes, default=0.0), write=format_significant
     )
 
 
-def _language_maps(places: Sequence[JsonObject], value: str, ordered: bool = False) -> Html:
-    maps = [_language_map(place, value, ordered) for place in places]
+def _language_maps(locations: Sequence[JsonObject], value: str, ordered: bool = False) -> Html:
+    maps = [_language_map(location, value, ordered) for location in locations]
     return collapsible(tag("summary", "Every two languages"), *maps, unfolded=False)
 
 
@@ -76,20 +76,22 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
     subjects, probe = facts["subjects"], facts["probe"]
     names = [_subject_name(subject) for subject in subjects]
     lines = [
-        Line(name, layer_curve(subject["places"], "accuracy"), run)
-        for run, (name, subject) in enumerate(zip(names, subjects, strict=True))
+        Line(name, layer_curve(subject["places"], "accuracy"), index)
+        for index, (name, subject) in enumerate(zip(names, subjects, strict=True))
     ]
     kind = "one hidden layer" if probe["hidden"] else "linear"
     header = ["", *itertools.chain.from_iterable((name, "held out") for name in names)]
     tested, learned = facts.get("tested_texts"), facts.get("learned_texts")
-    common = f" {learned} of the {tested} texts told are also learned from." if learned else ""
+    overlap_note = (
+        f" {learned} of the {tested} texts told are also learned from." if learned else ""
+    )
     yield section(
         "Positions told rightly",
         muted_paragraph(
             f"A classifier ({kind}, {probe['updates']} updates) tells the position of each source "
             f"token from its state. Learned from: {facts['learned_from']}; told: "
             f"{facts['tested_on']}; held out: the sentences of the first that were not learned."
-            f"{common}"
+            f"{overlap_note}"
         ),
         _chart("Accuracy", lines, "share of tokens"),
         *_by_step(subjects),
@@ -103,12 +105,12 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
         ),
         *(
             collapsible(
-                tag("summary", breakable(f"{name}, {location_label(place)}")),
-                _class_table(place["classes"]),
-                unfolded=place is subject["places"][-1],
+                tag("summary", breakable(f"{name}, {location_label(location)}")),
+                _class_table(location["classes"]),
+                unfolded=location is subject["places"][-1],
             )
             for name, subject in zip(names, subjects, strict=True)
-            for place in subject["places"]
+            for location in subject["places"]
         ),
     )
     if gains := facts.get("gains"):
@@ -118,29 +120,31 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
                 "Percent of the types of each class, among all types and among those with a gain "
                 "(TPDM paper, Table 4)."
             ),
-            *(_gain_table(place) for place in gains),
+            *(_gain_table(location) for location in gains),
         )
 
 
-def _by_key(places: Iterable[JsonObject]) -> dict[tuple[int, bool], JsonObject]:
-    """Returns the first of the places of each layer and end, in their order."""
-    found: dict[tuple[int, bool], JsonObject] = {}
-    for place in places:
-        found.setdefault((place["layer"], bool(place["ended"])), place)
-    return dict(sorted(found.items()))
+def _by_key(locations: Iterable[JsonObject]) -> dict[tuple[int, bool], JsonObject]:
+    """Return the first location of each layer and end, sorted."""
+    by_key: dict[tuple[int, bool], JsonObject] = {}
+    for location in locations:
+        by_key.setdefault((location["layer"], bool(location["ended"])), location)
+    return dict(sorted(by_key.items()))
 
 
 def _accuracy_rows(subjects: Sequence[JsonObject]) -> list[list[str]]:
-    """Writes what all models tell at each place that one of them has."""
-    every = [_by_key(subject["places"]) for subject in subjects]
+    """Return table rows with the accuracy of all models at each location of any model."""
+    by_subject = [_by_key(subject["places"]) for subject in subjects]
     return [
-        [location_label(place)]
+        [location_label(location)]
         + [
-            format_significant(found.get(key, {}).get(value))
-            for found in every
+            format_significant(by_key.get(key, {}).get(value))
+            for by_key in by_subject
             for value in ("accuracy", "held_out")
         ]
-        for key, place in _by_key(p for s in subjects for p in s["places"]).items()
+        for key, location in _by_key(
+            location for subject in subjects for location in subject["places"]
+        ).items()
     ]
 
 
@@ -149,20 +153,22 @@ def _subject_name(subject: JsonObject) -> str:
 
 
 def _by_step(subjects: Sequence[JsonObject]) -> Iterator[Html]:
-    """Draws accuracy by step where all are checkpoints of one run."""
+    """Draw accuracy by step if all subjects are checkpoints of one run."""
     steps = [subject["checkpoint"].removeprefix("step ") for subject in subjects]
     one_run = len({subject["run"] for subject in subjects}) == 1
     if not one_run or len(set(steps)) < 2 or not all(step.isdigit() for step in steps):
         return
-    every = [_by_key(subject["places"]) for subject in subjects]
+    by_subject = [_by_key(subject["places"]) for subject in subjects]
     lines = []
-    for run, (key, place) in enumerate(_by_key(p for s in subjects for p in s["places"]).items()):
+    for index, (key, first_location) in enumerate(
+        _by_key(location for subject in subjects for location in subject["places"]).items()
+    ):
         points = sorted(
-            (int(step), float(found["accuracy"]))
-            for step, by_place in zip(steps, every, strict=True)
-            if (found := by_place.get(key)) and found["accuracy"] is not None
+            (int(step), float(location["accuracy"]))
+            for step, by_location in zip(steps, by_subject, strict=True)
+            if (location := by_location.get(key)) and location["accuracy"] is not None
         )
-        lines.append(Line(location_label(place), tuple(points), run))
+        lines.append(Line(location_label(first_location), tuple(points), index))
     yield _chart("Accuracy by step", lines, "share of tokens", "step")
 
 
@@ -171,23 +177,23 @@ def _class_table(classes: JsonObject) -> Html:
     rows = [
         [
             name,
-            format_significant(one["macro"]),
-            str(one["types"]),
-            format_significant(one["micro"]),
+            format_significant(scores["macro"]),
+            str(scores["types"]),
+            format_significant(scores["micro"]),
         ]
-        + [str(one["tokens"])]
-        for name, one in classes.items()
+        + [str(scores["tokens"])]
+        for name, scores in classes.items()
     ]
     return text_table(header, rows)
 
 
-def _gain_table(place: JsonObject) -> Html:
+def _gain_table(location: JsonObject) -> Html:
     rows = [
-        [name, format_significant(one["all"]), format_significant(one["gained"])]
-        for name, one in place["classes"].items()
+        [name, format_significant(shares["all"]), format_significant(shares["gained"])]
+        for name, shares in location["classes"].items()
     ]
-    told = f"{location_label(place)}: {place['gained']} of {place['types']} types gain"
-    return tag("div", tag("h3", told), text_table(["class", "all types", "with a gain"], rows))
+    title = f"{location_label(location)}: {location['gained']} of {location['types']} types gain"
+    return tag("div", tag("h3", title), text_table(["class", "all types", "with a gain"], rows))
 
 
 # Similarity, retrieval, SVCCA
@@ -195,32 +201,34 @@ def _gain_table(place: JsonObject) -> Html:
 
 def _similarity(facts: JsonObject) -> Iterator[Html]:
     if facts["roles"]:
-        pairs = dict.fromkeys(tuple(each["roles"]) for each in facts["roles"])
+        pairs = dict.fromkeys(tuple(pair["roles"]) for pair in facts["roles"])
         lines = [
             Line(
                 " and ".join(roles),
                 layer_curve(
-                    [one for one in facts["roles"] if tuple(one["roles"]) == roles], "cosine"
+                    [pair for pair in facts["roles"] if tuple(pair["roles"]) == roles], "cosine"
                 ),
-                run,
+                index,
             )
-            for run, roles in enumerate(pairs)
+            for index, roles in enumerate(pairs)
         ]
         rows = [
             [
-                f"{' and '.join(one['roles'])}, {location_label(one)}",
-                format_significant(one["cosine"]),
+                f"{' and '.join(pair['roles'])}, {location_label(pair)}",
+                format_significant(pair["cosine"]),
             ]
-            for one in facts["roles"]
+            for pair in facts["roles"]
         ]
-        last = max(one["layer"] for one in facts["roles"])
-        met = (
-            "" if last else " The roles meet in the embedding alone, and pass layers of their own."
+        last_layer = max(pair["layer"] for pair in facts["roles"])
+        note = (
+            ""
+            if last_layer
+            else " The roles meet in the embedding alone, and pass layers of their own."
         )
         yield section(
             "Roles of one translation",
             muted_paragraph(
-                "Cosine of the mean states, mean over sentences (registers paper, Figure 6)." + met
+                "Cosine of the mean states, mean over sentences (registers paper, Figure 6)." + note
             ),
             _chart("Roles", lines, "cosine"),
             text_table(["", "cosine"], rows),
@@ -229,16 +237,19 @@ def _similarity(facts: JsonObject) -> Iterator[Html]:
 
 
 def _parallel(
-    places: Sequence[JsonObject], title: str, y_title: str, subject: str = ""
+    locations: Sequence[JsonObject], title: str, y_title: str, subject: str = ""
 ) -> Iterator[Html]:
-    for role, own in _by_role(places):
+    for role, role_locations in _by_role(locations):
         lines = [
-            Line("the same sentence", layer_curve(own, "parallel"), 0),
-            Line("other sentences", layer_curve(own, "others"), 1, dashed=True),
+            Line("the same sentence", layer_curve(role_locations, "parallel"), 0),
+            Line("other sentences", layer_curve(role_locations, "others"), 1, dashed=True),
         ]
         rows = [
-            [location_label(p), *(format_significant(p[k]) for k in ("parallel", "others"))]
-            for p in own
+            [
+                location_label(location),
+                *(format_significant(location[key]) for key in ("parallel", "others")),
+            ]
+            for location in role_locations
         ]
         yield section(
             f"{subject}Languages, {role} states",
@@ -247,18 +258,22 @@ def _parallel(
             ),
             _chart(role, lines, y_title),
             text_table(["", "the same sentence", "others"], rows),
-            _language_maps(own, "parallel"),
+            _language_maps(role_locations, "parallel"),
         )
 
 
 def _retrieval(facts: JsonObject) -> Iterator[Html]:
-    places = facts["places"]
+    locations = facts["places"]
     lines = [
-        Line(role, layer_curve(own, "accuracy"), run)
-        for run, (role, own) in enumerate(_by_role(places))
+        Line(role, layer_curve(role_locations, "accuracy"), index)
+        for index, (role, role_locations) in enumerate(_by_role(locations))
     ]
     rows = [
-        [f"{p['role']}, {location_label(p)}", format_significant(p["accuracy"])] for p in places
+        [
+            f"{location['role']}, {location_label(location)}",
+            format_significant(location["accuracy"]),
+        ]
+        for location in locations
     ]
     yield section(
         "Sentences found by their states",
@@ -268,7 +283,7 @@ def _retrieval(facts: JsonObject) -> Iterator[Html]:
         ),
         _chart("Accuracy", lines, "share of sentences"),
         text_table(["", "accuracy"], rows),
-        _language_maps(places, "accuracy", ordered=True),
+        _language_maps(locations, "accuracy", ordered=True),
     )
 
 
@@ -288,37 +303,42 @@ def _svcca(facts: JsonObject) -> Iterator[Html]:
         )
 
 
-def _preference(places: Sequence[JsonObject]) -> Iterator[Html]:
+def _preference(locations: Sequence[JsonObject]) -> Iterator[Html]:
     yield muted_paragraph(
         "Above 0.5 nearer to what the target language's own sentence gives, below to the source "
         "language's; mean over directions, dashed the least and the most (TDO paper, Figure 4)."
     )
-    for role, own in _by_role(places):
+    for role, role_locations in _by_role(locations):
         values = [("mean", False), ("least", True), ("most", True)]
-        lines = [Line(name, layer_curve(own, name), 0, dashed) for name, dashed in values]
-        yield _chart(role, lines, "preference")
-        shown = [place for place in own if not place["ended"]]
-        rows = [
-            (direction_label(each), [place["directions"][n]["preference"] for place in shown])
-            for n, each in enumerate(own[0]["directions"])
+        lines = [
+            Line(name, layer_curve(role_locations, name), 0, dashed) for name, dashed in values
         ]
-        columns = [location_label(place) for place in shown]
+        yield _chart(role, lines, "preference")
+        shown = [location for location in role_locations if not location["ended"]]
+        rows = [
+            (
+                direction_label(direction),
+                [location["directions"][index]["preference"] for location in shown],
+            )
+            for index, direction in enumerate(role_locations[0]["directions"])
+        ]
+        columns = [location_label(location) for location in shown]
         table = value_heatmap(role, columns, rows, largest=1.0, write=format_significant)
         yield collapsible(tag("summary", "Every direction"), table, unfolded=False)
 
 
 def _between_maps(between: Sequence[JsonObject]) -> Iterator[Html]:
-    for role in dict.fromkeys(each["first"]["role"] for each in between):
-        own = {
-            (location_label(each["first"]), location_label(each["second"])): each
-            for each in between
-            if each["first"]["role"] == role
+    for role in dict.fromkeys(pair["first"]["role"] for pair in between):
+        by_labels = {
+            (location_label(pair["first"]), location_label(pair["second"])): pair
+            for pair in between
+            if pair["first"]["role"] == role
         }
-        columns = list(dict.fromkeys(second for _, second in own))
+        columns = list(dict.fromkeys(second for _, second in by_labels))
         for value, title in (("svcca", role), ("others", f"{role}, other sentences")):
             rows = [
-                (first, [own[first, second][value] for second in columns])
-                for first in dict.fromkeys(first for first, _ in own)
+                (first, [by_labels[first, second][value] for second in columns])
+                for first in dict.fromkeys(first for first, _ in by_labels)
             ]
             yield value_heatmap(title, columns, rows, largest=1.0, write=format_significant)
 
@@ -327,32 +347,36 @@ def _between_maps(between: Sequence[JsonObject]) -> Iterator[Html]:
 
 
 def _states(facts: JsonObject) -> Iterator[Html]:
-    what = "tokens" if facts["tokens"] else "means of sentences"
-    used = sorted({plane["perplexity"] for plane in facts["planes"]})
-    perplexity = " to ".join(f"{each:.3g}" for each in dict.fromkeys([used[0], used[-1]]))
-    told = f"t-SNE of {what}, perplexity {perplexity}, seed {facts['seed']}."
-    every = [each for plane in facts["planes"] for each in plane["classes"]]
-    colours = list(dict.fromkeys((each["source"], each["target"]) for each in every))
-    shapes = list(dict.fromkeys(each["role"] for each in every))
+    unit = "tokens" if facts["tokens"] else "means of sentences"
+    perplexities = sorted({plane["perplexity"] for plane in facts["planes"]})
+    perplexity = " to ".join(
+        f"{value:.3g}" for value in dict.fromkeys([perplexities[0], perplexities[-1]])
+    )
+    note = f"t-SNE of {unit}, perplexity {perplexity}, seed {facts['seed']}."
+    all_classes = [point_class for plane in facts["planes"] for point_class in plane["classes"]]
+    colours = list(
+        dict.fromkeys((point_class["source"], point_class["target"]) for point_class in all_classes)
+    )
+    shapes = list(dict.fromkeys(point_class["role"] for point_class in all_classes))
 
-    def group(each: JsonObject) -> PointGroup:
+    def make_group(point_class: JsonObject) -> PointGroup:
         return PointGroup(
-            f"{each['role']}, {direction_label(each)}",
-            each["points"],
-            colours.index((each["source"], each["target"])),
-            shapes.index(each["role"]),
+            f"{point_class['role']}, {direction_label(point_class)}",
+            point_class["points"],
+            colours.index((point_class["source"], point_class["target"])),
+            shapes.index(point_class["role"]),
         )
 
-    legend = {one.label: one for one in map(group, every)}
-    drawn = [
-        scatter_chart(location_label(plane), list(map(group, plane["classes"])))
+    legend = {group.label: group for group in map(make_group, all_classes)}
+    charts = [
+        scatter_chart(location_label(plane), list(map(make_group, plane["classes"])))
         for plane in facts["planes"]
     ]
     yield section(
         "States on a plane",
-        muted_paragraph(told),
+        muted_paragraph(note),
         scatter_legend(list(legend.values())),
-        chart_row(*drawn),
+        chart_row(*charts),
     )
 
 
@@ -360,64 +384,72 @@ def _states(facts: JsonObject) -> Iterator[Html]:
 
 
 def _alignment(facts: JsonObject) -> Iterator[Html]:
-    rows = _mean_layers(facts["directions"])
+    rows = _mean_over_directions(facts["directions"])
     for query in dict.fromkeys(row["query"] for row in rows):
-        own = [row for row in rows if row["query"] == query]
-        columns = list(dict.fromkeys(name for row in own for name in row["mass"]))
+        query_rows = [row for row in rows if row["query"] == query]
+        columns = list(dict.fromkeys(name for row in query_rows for name in row["mass"]))
         shares = [
-            (f"layer {row['layer']}", [row["mass"].get(name) for name in columns]) for row in own
+            (f"layer {row['layer']}", [row["mass"].get(name) for name in columns])
+            for row in query_rows
         ]
         table = value_heatmap(f"{query} to", columns, shares, largest=1.0, write=format_percent)
         yield section(
             f"What {query} tokens attend to",
             muted_paragraph("Percent of the weight, mean over heads, tokens and sentences."),
             table,
-            *_choice_tables(own),
+            *_choice_tables(query_rows),
         )
 
 
-def _mean_layers(directions: Sequence[JsonObject]) -> list[JsonObject]:
-    """Returns the layers' means over the sentences of all directions."""
-    total = sum(each["sentences"] for each in directions)
-    found: list[JsonObject] = []
-    for layers in zip(*(each["layers"] for each in directions), strict=True):
-        weights = [each["sentences"] / total for each in directions]
+def _mean_over_directions(directions: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the mean of each layer over the sentences of all directions."""
+    total = sum(direction["sentences"] for direction in directions)
+    means: list[JsonObject] = []
+    for layers in zip(*(direction["layers"] for direction in directions), strict=True):
+        weights = [direction["sentences"] / total for direction in directions]
 
         def mean(
             values: Sequence[float | None], weights: Sequence[float] = weights
         ) -> float | None:
             if any(value is None for value in values):
                 return None
-            return sum(w * v for w, v in zip(weights, values, strict=True) if v is not None)
+            return sum(
+                weight * value
+                for weight, value in zip(weights, values, strict=True)
+                if value is not None
+            )
 
         first = layers[0]
         mass = {name: mean([layer["mass"][name] for layer in layers]) for name in first["mass"]}
         choices = {
-            role: {name: mean([layer["choices"][role][name] for layer in layers]) for name in one}
-            for role, one in first["choices"].items()
+            role: {
+                name: mean([layer["choices"][role][name] for layer in layers])
+                for name in statistics
+            }
+            for role, statistics in first["choices"].items()
         }
-        found.append({**first, "mass": mass, "choices": choices})
-    return found
+        means.append({**first, "mass": mass, "choices": choices})
+    return means
 
 
 def _choice_tables(rows: Sequence[JsonObject]) -> Iterator[Html]:
     for role in dict.fromkeys(role for row in rows for role in row["choices"]):
-        own = [row for row in rows if role in row["choices"]]
+        role_rows = [row for row in rows if role in row["choices"]]
         table = [
             [
                 f"layer {row['layer']}",
-                *(format_significant(row["choices"][role][n]) for n in _CHOICES),
+                *(format_significant(row["choices"][role][name]) for name in _STATISTIC_TITLES),
             ]
-            for row in own
+            for row in role_rows
         ]
-        sums = [[row["choices"][role][name] for row in own] for name in _CHOICES]
-        table.append(["sum", *(format_significant(_known_sum(each)) for each in sums)])
+        columns = [[row["choices"][role][name] for row in role_rows] for name in _STATISTIC_TITLES]
+        table.append(["sum", *(format_significant(_known_sum(column)) for column in columns)])
         title = f"Which {role} token has the most weight (registers paper, Table 6)"
-        yield tag("div", tag("h3", title), text_table(["", *_CHOICES.values()], table))
+        yield tag("div", tag("h3", title), text_table(["", *_STATISTIC_TITLES.values()], table))
 
 
 def _known_sum(values: Sequence[float | None]) -> float | None:
-    """Returns the sum of the values there are; None if there are none."""
+    """Return the sum of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -430,4 +462,4 @@ STATE_SECTIONS: Mapping[str, Callable[[JsonObject], Iterator[Html]]] = {
     "states": _states,
     "alignment": _alignment,
 }
-"""How the facts of each kind are drawn."""
+"""Renderers of the sections of each kind of analysis."""

@@ -1,13 +1,14 @@
-"""SVCCA of states, and which language the states of a source prefer.
+"""SVCCA of states, and the target-language preference of source states.
 
-SVCCA (Raghu et al. 2017): of two sets of vectors for the same sentences keep the directions that
-hold most of the variance, then take the mean of the canonical correlations between them. It does
-not change when one set is rotated or scaled, and so compares layers, languages and checkpoints.
+SVCCA (Raghu et al. 2017) takes two sets of vectors for the same sentences, keeps the directions
+that hold most of the variance of each, and returns the mean of the canonical correlations between
+them. It is invariant to rotation and scaling of a set, and so can compare layers, languages and
+checkpoints.
 
-The preference (TDO paper, appendix A, Figures 1b and 4): of a pair x -> y it holds the states of x
-with the tag of y against those of x with the tag of x and of y with the tag of y. The authors' code
-gives its CCA single vectors, which leaves |Pearson correlation| over the features of two vectors;
-so it is here. That the share is rho_y / (rho_x + rho_y) is our reading of the paper's text: above
+The preference (TDO paper, appendix A, Figures 1b and 4) of a pair x -> y compares the states of x
+with the tag of y to those of x with the tag of x and of y with the tag of y. The authors' code
+applies CCA to single vectors, which reduces to |Pearson correlation| over the features of two
+vectors; so it is here. The share rho_y / (rho_x + rho_y) is our reading of the paper's text: above
 0.5 the states are nearer to those of the target language.
 """
 
@@ -29,17 +30,17 @@ Basis = Float[np.ndarray, "sentences kept"]
 
 
 def principal_basis(states: Matrix, kept: float = KEPT_VARIANCE) -> Basis:
-    """Returns an orthonormal basis of the directions of most variance, over sentences.
+    """Return an orthonormal basis of the directions of most variance, over sentences.
 
     Args:
-        states: one row a sentence.
-        kept: share of the variance that they hold; the fewest that do are taken. States that do
-            not vary have none.
+        states: one row per sentence.
+        kept: share of the variance to keep, with the fewest directions. States without variance
+            have no directions.
     """
     centred = states - states.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    floor = max(states.shape) * np.finfo(np.float64).eps * np.abs(states).max(initial=0)
-    variance = np.where(sizes > floor * np.sqrt(len(states)), sizes, 0) ** 2
+    left, singular_values, _ = np.linalg.svd(centred, full_matrices=False)
+    tolerance = max(states.shape) * np.finfo(np.float64).eps * np.abs(states).max(initial=0)
+    variance = np.where(singular_values > tolerance * np.sqrt(len(states)), singular_values, 0) ** 2
     if not variance.any():
         return left[:, :0]
     shares = np.cumsum(variance) / variance.sum()
@@ -48,19 +49,19 @@ def principal_basis(states: Matrix, kept: float = KEPT_VARIANCE) -> Basis:
 
 
 def mean_canonical_correlation(first: Basis, second: Basis) -> float | None:
-    """Returns the mean canonical correlation of two subspaces; None if one has no directions."""
+    """Return the mean canonical correlation of two subspaces; None if one has no directions."""
     if not first.shape[1] or not second.shape[1]:
         return None
-    found = np.linalg.svd(first.T @ second, compute_uv=False)
-    return float(np.minimum(found, 1).mean())
+    correlations = np.linalg.svd(first.T @ second, compute_uv=False)
+    return float(np.minimum(correlations, 1).mean())
 
 
 def svcca(first: Matrix, second: Matrix, kept: float = KEPT_VARIANCE) -> float | None:
-    """Returns the SVCCA similarity of states of the same sentences, 0 to 1.
+    """Return the SVCCA similarity of states of the same sentences, 0 to 1.
 
     Args:
-        first: one row a sentence.
-        second: the same sentences, as many features or not.
+        first: one row per sentence.
+        second: states of the same sentences; the number of features may differ.
         kept: as in `principal_basis`.
     """
     return mean_canonical_correlation(principal_basis(first, kept), principal_basis(second, kept))
@@ -69,138 +70,160 @@ def svcca(first: Matrix, second: Matrix, kept: float = KEPT_VARIANCE) -> float |
 def language_svcca(
     pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
 ) -> list[Any]:
-    """Compares languages at each place.
+    """Compare languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: those of `pooled`.
+        places: locations of `pooled`.
 
     Returns:
-        Facts of each place of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the mean over target
-        languages of `parallel`, of `others` (each sentence held against the next one: what so few
-        sentences give by themselves), `kept` directions at most, and `sentences`, the least that
-        one target language has; the same of all pairs.
+        A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the
+        mean over target languages of `parallel` and of `others` (each sentence compared with the
+        next one, the baseline for this number of sentences), `kept`, the maximum number of
+        directions, and `sentences`, the minimum over target languages; the same over all pairs.
     """
-    found = []
-    for number, place in source_side_locations(places):
-        own = [
-            {"languages": list(names), **_mean([_compared(each, pooled, number) for each in items])}
+    results = []
+    for index, location in source_side_locations(places):
+        pair_results = [
+            {
+                "languages": list(names),
+                **_summarize([_compare_pair(pair, pooled, index) for pair in items]),
+            }
             for names, items in group_by_languages(pairs)
         ]
-        means = _mean(own)
-        found.append({**location_fields(place), **means, "pairs": own})
-    return found
+        means = _summarize(pair_results)
+        results.append({**location_fields(location), **means, "pairs": pair_results})
+    return results
 
 
 def checkpoint_svcca(
     pooled: tuple[PooledStates, PooledStates], places: tuple[StateLocations, StateLocations]
 ) -> list[dict[str, Any]]:
-    """Compares two models at every place of one with every place of the other, role by role.
+    """Compare two models at every location of one with every location of the other, role by role.
 
     Args:
-        pooled: of each, the same sentences in the same order.
-        places: of each.
+        pooled: states of each model, for the same sentences in the same order.
+        places: locations of each model.
 
     Returns:
-        Facts of each two places, `first` and `second`: the mean over directions of `svcca`, and of
-        `others` as in `language_svcca`; the `kept` directions of variance at most, and the
-        `sentences` of a direction at least.
+        A JSON-ready dict per two locations, `first` and `second`: the mean over directions of
+        `svcca` and of `others` as in `language_svcca`; `kept`, the maximum number of directions of
+        variance; `sentences`, the minimum number of sentences of a translation direction.
     """
     bases = [
         {
-            place: [principal_basis(each[:, number].astype(np.float64)) for each in states.values()]
-            for number, place in source_side_locations(own)
+            location: [
+                principal_basis(states[:, index].astype(np.float64))
+                for states in model_states.values()
+            ]
+            for index, location in source_side_locations(locations)
         }
-        for states, own in zip(pooled, places, strict=True)
+        for model_states, locations in zip(pooled, places, strict=True)
     ]
-    found = []
-    for one, firsts in bases[0].items():
-        for two, seconds in bases[1].items():
-            if one.role != two.role:
+    results = []
+    for first, first_bases in bases[0].items():
+        for second, second_bases in bases[1].items():
+            if first.role != second.role:
                 continue
-            both = list(zip(firsts, seconds, strict=True))
-            found.append(
+            basis_pairs = list(zip(first_bases, second_bases, strict=True))
+            results.append(
                 {
-                    "first": location_fields(one),
-                    "second": location_fields(two),
-                    "svcca": _known_mean([mean_canonical_correlation(a, b) for a, b in both]),
-                    "others": _known_mean(
-                        [mean_canonical_correlation(a, np.roll(b, 1, 0)) for a, b in both]
+                    "first": location_fields(first),
+                    "second": location_fields(second),
+                    "svcca": _known_mean(
+                        [
+                            mean_canonical_correlation(first_basis, second_basis)
+                            for first_basis, second_basis in basis_pairs
+                        ]
                     ),
-                    "kept": max(basis.shape[1] for bases in both for basis in bases),
-                    "sentences": min(len(a) for a, _ in both),
+                    "others": _known_mean(
+                        [
+                            mean_canonical_correlation(first_basis, np.roll(second_basis, 1, 0))
+                            for first_basis, second_basis in basis_pairs
+                        ]
+                    ),
+                    "kept": max(basis.shape[1] for bases in basis_pairs for basis in bases),
+                    "sentences": min(len(first_basis) for first_basis, _ in basis_pairs),
                 }
             )
-    return found
+    return results
 
 
 def pearson(first: Matrix, second: Matrix) -> Float[np.ndarray, " sentences"]:
-    """Returns the correlation over the features of rows of the same number; 0 where one is flat."""
-    one, other = (each - each.mean(axis=1, keepdims=True) for each in (first, second))
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return (one * other).sum(axis=1) / np.where(lengths, lengths, 1)
+    """Return the Pearson correlation of rows over the features; 0 if a row is constant."""
+    first_centred, second_centred = (
+        states - states.mean(axis=1, keepdims=True) for states in (first, second)
+    )
+    lengths = np.linalg.norm(first_centred, axis=1) * np.linalg.norm(second_centred, axis=1)
+    return (first_centred * second_centred).sum(axis=1) / np.where(lengths, lengths, 1)
 
 
 def target_preference(
     pair: Matrix, source: Matrix, target: Matrix
 ) -> Float[np.ndarray, " sentences"]:
-    """Returns how far states are those of the target language, 0 to 1; 0.5 is neither.
+    """Return the preference of states for the target language, 0 to 1; 0.5 is neutral.
 
     Args:
         pair: states of sources, translated into the target language.
-        source: of the same sources, translated into their own language.
-        target: of the references, translated into their own language.
+        source: states of the same sources, translated into their own language.
+        target: states of the references, translated into their own language.
     """
-    of_source, of_target = (np.abs(pearson(pair, each)) for each in (source, target))
-    both = of_source + of_target
-    return np.where(both, of_target / np.where(both, both, 1), 0.5)
+    source_correlation, target_correlation = (
+        np.abs(pearson(pair, other)) for other in (source, target)
+    )
+    total = source_correlation + target_correlation
+    return np.where(total, target_correlation / np.where(total, total, 1), 0.5)
 
 
 def preference_by_location(
     pooled: Sequence[tuple[tuple[str, str], Sequence[np.ndarray]]], places: StateLocations
 ) -> list[dict[str, Any]]:
-    """Returns the preference at each place.
+    """Return the target preference at each location.
 
     Args:
-        pooled: of each direction the states [sentences, places, embed] of pairs, of sources in
-            their own language, and of references in theirs.
-        places: those of the states.
+        pooled: for each direction the states [sentences, places, embed] of pairs, of sources
+            translated into their own language, and of references translated into theirs.
+        places: locations of the states.
 
     Returns:
-        Facts of each place of `SOURCE_SIDE_ROLES`: the mean over sentences of each direction, and `mean`,
-        `least` and `most` over directions.
+        A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `directions`, with the mean
+        `preference` over sentences, and `mean`, `least` and `most` over directions.
     """
-    found = []
-    for number, place in source_side_locations(places):
+    results = []
+    for index, location in source_side_locations(places):
         scores = [
-            float(target_preference(*(each[:, number].astype(np.float64) for each in three)).mean())
-            for _, three in pooled
+            float(
+                target_preference(
+                    *(states[:, index].astype(np.float64) for states in state_sets)
+                ).mean()
+            )
+            for _, state_sets in pooled
         ]
-        own = [
+        by_direction = [
             {"source": source, "target": target, "preference": score}
             for ((source, target), _), score in zip(pooled, scores, strict=True)
         ]
         means = {"mean": float(np.mean(scores)), "least": min(scores), "most": max(scores)}
-        found.append({**location_fields(place), **means, "directions": own})
-    return found
+        results.append({**location_fields(location), **means, "directions": by_direction})
+    return results
 
 
-def _compared(each: ParallelSentences, pooled: PooledStates, number: int) -> dict[str, Any]:
-    first, second = map(principal_basis, each.states(pooled, number))
+def _compare_pair(pair: ParallelSentences, pooled: PooledStates, index: int) -> dict[str, Any]:
+    first, second = map(principal_basis, pair.states(pooled, index))
     return {
         "parallel": mean_canonical_correlation(first, second),
         "others": mean_canonical_correlation(first, np.roll(second, 1, axis=0)),
         "kept": max(first.shape[1], second.shape[1]),
-        "sentences": len(each.rows),
+        "sentences": len(pair.rows),
     }
 
 
-def _mean(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarize(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
-        **{name: _known_mean([each[name] for each in items]) for name in ("parallel", "others")},
-        "kept": max(each["kept"] for each in items),
-        "sentences": min(each["sentences"] for each in items),
+        **{name: _known_mean([item[name] for item in items]) for name in ("parallel", "others")},
+        "kept": max(item["kept"] for item in items),
+        "sentences": min(item["sentences"] for item in items),
     }
 
 

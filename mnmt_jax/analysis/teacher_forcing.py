@@ -1,4 +1,4 @@
-"""Sentences whose targets a model is forced along, and the batches that it reads them in."""
+"""Teacher-forced sentences and their batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.normalization import is_blank
 
-_ROWS = 16  # sentences of a batch at most
+_ROWS = 16  # maximum number of sentences in a batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,10 +25,10 @@ class ForcedSentences:
     """Sentences of one direction.
 
     Attributes:
-        direction: source and target.
-        sources: texts that are read.
-        targets: texts that are written under teacher forcing.
-        examples: the pieces of both.
+        direction: source and target language.
+        sources: source texts.
+        targets: target texts for teacher forcing.
+        examples: token ids of both.
     """
 
     direction: Direction
@@ -41,9 +41,9 @@ class ForcedBatch(NamedTuple):
     """A batch of one sentence per row.
 
     Attributes:
-        forced: the sentences that it is of.
-        first: number of the first among them.
-        size: number of its sentences; further rows are padding.
+        forced: the sentences that the batch is taken from.
+        first: number of the first row's sentence among them.
+        size: number of sentences; further rows are padding.
         batch: from `Converter.batch`.
     """
 
@@ -60,43 +60,45 @@ def make_forced_sentences(
     references: Sequence[str] | None = None,
     beam_size: int | None = None,
 ) -> ForcedSentences:
-    """Pairs sources with the targets to force.
+    """Pair sources with the targets for teacher forcing.
 
     Args:
         translator: the model.
-        direction: source and target.
-        sources: blank ones are left out.
-        references: the target of each; None takes the model's own output.
-        beam_size: of the search for that, as in `Translator.translate`.
+        direction: source and target language.
+        sources: source texts; blank ones are skipped.
+        references: target of each source; None uses the model's own output.
+        beam_size: beam size of the model's own output, as in `Translator.translate`.
     """
     source, target = direction
     vocabulary = translator.vocabulary
-    texts = [(text, number) for number, text in enumerate(sources) if not is_blank(text)]
-    lines = [text for text, _ in texts]
+    numbered_texts = [(text, number) for number, text in enumerate(sources) if not is_blank(text)]
+    lines = [text for text, _ in numbered_texts]
     if references is not None:
-        targets = [references[number] for _, number in texts]
+        targets = [references[number] for _, number in numbered_texts]
         pieces = vocabulary.encode_lines(targets, [target] * len(targets))
     else:
-        found = translator.translate_nbest(lines, source=source, target=target, beam_size=beam_size)
-        targets = [translation.text for translation in found]
+        translations = translator.translate_nbest(
+            lines, source=source, target=target, beam_size=beam_size
+        )
+        targets = [translation.text for translation in translations]
         pieces = [
             [token for token in translation.hypotheses[0].tokens if token != vocabulary.eos_id]
-            for translation in found
+            for translation in translations
         ]
     encoded = vocabulary.encode_lines(lines, [source] * len(lines))
     languages = vocabulary.language_index(source), vocabulary.language_index(target)
     examples = tuple(
-        Example(np.asarray(read, np.int32), np.asarray(written, np.int32), *languages)
-        for read, written in zip(encoded, pieces, strict=True)
+        Example(np.asarray(source_ids, np.int32), np.asarray(target_ids, np.int32), *languages)
+        for source_ids, target_ids in zip(encoded, pieces, strict=True)
     )
     return ForcedSentences(direction, tuple(lines), tuple(targets), examples)
 
 
 def to_float32(system: InferenceModel) -> InferenceModel:
-    """Returns the system with a model that computes in float32, as its parameters are.
+    """Return the inference model with computation in float32, the dtype of its parameters.
 
     Raises:
-        UserError: if they are rounded.
+        UserError: if the parameters are rounded.
     """
     if is_rounded_params(system.params):
         raise UserError(
@@ -110,12 +112,12 @@ def to_float32(system: InferenceModel) -> InferenceModel:
 def iterate_batches(
     system: InferenceModel, every: Sequence[ForcedSentences], longest: int
 ) -> Iterator[ForcedBatch]:
-    """Lays sentences out, all batches in one shape.
+    """Yield batches of sentences, all in one shape.
 
     Args:
         system: the model.
-        every: sentences of several directions, which share no batch.
-        longest: tokens with tags that a span may have.
+        every: sentences of several directions; a batch never mixes directions.
+        longest: maximum number of tokens of a span, tags included.
 
     Raises:
         UserError: if a pair is longer.
@@ -123,8 +125,8 @@ def iterate_batches(
     extra = max(system.instruction.source_extra, system.instruction.target_extra)
     width = 1
     for forced in every:
-        for number, one in enumerate(forced.examples, start=1):
-            size = max(len(one.source), len(one.target)) + extra
+        for number, example in enumerate(forced.examples, start=1):
+            size = max(len(example.source), len(example.target)) + extra
             if size > longest:
                 raise UserError(
                     f"{'-'.join(forced.direction)}: sentence {number} needs {size} tokens, the "
@@ -136,23 +138,23 @@ def iterate_batches(
     system.model.check_lengths(converter.widths())
     rows = min(_ROWS, max((len(forced.examples) for forced in every), default=1))
     for forced in every:
-        for first in range(0, len(forced.examples), rows):
-            chunk = forced.examples[first : first + rows]
-            yield ForcedBatch(forced, first, len(chunk), _laid_out(converter, chunk, rows))
+        for start in range(0, len(forced.examples), rows):
+            chunk = forced.examples[start : start + rows]
+            yield ForcedBatch(forced, start, len(chunk), _pad_batch(converter, chunk, rows))
 
 
-def _laid_out(converter: Converter, chunk: Sequence[Example], rows: int) -> dict[str, Any]:
-    batch = converter.batch(segments_from_rows([[one] for one in chunk]), rows)
+def _pad_batch(converter: Converter, chunk: Sequence[Example], rows: int) -> dict[str, Any]:
+    batch = converter.batch(segments_from_rows([[example] for example in chunk]), rows)
     return {name: array for name, array in batch.items() if name != TASK}
 
 
 def row_tokens(system: InferenceModel, rows: ForcedBatch, row: int) -> dict[str, list[str]]:
-    """Returns the tokens of a row by role, and as `predicted` those that the target predicts."""
-    found = {}
+    """Return the tokens of a row by role, and the tokens to predict as `predicted`."""
+    tokens = {}
     roles = system.model.layout.embedded_roles()
-    named = {role: f"{role}_tokens" for role in roles} | {"predicted": "target_labels"}
-    for name, array in named.items():
+    array_names = {role: f"{role}_tokens" for role in roles} | {"predicted": "target_labels"}
+    for name, array in array_names.items():
         role = name if name in roles else system.model.layout.generated
         valid = rows.batch[f"{role}_segment_ids"][row] != 0
-        found[name] = system.vocabulary.tokens(rows.batch[array][row][valid])
-    return found
+        tokens[name] = system.vocabulary.tokens(rows.batch[array][row][valid])
+    return tokens

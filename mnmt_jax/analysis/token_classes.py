@@ -1,7 +1,7 @@
-"""The classes of tokens by which probing is read.
+"""Token classes for reporting probe accuracy.
 
 Source: TPDM paper, section 2, Figure 2, and Table 4: punctuation, numbers, pieces whose first
-letter is a capital, and scripts. A piece may be in several, or in none.
+letter is a capital, and scripts. A piece may belong to several classes or to none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PUNCTUATION, NUMBER, CAPITAL = "punctuation", "number", "capital"
 TAG, EOS, UNKNOWN = "tag", "eos", "unknown"
 _SPACE = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")  # SentencePiece's name of a byte
-# The first word of characters' names -> the script that they are of; None: of several.
+# First word of a character's Unicode name -> its script; None: used in several scripts.
 _SCRIPTS = {
     "Cjk": "Han",
     "Ideographic": "Han",
@@ -33,38 +33,42 @@ _WIDTHS = re.compile("^(FULLWIDTH|HALFWIDTH) ")
 
 
 def piece_classes(piece: str) -> frozenset[str]:
-    """Returns the classes of a piece of text.
+    """Return the classes of a piece of text.
 
     Args:
-        piece: with SentencePiece's mark of a space or not.
+        piece: with or without SentencePiece's space mark.
 
     Returns:
-        `PUNCTUATION` if all characters are of Unicode's categories P and S, `NUMBER` if all are
+        `PUNCTUATION` if all characters are in Unicode's categories P and S, `NUMBER` if all are
         digits, `CAPITAL` if the first is an upper-case letter, and the name of the script if all
-        letters are of one, those of several scripts aside. A byte has none.
+        letters are of one script, apart from letters of several scripts. A byte has no classes.
     """
     if _BYTE.fullmatch(piece):
         return frozenset()
     text = piece.replace(_SPACE, "")
     if not text:
         return frozenset()
-    kinds = [unicodedata.category(character) for character in text]
-    found = set()
-    if all(kind[0] in "PS" for kind in kinds):
-        found.add(PUNCTUATION)
-    if all(kind == "Nd" for kind in kinds):
-        found.add(NUMBER)
-    if kinds[0] in ("Lu", "Lt"):
-        found.add(CAPITAL)
-    letters = [c for c, kind in zip(text, kinds, strict=True) if kind[0] == "L"]
+    categories = [unicodedata.category(character) for character in text]
+    classes = set()
+    if all(category[0] in "PS" for category in categories):
+        classes.add(PUNCTUATION)
+    if all(category == "Nd" for category in categories):
+        classes.add(NUMBER)
+    if categories[0] in ("Lu", "Lt"):
+        classes.add(CAPITAL)
+    letters = [
+        character
+        for character, category in zip(text, categories, strict=True)
+        if category[0] == "L"
+    ]
     scripts = {script for letter in letters if (script := _script(letter))}
     if len(scripts) == 1:
-        found |= scripts
-    return frozenset(found)
+        classes |= scripts
+    return frozenset(classes)
 
 
 def token_id_classes(vocabulary: Vocabulary, token: int) -> frozenset[str]:
-    """Returns the classes of an id: `TAG`, `EOS`, `UNKNOWN`, or those of its piece."""
+    """Return the classes of an id: `TAG`, `EOS`, `UNKNOWN`, or those of its piece."""
     if token >= vocabulary.first_tag:
         return frozenset([TAG])
     if token > UNK_ID:

@@ -1,1 +1,1 @@
-"""Vocabularies: languages, pieces and tags, their training, fixed ids, seeded orders."""
+"""Vocabularies: languages, pieces and tags, training, special ids, seeded permutations."""

@@ -1,10 +1,10 @@
-"""Languages added to a vocabulary: each has a SentencePiece model of its own that cuts its text.
+"""Languages added to a vocabulary, each with a SentencePiece model for its text.
 
-A piece of that model that the vocabulary has already, because text had it before, keeps its id; the
-other ones, its unseen types, get new ids. Text of the languages before is cut as ever.
+A piece of that model that the vocabulary already has for text keeps its id. The other pieces, the
+unseen ones, get new ids. The encoding of the earlier languages does not change.
 
-Source: third paper, section 4.4 and Appendix A. How text is then cut is stated nowhere; this is
-what training a second SentencePiece model on the language's text amounts to.
+Source: third paper, section 4.4 and Appendix A. The paper does not state how text is then
+encoded; this is equivalent to training a second SentencePiece model on the language's text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mnmt_jax.vocabulary.special_ids import UNK_ID
 
 
 class AddedLanguage(NamedTuple):
-    """A language added.
+    """An added language.
 
     Attributes:
-        language: its code.
-        model: a serialised SentencePiece model, which cuts its text.
+        language: language code.
+        model: serialised SentencePiece model that encodes its text.
     """
 
     language: str
@@ -34,12 +34,12 @@ class AddedLanguage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AddedPieces:
-    """What languages added have of their own.
+    """Pieces and SentencePiece models of added languages.
 
     Attributes:
-        pieces: their unseen ones, in the order of their ids.
-        ids: by language, our id of each id of its SentencePiece model.
-        processors: the models, by language.
+        pieces: unseen pieces, in the order of their ids.
+        ids: by language, the vocabulary's id of each id of its SentencePiece model.
+        processors: SentencePiece models by language.
     """
 
     pieces: tuple[str, ...]
@@ -54,31 +54,34 @@ class AddedPieces:
         base_ids: np.ndarray,
         first: int,
     ) -> AddedPieces:
-        """Gives the unseen pieces ids.
+        """Assign ids to the unseen pieces.
 
         Args:
-            additions: in the order of the ids.
-            base: the SentencePiece model of the languages before.
-            base_ids: its id of each of our ids below the copies; -1 where it has none.
-            first: our id of the first unseen piece.
+            additions: added languages, in the order of the ids.
+            base: SentencePiece model of the original languages.
+            base_ids: id in `base` of each of the vocabulary's ids below the copies; -1 if it has
+                none.
+            first: the vocabulary's id of the first unseen piece.
         """
         if not additions:
             return cls((), {}, {})
         processors = {language: parse_sentencepiece_model(model) for language, model in additions}
-        of_base = dict(text_pieces(base))
-        bytes_of_base = {base.id_to_piece(i) for i in of_base if base.is_byte(i)}
-        known = {of_base[i]: ours for ours, i in enumerate(base_ids.tolist()) if i in of_base}
-        # What the first model has as a control symbol would decode to nothing: it is unk.
-        all_of_base = {base.id_to_piece(i) for i in range(base.get_piece_size())}
-        lost = all_of_base.difference(of_base.values())
+        base_pieces = dict(text_pieces(base))
+        base_byte_pieces = {base.id_to_piece(i) for i in base_pieces if base.is_byte(i)}
+        known = {
+            base_pieces[i]: token for token, i in enumerate(base_ids.tolist()) if i in base_pieces
+        }
+        # Control symbols of the base model would decode to an empty string: map them to unk.
+        all_base_pieces = {base.id_to_piece(i) for i in range(base.get_piece_size())}
+        undecodable = all_base_pieces.difference(base_pieces.values())
         unseen: list[str] = []
         ids = {}
         for language, processor in processors.items():
             ids[language] = [UNK_ID] * processor.get_piece_size()
             for i, piece in text_pieces(processor):
-                if processor.is_byte(i) and piece not in bytes_of_base:
-                    continue  # it would decode to its name
-                if piece not in known and piece not in lost:
+                if processor.is_byte(i) and piece not in base_byte_pieces:
+                    continue  # it would decode to its name, not to the byte
+                if piece not in known and piece not in undecodable:
                     known[piece] = first + len(unseen)
                     unseen.append(piece)
                 ids[language][i] = known.get(piece, UNK_ID)
@@ -90,34 +93,34 @@ class AddedPieces:
         codes: Sequence[str | None],
         base: sentencepiece.SentencePieceProcessor,
     ) -> list[list[int]]:
-        """Returns the ids of each line in the SentencePiece model of its language.
+        """Return the ids of each line in the SentencePiece model of its language.
 
         Args:
             lines: texts.
             codes: their languages.
-            base: the model of languages that were not added.
+            base: model of the languages that were not added.
         """
         if not self.processors:
             return base.encode(list(lines))
-        found: list[list[int]] = [[]] * len(lines)
+        encoded: list[list[int]] = [[]] * len(lines)
         for code in dict.fromkeys(codes):
             rows = [row for row, other in enumerate(codes) if other == code]
             processor = self.processors.get(code or "", base)
-            cut = processor.encode([lines[row] for row in rows])
-            for row, pieces in zip(rows, cut, strict=True):
-                found[row] = pieces
-        return found
+            encoded_rows = processor.encode([lines[row] for row in rows])
+            for row, pieces in zip(rows, encoded_rows, strict=True):
+                encoded[row] = pieces
+        return encoded
 
 
 def check_added_languages(
     additions: Iterable[Sequence], languages: Sequence[str]
 ) -> tuple[AddedLanguage, ...]:
-    """Returns the additions as such.
+    """Return the additions as `AddedLanguage` items.
 
     Raises:
         UserError: if a language has no tag or is added twice.
     """
-    found: dict[str, AddedLanguage] = {}
+    added: dict[str, AddedLanguage] = {}
     known = set(languages)
     for language, model in additions:
         if language not in known:
@@ -125,17 +128,17 @@ def check_added_languages(
                 f"language '{language}' was added but has no tag; it must be one of "
                 f"{join_names(languages)}"
             )
-        if language in found:
+        if language in added:
             raise UserError(f"language '{language}' was added twice; add it once")
-        found[language] = AddedLanguage(language, model)
-    return tuple(found.values())
+        added[language] = AddedLanguage(language, model)
+    return tuple(added.values())
 
 
 def parse_sentencepiece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """Parses a serialised SentencePiece model.
+    """Parse a serialised SentencePiece model.
 
     Raises:
-        RuntimeError: or an `OSError`, if it is none.
+        RuntimeError: or an `OSError`, if it is not a valid model.
     """
     processor = sentencepiece.SentencePieceProcessor()
     processor.load_from_serialized_proto(model)
@@ -143,7 +146,7 @@ def parse_sentencepiece_model(model: bytes) -> sentencepiece.SentencePieceProces
 
 
 def text_pieces(processor: sentencepiece.SentencePieceProcessor) -> Iterator[tuple[int, str]]:
-    """Yields a model's id of each piece that stands for characters or bytes, and the piece."""
+    """Yield the id and the piece of each piece that stands for characters or bytes."""
     for i in range(processor.get_piece_size()):
         control = processor.is_control(i) or processor.is_unused(i)
         if not control and not processor.is_unknown(i):
@@ -151,19 +154,19 @@ def text_pieces(processor: sentencepiece.SentencePieceProcessor) -> Iterator[tup
 
 
 def append_pieces(model: bytes, pieces: Sequence[str]) -> bytes:
-    """Returns a SentencePiece model with further pieces after its own, to decode with.
+    """Return a SentencePiece model with further pieces appended, for decoding.
 
     Pieces are a repeated field of the serialised message, to which fields may be appended.
 
     Args:
         model: serialised.
-        pieces: that it does not have.
+        pieces: pieces that the model does not have.
     """
     return model + b"".join(_field(1, _field(1, piece.encode())) for piece in pieces)
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Returns a field of bytes of a protocol buffer: its key, its length and its content."""
+    """Return a protocol buffer field of bytes: its key, its length and its content."""
     length, size = bytearray(), len(content)
     while size > 127:
         length.append(size & 127 | 128)

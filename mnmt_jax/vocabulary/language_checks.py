@@ -1,4 +1,4 @@
-"""Checks of a vocabulary's language codes, each of which has a tag."""
+"""Checks of a vocabulary's language codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_languages(languages: Iterable[str]) -> tuple[str, ...]:
         The codes.
 
     Raises:
-        UserError: if a code cannot be part of a file's name, or occurs twice.
+        UserError: if a code cannot be part of a file name, or occurs twice.
     """
     codes = tuple(languages)
     counts = Counter(codes)

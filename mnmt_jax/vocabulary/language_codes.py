@@ -1,16 +1,17 @@
-"""Language codes: BCP 47 tags and the codes of published models, in one canonical form.
+"""Language codes: conversion of BCP 47 tags and published codes to one canonical form.
 
 The canonical form is the shortest tag with underscores: `de` for `DE`, `de-DE`, `deu`, `ger`,
 `deu_Latn`; `zh` for `zh_Hans`, `zho_Hans`, `cmn_Hans`, `zh_CN`; `zh_Hant` for `zho_Hant`, `zh-TW`;
-`hsb` for `hsb_Latn`. A hyphen would part the two sides of a direction (`en-zh_Hant`).
+`hsb` for `hsb_Latn`. Hyphens are not used because they separate the two sides of a direction
+(`en-zh_Hant`).
 
-- A script is kept where it is not the default script of the language (CLDR's likely subtags).
-- A region is kept where it is not the default region: `en_US` is `en`, `en_GB` is not. Portuguese
+- A script is kept if it is not the default script of the language (CLDR's likely subtags).
+- A region is kept if it is not the default region: `en_US` is `en`, `en_GB` is not. Portuguese
   has no default region, since corpora use `pt` for Europe's and for Brazil's: `pt_BR` and `pt_PT`
-  are languages beside `pt`.
-- Of a macrolanguage and its predominant member there is one code: `arb` is `ar`, `arz` is not.
+  are languages besides `pt`.
+- A macrolanguage and its predominant member share one code: `arb` is `ar`, `arz` is not.
 
-`match_code` finds a code in the list of a vocabulary, whose own spelling stays as it is.
+`match_code` finds a code in the list of a vocabulary, whose own spelling is preserved.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 
-# Codes that are no BCP 47 tag or that another language has there. `pb`: OpenSubtitles and OPUS;
+# Published codes that BCP 47 lacks or uses for another language. `pb`: OpenSubtitles and OPUS;
 # `ar-ar`: mBART-50; `ns`: M2M-100; `latin` and `cyrillic`: glibc, as in `sr@latin`.
 _PUBLISHED = {"pb": "pt-br", "ar-ar": "ar", "ns": "nso"}
 _MODIFIERS = {"latin": "latn", "cyrillic": "cyrl", "devanagari": "deva"}
-# langcodes replaces these by another language, script or region; corpora tell them apart.
-_KEPT = {"sh": "sh", "hbs": "sh", "tw": "tw", "twi": "tw", "prs": "prs"}
+# langcodes replaces these by another language, script or region; corpora distinguish them.
+_PRESERVED = {"sh": "sh", "hbs": "sh", "tw": "tw", "twi": "tw", "prs": "prs"}
 _PREFERRED = {"fil": "tl", "pbt": "ps"}
 _EQUAL_SCRIPTS = {"Hang": "Kore"}
 _NO_REGION = ("XX", "ZZ")  # mBART-50's `pt_XX`
 _NO_DEFAULT_REGION = ("pt",)
 _NO_LANGUAGE = ("und", "mul", "zxx", "mis")
 _MAX_LENGTH = 35  # characters; RFC 5646 section 4.4.1
-_NAME_LENGTH = 4  # shortest text that is compared with names of languages
+_NAME_LENGTH = 4  # minimum length of a text to compare with language names
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class LanguageTag:
 
     @property
     def written_script(self) -> str:
-        """ISO 15924 code of the script, the default script where none is named."""
-        return self.script or _likely(self.language)[0]
+        """ISO 15924 code of the script, the default script if none is named."""
+        return self.script or _likely_script_and_region(self.language)[0]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,29 +82,33 @@ def parse_code(text: str) -> LanguageTag:
             letters, or a code of Flores, NLLB, mBART or M2M-100.
 
     Raises:
-        UserError: if it is no code of a language; names the language that was likely meant.
+        UserError: if it is not a language code; the message suggests the language likely meant.
     """
     written = text.strip().replace("_", "-").replace("@", "-").lower()
     written = _PUBLISHED.get(written, written)
     subtags = [_MODIFIERS.get(subtag, subtag) for subtag in written.split("-")]
-    kept = _KEPT.get(subtags[0])
-    tag = _parsed("-".join([kept or subtags[0], *subtags[1:]]), normalize=kept is None)
+    preserved = _PRESERVED.get(subtags[0])
+    tag = _parse_tag("-".join([preserved or subtags[0], *subtags[1:]]), normalize=preserved is None)
     if tag is None or len(written) > _MAX_LENGTH:
         raise UserError(f"unknown language {text!r}: {_hint(text)}")
-    language = kept or _PREFERRED.get(tag.language, tag.language)
-    default = _likely(language)[0]
+    language = preserved or _PREFERRED.get(tag.language, tag.language)
+    default = _likely_script_and_region(language)[0]
     script, region = tag.script or "", tag.territory or ""
     region = "" if region in _NO_REGION else region
     # zh_TW is written in Hant, sr_ME in Latn.
-    script = _EQUAL_SCRIPTS.get(script, script) or _likely(language, region=region)[0]
+    script = (
+        _EQUAL_SCRIPTS.get(script, script) or _likely_script_and_region(language, region=region)[0]
+    )
     script = (
         "" if script == default and (_has_default_script(language) or not tag.script) else script
     )
-    if region == _likely(language, script)[1]:
+    if region == _likely_script_and_region(language, script)[1]:
         region = ""
-    others = (*(tag.extlangs or ()), *(tag.variants or ()), *(tag.extensions or ()))
-    private = () if tag.private is None else (tag.private,)
-    variants = tuple(part for item in (*others, *private) for part in item.split("-"))
+    other_subtags = (*(tag.extlangs or ()), *(tag.variants or ()), *(tag.extensions or ()))
+    private_subtags = () if tag.private is None else (tag.private,)
+    variants = tuple(
+        subtag for item in (*other_subtags, *private_subtags) for subtag in item.split("-")
+    )
     return LanguageTag(language, script, region, variants)
 
 
@@ -117,94 +122,97 @@ def canonical_code(text: str) -> str:
 
 
 def canonical_code_or_input(text: str) -> str:
-    """Return the canonical form of a language code; the text itself if it is no code."""
-    tag = _parsed_or_none(text)
+    """Return the canonical form of a language code, or the text itself if it is not a code."""
+    tag = _parse_or_none(text)
     return text if tag is None else tag.code
 
 
 def is_code(text: str) -> bool:
     """Return whether a text is a language code."""
-    return _parsed_or_none(text) is not None
+    return _parse_or_none(text) is not None
 
 
 def is_same_language(first: str, second: str) -> bool:
-    """Return whether two codes are the same language, without fallback to another region."""
+    """Return whether two codes denote the same language, without region fallback."""
     return canonical_code_or_input(first) == canonical_code_or_input(second)
 
 
 def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
-    """Return the canonical form of language codes that name each language once.
+    """Return the canonical form of language codes, in which each language occurs once.
 
     Args:
         texts: codes of any form.
-        flag: what they were given by, for the error, e.g. `--languages`.
+        flag: where the codes come from, for the error, e.g. `--languages`.
 
     Raises:
         UserError: as `parse_code`, or if two of them are the same language.
     """
-    place = f"{flag}: " if flag else ""
-    spelling: dict[str, str] = {}
+    prefix = f"{flag}: " if flag else ""
+    spellings: dict[str, str] = {}
     for text in texts:
         try:
             code = canonical_code(text)
         except UserError as error:
-            raise UserError(f"{place}{error}") from None
-        if code in spelling:
-            first = spelling[code]
-            again = "" if first == text else f" and {text!r} are one language ({code})"
-            raise UserError(
-                f"{place}{first!r}{again or ' is listed twice'}: name each language once"
+            raise UserError(f"{prefix}{error}") from None
+        if code in spellings:
+            first_spelling = spellings[code]
+            other_spelling = (
+                "" if first_spelling == text else f" and {text!r} are one language ({code})"
             )
-        spelling[code] = text
-    return tuple(spelling)
+            raise UserError(
+                f"{prefix}{first_spelling!r}{other_spelling or ' is listed twice'}: "
+                "name each language once"
+            )
+        spellings[code] = text
+    return tuple(spellings)
 
 
 def find_code(text: str, codes: Collection[str]) -> str | None:
-    """Find the code in a list that is the same language as a code of any form.
+    """Find the code in a list that denotes the same language as a code of any form.
 
-    A code without region is that of the only regional code, and a regional code falls back to the
-    code without region: `pt_BR` is `pt` where there is no `pt_BR`.
+    A code without region matches the only regional code, and a regional code falls back to the
+    code without region: `pt_BR` matches `pt` if there is no `pt_BR`.
 
     Args:
         text: code of any form.
-        codes: of a vocabulary or corpus, in their own spelling.
+        codes: codes of a vocabulary or corpus, in their own spelling.
 
     Returns:
-        A member of `codes`; None if the language is not among them, or `text` is no code.
+        A member of `codes`; None if the language is not among them, or `text` is not a code.
 
     Raises:
         UserError: if several of `codes` differ in region and `text` names none of them.
     """
     if text in codes:
         return text
-    tag = _parsed_or_none(text)
+    tag = _parse_or_none(text)
     if tag is None:
         return None
-    tags = {code: _parsed_or_none(code) for code in codes}
-    same = [code for code, other in tags.items() if other == tag]
-    if not same:
-        bare = tag.without_region
-        alike = [(code, other) for code, other in tags.items() if other is not None]
-        same = [code for code, other in alike if other.code == bare]
-        same = same or [code for code, other in alike if other.without_region == bare]
-        if not same and not tag.script and not _has_default_script(tag.language):
-            same = [code for code, other in alike if other.language == tag.language]
-    if len(same) > 1:
-        raise UserError(f"language {text!r} is ambiguous: name {' or '.join(same)}")
-    return same[0] if same else None
+    tags = {code: _parse_or_none(code) for code in codes}
+    matches = [code for code, other in tags.items() if other == tag]
+    if not matches:
+        base_code = tag.without_region
+        parsed = [(code, other) for code, other in tags.items() if other is not None]
+        matches = [code for code, other in parsed if other.code == base_code]
+        matches = matches or [code for code, other in parsed if other.without_region == base_code]
+        if not matches and not tag.script and not _has_default_script(tag.language):
+            matches = [code for code, other in parsed if other.language == tag.language]
+    if len(matches) > 1:
+        raise UserError(f"language {text!r} is ambiguous: name {' or '.join(matches)}")
+    return matches[0] if matches else None
 
 
 def match_code(text: str, codes: Collection[str], what: str, owner: str = "the model") -> str:
-    """Return what `find_code` finds.
+    """Return the result of `find_code`, or raise an error with suggestions.
 
     Args:
         text: code of any form.
         codes: as in `find_code`.
-        what: what gave the code, for the error, e.g. `--source`.
-        owner: what has the codes, for the error.
+        what: where the code comes from, for the error, e.g. `--source`.
+        owner: owner of the codes, for the error.
 
     Raises:
-        UserError: if the language is not among the codes, or ambiguous there; names related codes.
+        UserError: if the language is not among the codes or is ambiguous; names related codes.
     """
     try:
         code = find_code(text, codes)
@@ -222,7 +230,7 @@ def vocabulary_code(text: str, codes: Collection[str]) -> str:
 
     Args:
         text: code of any form.
-        codes: that have a tag.
+        codes: codes that have a tag.
 
     Raises:
         UserError: if the language has no tag, or is ambiguous.
@@ -236,29 +244,29 @@ def vocabulary_code(text: str, codes: Collection[str]) -> str:
 
 
 def related_codes(text: str, codes: Iterable[str]) -> list[str]:
-    """Return codes of the same language in other scripts, or of its macrolanguage."""
-    tag = _parsed_or_none(text)
+    """Return codes of the same language in other scripts, or of the same macrolanguage."""
+    tag = _parse_or_none(text)
     if tag is None:
-        named = _by_name(text)
-        return [code for code in codes if canonical_code_or_input(code) in named]
+        codes_by_name = _codes_by_name(text)
+        return [code for code in codes if canonical_code_or_input(code) in codes_by_name]
     family = _macrolanguage(tag.language)
     return [
         code
         for code in codes
-        if (other := _parsed_or_none(code)) and _macrolanguage(other.language) == family
+        if (other := _parse_or_none(code)) and _macrolanguage(other.language) == family
     ]
 
 
 def check_new_code(text: str, codes: Collection[str], what: str) -> str:
-    """Return the canonical code of a language that a vocabulary lacks.
+    """Return the canonical code of a language that a vocabulary does not have.
 
     Args:
         text: code of any form.
-        codes: of the vocabulary.
-        what: what gave the code, for the error, e.g. `--language`.
+        codes: codes of the vocabulary.
+        what: where the code comes from, for the error, e.g. `--language`.
 
     Raises:
-        UserError: if it is no code, or the vocabulary has the language.
+        UserError: if it is not a code, or the vocabulary has the language.
     """
     try:
         code = canonical_code(text)
@@ -270,7 +278,7 @@ def check_new_code(text: str, codes: Collection[str], what: str) -> str:
 
 
 def display_name(tag: LanguageTag) -> str:
-    """Return the English name of a language by CLDR, or by IANA's registry of subtags."""
+    """Return the English name of a language from CLDR, or from IANA's subtag registry."""
     from babel import Locale
 
     english = Locale("en")
@@ -288,8 +296,8 @@ def script_name(script: str) -> str:
     return str(Locale("en").scripts.get(script, script))
 
 
-def _parsed(text: str, *, normalize: bool) -> Any:
-    """Return langcodes' reading of a tag; None if it is none of a language."""
+def _parse_tag(text: str, *, normalize: bool) -> Any:
+    """Parse a tag with langcodes; return None if it is not the tag of a language."""
     import langcodes
 
     try:
@@ -306,7 +314,7 @@ def _parsed(text: str, *, normalize: bool) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed_or_none(text: str) -> LanguageTag | None:
+def _parse_or_none(text: str) -> LanguageTag | None:
     try:
         return parse_code(text)
     except UserError:
@@ -314,20 +322,20 @@ def _parsed_or_none(text: str) -> LanguageTag | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _likely(language: str, script: str = "", region: str = "") -> tuple[str, str]:
+def _likely_script_and_region(language: str, script: str = "", region: str = "") -> tuple[str, str]:
     """Return the script of a language in a region, and its default region in a script."""
     import langcodes
 
     make = langcodes.Language.make
     written = make(language=language, script=script or None, territory=region or None).maximize()
     likely = make(language=language, script=script or None).maximize()
-    known = _has_default_script(language) and language not in _NO_DEFAULT_REGION
-    default = (likely.territory or "") if known else ""
+    has_default_region = _has_default_script(language) and language not in _NO_DEFAULT_REGION
+    default = (likely.territory or "") if has_default_region else ""
     return written.script or "", "" if default in _NO_REGION else default
 
 
 def _has_default_script(language: str) -> bool:
-    """Return whether CLDR knows the script that a language is written in."""
+    """Return whether CLDR has a default script for a language."""
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
     return language in LIKELY_SUBTAGS
@@ -340,7 +348,7 @@ def _macrolanguage(language: str) -> str:
 
 
 def _registered_name(language: str) -> str:
-    """Return the first description of a language in IANA's registry; the code if there is none."""
+    """Return a language's first description in IANA's registry; the code if there is none."""
     from langcodes.registry_parser import parse_registry
 
     for entry in parse_registry():
@@ -350,25 +358,25 @@ def _registered_name(language: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """Return what an invalid code likely stands for."""
+    """Return a suggestion for an invalid code."""
     import langcodes
 
-    names = _by_name(text)
+    names = _codes_by_name(text)
     if names:
         return f"did you mean {' or '.join(names)}?"
     country = text.strip().upper()
     is_country = len(country) == 2 and country not in _NO_REGION
     if is_country and langcodes.tag_is_valid(f"und-{country}"):
-        spoken = langcodes.Language.make(territory=country).maximize().language
-        known = canonical_code(spoken or "")
-        return f"{text} is the code of a country, whose language is {known}"
+        likely_language = langcodes.Language.make(territory=country).maximize().language
+        suggestion = canonical_code(likely_language or "")
+        return f"{text} is the code of a country, whose language is {suggestion}"
     return (
         "a code is a BCP 47 tag such as de, pt_BR or zh_Hant; 'mnmt languages' lists the codes of "
         "the built-in table"
     )
 
 
-def _by_name(text: str) -> list[str]:
+def _codes_by_name(text: str) -> list[str]:
     """Return the canonical codes of the languages whose English names are closest to a text."""
     from babel import Locale
 
@@ -377,24 +385,25 @@ def _by_name(text: str) -> list[str]:
         return []
     names: dict[str, str] = {}
     for code, english in Locale("en").languages.items():
-        if (tag := _parsed_or_none(code)) is not None:
+        if (tag := _parse_or_none(code)) is not None:
             names.setdefault(english.lower(), tag.code)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.8)
-    close = close[:1] if close and close[0] == name else close
-    return list(dict.fromkeys(names[match] for match in close))
+    closest = difflib.get_close_matches(name, names, n=3, cutoff=0.8)
+    closest = closest[:1] if closest and closest[0] == name else closest
+    return list(dict.fromkeys(names[match] for match in closest))
 
 
 def check_safe_codes(codes: Sequence[str], place: str) -> None:
-    """Check that codes of a foreign list can be names of files.
+    """Check that codes of an external list can be used in file names.
 
     Args:
-        codes: as a vocabulary or another toolkit lists them.
-        place: of the list, for the error.
+        codes: codes as a vocabulary or another toolkit lists them.
+        place: where the list comes from, for the error.
 
     Raises:
-        UserError: if one has a slash, a blank or a control character, or begins with a dot.
+        UserError: if one is empty, contains a slash, backslash, colon, space or control character,
+            or begins with a dot.
     """
-    wrong = [
+    invalid = [
         code
         for code in codes
         if not code
@@ -402,8 +411,8 @@ def check_safe_codes(codes: Sequence[str], place: str) -> None:
         or not code.isprintable()
         or any(character in "/\\: " for character in code)
     ]
-    if wrong:
+    if invalid:
         raise UserError(
-            f"{place}: {join_names([repr(code) for code in wrong])} cannot be a language's code, which "
-            "has letters, digits, '-' and '_'"
+            f"{place}: {join_names([repr(code) for code in invalid])} cannot be a language's code, "
+            "which has letters, digits, '-' and '_'"
         )

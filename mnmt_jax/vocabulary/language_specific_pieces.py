@@ -1,7 +1,7 @@
-"""Copies of pieces: further ids of a piece, each for text of one language alone.
+"""Language-specific copies of pieces: additional ids of a piece, each for one language's text.
 
-A copy stands for the same characters as its piece. No suffix is written into text, so none has to
-be taken out again, and text that looks like one stays as it is.
+A copy stands for the same characters as its piece. The text itself carries no suffix, so decoding
+removes none, and text that looks like a suffix is unchanged.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Iterable, Sequence
 from mnmt_jax.errors import UserError, join_names
 
 LanguagePiece = tuple[str, str]
-"""A piece, and the language whose text has this copy of it."""
+"""A piece, and the language whose text uses this copy of it."""
 
 
 def language_piece_name(piece: str, language: str) -> str:
-    """Returns a copy's readable name, which is the token of LAVS's authors: `piece_xx`."""
+    """Return the readable name of a copy, the token of LAVS's authors: `piece_xx`."""
     return f"{piece}_{language}"
 
 
 def check_language_pieces(
     copies: Iterable[Sequence[str]], languages: Sequence[str]
 ) -> tuple[LanguagePiece, ...]:
-    """Returns the copies as pairs.
+    """Return the copies as pairs.
 
     Raises:
         UserError: if a language is not among `languages` or has two copies of a piece.
     """
-    found: dict[LanguagePiece, None] = {}
+    pairs: dict[LanguagePiece, None] = {}
     known = set(languages)
     for piece, language in copies:
         if language not in known:
@@ -35,7 +35,7 @@ def check_language_pieces(
                 f"a copy of piece '{piece}' is for language '{language}', which has no tag; it "
                 f"must be one of {join_names(languages)}"
             )
-        if (piece, language) in found:
+        if (piece, language) in pairs:
             raise UserError(f"piece '{piece}' has two copies for '{language}'; list each once")
-        found[piece, language] = None
-    return tuple(found)
+        pairs[piece, language] = None
+    return tuple(pairs)

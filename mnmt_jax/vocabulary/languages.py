@@ -1,7 +1,7 @@
-"""The built-in table of languages, their groups, and the directions of corpora.
+"""Built-in table of languages, their groups, and the directions of corpora.
 
-A language is written once, as a row of `_TABLE`; everything else refers to it by its code.
-`get_language` describes languages outside the table too.
+Each language is defined once, as a row of `_TABLE`; everything else refers to it by its code.
+`get_language` also describes languages outside the table.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ zu  zul_Latn Zulu               Niger-Congo       Latin      -
 OTHER_FAMILY = "Other"
 """Family of languages outside the built-in table."""
 
-_MIXED_SCRIPTS = ("zh",)  # lid.176 and sacreBLEU do not tell its scripts apart
+_MIXED_SCRIPTS = ("zh",)  # lid.176 and sacreBLEU do not distinguish its scripts
 _TOKENIZER_OF_SCRIPT = {"Hans": "zh", "Hant": "zh", "Hani": "zh"}
 _SCRIPTS = {"Hans": "Han", "Hant": "Han", "Jpan": "Japanese", "Kore": "Hangul"}
 _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -151,22 +151,22 @@ _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 SACREBLEU_EXTRAS: Mapping[str, str] = MappingProxyType(
     {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 )
-"""sacreBLEU tokenizers that need a package beyond sacreBLEU: what to install for each."""
+"""sacreBLEU tokenizers that need an extra package, and the requirement to install."""
 
 
 @dataclass(frozen=True)
 class Language:
-    """Describes one language.
+    """A language.
 
     Attributes:
-        code: ISO 639-1 code, or ISO 639-3 where there is none (ast, kab).
-        flores: code in Flores+ (Flores-200 where Flores+ lacks it); None if in neither.
+        code: ISO 639-1 code, or ISO 639-3 if there is none (ast, kab).
+        flores: code in Flores+ (Flores-200 if Flores+ lacks it); None if in neither.
         name: English name.
-        family: group that averages are taken over, with MITRE's groups ("Asian" is one of them;
-            English stands alone); languages of other corpora carry their (sub-)family.
+        family: group for averages, with MITRE's groups ("Asian" is one of them; English is its own
+            group); languages of other corpora have their (sub-)family.
         script: English name of the script.
         sacrebleu_tokenizer: tokenizer of sacreBLEU's BLEU when this is the target language.
-        detector: label of fastText's lid.176; None if the detector does not know the language.
+        detector: label of fastText's lid.176; None if the detector does not support the language.
     """
 
     code: str
@@ -179,7 +179,7 @@ class Language:
 
 
 def _read_table(table: str) -> dict[str, Language]:
-    """Parses `_TABLE` into languages by code."""
+    """Parse `_TABLE` into languages by code."""
     languages = {}
     for line in table.split("\n"):
         if not line:
@@ -217,10 +217,10 @@ MITRE_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """MITRE's groups without English, bridge languages first."""
 
 MITRE_BRIDGES: tuple[str, ...] = ("de", "nl", "fr", "es", "ru", "cs", "id", "ja", "zh")
-"""Languages that stand for their group: paired with each other and with their whole group."""
+"""Bridge languages of the groups: paired with each other and with their entire group."""
 
-# The published list adds these to the rule: Malay with a few bridges, two more, and Javanese;
-# Filipino with a few bridges and Vietnamese.
+# Pairs in the published list beyond the rule: Malay with five bridges, Vietnamese and Javanese;
+# Filipino with five bridges and Vietnamese.
 _MITRE_EXTRA_PAIRS: tuple[Direction, ...] = (
     *((other, "ms") for other in ("de", "fr", "ru", "vi", "ja", "zh", "jv")),
     *((other, "tl") for other in ("ja", "zh", "vi", "ru", "fr", "de")),
@@ -281,7 +281,7 @@ NEWSCRAWL_LANGUAGES: tuple[str, ...] = tuple(
     "pa pl ps pt ro ru so sr sw ta te tr uk zh".split()
 )
 """The 45 languages of Graformer's pre-training in the order of its tags, without processed
-Romanian, which has a tag of its own there."""
+Romanian, which has a separate tag there."""
 
 OPUS100_LANGUAGES: tuple[str, ...] = tuple(
     "af am ar as az be bg bn br bs ca cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha he "
@@ -294,35 +294,36 @@ OPUS100_LANGUAGES: tuple[str, ...] = tuple(
 OPUS100_ALL_LANGUAGES: tuple[str, ...] = tuple(
     sorted((*OPUS100_LANGUAGES, "an", "dz", "hy", "mn", "yo"))
 )
-"""All 100 languages of OPUS-100; five have training text alone.
+"""All 100 languages of OPUS-100; five have only training data.
 
 Table 11 of the language-specific layers paper lists 94 of them: it leaves out af, am, ar, ha, he
-and mt, though ar is one of its zero-shot languages. So its order is not that of the tags here.
+and mt, though ar is one of its zero-shot languages. Its order differs from that of the tags here.
 """
 
 
 def get_language(code: str) -> Language:
-    """Return what is known of a language.
+    """Return the description of a language.
 
     Args:
-        code: of any form (`mnmt_jax.vocabulary.language_codes`), e.g. "de" or "deu_Latn". A language outside
-            `LANGUAGES` is described by CLDR; a variety of one of `LANGUAGES` shares its family.
+        code: code of any form (`mnmt_jax.vocabulary.language_codes`), e.g. "de" or "deu_Latn". A
+            language outside `LANGUAGES` is described by CLDR; a variety of one of `LANGUAGES`
+            shares its family.
 
     Raises:
-        UserError: if it is no code of a language.
+        UserError: if it is not a language code.
     """
-    return LANGUAGES[code] if code in LANGUAGES else _described(code)
+    return LANGUAGES[code] if code in LANGUAGES else _describe_external(code)
 
 
 @functools.lru_cache(maxsize=1024)
-def _described(text: str) -> Language:
-    """Return the language of a code that is no key of `LANGUAGES`."""
+def _describe_external(text: str) -> Language:
+    """Return the language of a code that is not a key of `LANGUAGES`."""
     tag = parse_code(text)
     if tag.code in LANGUAGES:
         return LANGUAGES[tag.code]
     base = LANGUAGES.get(tag.language)
     same_script = base is not None and (not tag.script or tag.language in _MIXED_SCRIPTS)
-    written = tag.written_script
+    script = tag.written_script
     return Language(
         code=tag.code,
         flores=None,
@@ -330,10 +331,10 @@ def _described(text: str) -> Language:
         family=base.family if base else OTHER_FAMILY,
         script=base.script
         if base and not tag.script
-        else _SCRIPTS.get(written, "") or script_name(written),
+        else _SCRIPTS.get(script, "") or script_name(script),
         sacrebleu_tokenizer=base.sacrebleu_tokenizer
         if base and same_script
-        else _TOKENIZER_OF_SCRIPT.get(written, "13a"),
+        else _TOKENIZER_OF_SCRIPT.get(script, "13a"),
         detector=base.detector if base and same_script else None,
     )
 
@@ -348,13 +349,13 @@ def find_english(codes: Iterable[str]) -> str | None:
 
 
 def english_centric_directions(languages: Iterable[str]) -> tuple[Direction, ...]:
-    """Lists the directions between English and every other language.
+    """List the directions between English and every other language.
 
     Args:
-        languages: codes, English among them.
+        languages: codes, including English.
 
     Returns:
-        All en→x in the given order, then all x→en.
+        All en→x in the order of `languages`, then all x→en.
 
     Raises:
         UserError: if English is missing or a code is unknown or repeated.
@@ -368,12 +369,12 @@ def english_centric_directions(languages: Iterable[str]) -> tuple[Direction, ...
 
 
 def many_to_many_directions(languages: Iterable[str]) -> tuple[Direction, ...]:
-    """Lists every ordered pair of different languages, sources in the given order."""
+    """List every ordered pair of different languages, in the order of `languages`."""
     return tuple(itertools.permutations(canonical_codes(languages), 2))
 
 
 def mitre_directions() -> tuple[Direction, ...]:
-    """Lists the 194 directions MITRE is trained on, in the order of its published list.
+    """List the 194 training directions of MITRE, in the order of its published list.
 
     English with all (23 pairs), each bridge with the other members of its group (25), all bridges
     with each other (36), and 13 further pairs; then the same pairs reversed.
@@ -392,12 +393,12 @@ def mitre_directions() -> tuple[Direction, ...]:
 
 
 def fine_tuning_directions(count: int) -> tuple[Direction, ...]:
-    """Lists MITRE's fine-tuning directions: the first `count` of the 100 drawn with seed 0.
+    """List MITRE's fine-tuning directions: the first `count` of the 100 drawn with seed 0.
 
     The published sets have 5, 25 and 100.
 
     Raises:
-        UserError: if there are not so many.
+        UserError: if `count` is not from 1 to 100.
 
     Source: registers paper, Appendix E. Drawing 25 directly gives another list from the 18th on.
     """
@@ -406,5 +407,5 @@ def fine_tuning_directions(count: int) -> tuple[Direction, ...]:
             f"fine-tuning directions {count}: there are 1 to {_FINE_TUNING_DIRECTIONS}; the "
             "published sets have 5, 25 and 100"
         )
-    everything = many_to_many_directions(MITRE_LANGUAGES)
-    return tuple(random.Random(0).sample(everything, _FINE_TUNING_DIRECTIONS)[:count])
+    all_directions = many_to_many_directions(MITRE_LANGUAGES)
+    return tuple(random.Random(0).sample(all_directions, _FINE_TUNING_DIRECTIONS)[:count])

@@ -1,9 +1,10 @@
-"""Language-aware vocabulary sharing (LAVS): languages that share a piece get copies of it.
+"""Language-aware vocabulary sharing (LAVS): copies of pieces that languages share.
 
-A rule flags pieces for languages by how often the training text of each language has them:
-`flag_by_threshold` is the authors' code's, `flag_by_sharing` the published one. What it flags gets
-copies (`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as the authors do, with a
-copy as `piece_xx`; nothing here needs them, but they compare a split with one of theirs.
+A rule flags pieces for languages by how often the training text of each language contains them.
+`flag_by_threshold` is the rule of the authors' code, `flag_by_sharing` the published one. Flagged
+pieces get copies (`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as
+the authors do, with a copy as `piece_xx`. Nothing here depends on them; they serve to compare a
+split with the authors'.
 
 Source: Chen et al. 2023, On the Off-Target Problem of Zero-Shot Multilingual Neural Machine
 Translation; PKUnlp-icler/Off-Target-MNMT 681ed01, LAVS/LAVS.py.
@@ -24,7 +25,7 @@ from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece, language
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PieceCounts = Mapping[str, Mapping[str, int]]
-"""How often each language's text has each piece; pieces that it does not have may be left out."""
+"""Piece counts by language; pieces with count zero may be missing."""
 PiecesByLanguage = Mapping[str, Collection[str]]
 """Pieces by language."""
 
@@ -33,17 +34,17 @@ _TOKEN = re.compile(r"\S+")
 
 
 def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> PieceCounts:
-    """Counts the pieces of each language's text; unknown characters are no pieces.
+    """Count the pieces of each language's text, without unknown characters.
 
     Args:
         vocabulary: without copies or additions.
         text: lines by language.
 
     Returns:
-        Counts by the vocabulary's codes in its order, which decides the order of copies.
+        Counts by the vocabulary's codes in its order, which determines the order of copies.
 
     Raises:
-        UserError: if the vocabulary has some, or no tag for a language.
+        UserError: if the vocabulary has copies or additions, or no tag for a language.
     """
     if vocabulary.additions:
         raise UserError(
@@ -52,14 +53,16 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> P
         )
     if vocabulary.copies:
         raise UserError("the vocabulary has copies of pieces; give the one that it was made of")
-    first, names = vocabulary.unk_id + 1, vocabulary.named_pieces
+    first_piece_id, names = vocabulary.unk_id + 1, vocabulary.named_pieces
     counts = {}
     for language in sorted(text, key=vocabulary.language_index):
-        found: collections.Counter[int] = collections.Counter()
+        id_counts: collections.Counter[int] = collections.Counter()
         for block in _blocks(text[language]):
-            found.update(itertools.chain.from_iterable(vocabulary.encode_lines(block)))
+            id_counts.update(itertools.chain.from_iterable(vocabulary.encode_lines(block)))
         counts[vocabulary.vocabulary_code_of(language)] = {
-            names[i - first]: n for i, n in found.items() if i >= first
+            names[i - first_piece_id]: count
+            for i, count in id_counts.items()
+            if i >= first_piece_id
         }
     return counts
 
@@ -67,59 +70,68 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> P
 def flag_by_threshold(
     counts: PieceCounts, pieces: Iterable[str], threshold: int
 ) -> dict[str, tuple[str, ...]]:
-    """Flags a piece for every language that has it more often than a threshold, if two have.
+    """Flag a piece for every language that has it more often than a threshold, if at least two do.
 
-    The code's rule; its function's threshold is 50 by default, its script's is 20. It then leaves a
-    piece shared that fails `is_splittable`.
+    This is the rule of the code, whose function's default threshold is 50 and whose script's is 20.
+    The code then keeps a flagged piece shared if it fails `is_splittable`.
 
     Args:
-        counts: of the training text.
-        pieces: that may be flagged.
-        threshold: a piece must occur more often.
+        counts: counts in the training text.
+        pieces: candidate pieces.
+        threshold: count that a piece must exceed.
 
     Returns:
-        Pieces by language, in the order given.
+        Pieces by language, in the order of `pieces`.
     """
-    often = {
-        language: {piece for piece, count in found.items() if count > threshold}
-        for language, found in counts.items()
+    frequent = {
+        language: {piece for piece, count in piece_counts.items() if count > threshold}
+        for language, piece_counts in counts.items()
     }
-    languages = collections.Counter(itertools.chain.from_iterable(often.values()))
-    several = [piece for piece in pieces if languages[piece] > 1]
-    return {language: tuple(p for p in several if p in mine) for language, mine in often.items()}
+    languages = collections.Counter(itertools.chain.from_iterable(frequent.values()))
+    shared = [piece for piece in pieces if languages[piece] > 1]
+    return {
+        language: tuple(piece for piece in shared if piece in language_pieces)
+        for language, language_pieces in frequent.items()
+    }
 
 
 def flag_by_sharing(
     counts: PieceCounts, pieces: Sequence[str], number: int
 ) -> dict[str, tuple[str, ...]]:
-    """Flags the pieces that pairs of languages share most.
+    """Flag the pieces that pairs of languages share most.
 
-    The published rule as we recollect it, not read again from the paper: a pair of languages shares
-    a piece as often as the one of them that has it less often. Of all (piece, pair of languages),
-    the order of a pair being indifferent, the `number` that are shared most are taken, and each
-    flags its piece for both of its languages; several may flag the same piece for a language, so
-    there are at most 2 `number` copies. Of equals the earlier piece is taken, then the earlier pair
-    of languages. No piece is exempt for its characters: that is the code's alone.
+    This is the published rule as we remember it, not checked again with the paper. The sharing
+    count of a piece and an unordered pair of languages is the smaller of the two languages' counts.
+    The `number` items (piece, pair of languages) with the highest counts are selected. Each flags
+    its piece for both languages. Several items may flag the same piece for a language, so there are
+    at most 2 `number` copies. Ties are resolved by the order of pieces, then by the order of
+    languages. No piece is exempt because of its characters; that exemption exists only in the code.
 
     Args:
-        counts: of the training text.
-        pieces: that may be flagged.
-        number: of (piece, pair of languages) to take; fewer if fewer are shared at all.
+        counts: counts in the training text.
+        pieces: candidate pieces.
+        number: number of items (piece, pair of languages) to select; fewer if fewer are shared.
 
     Returns:
-        Pieces by language, in the order given.
+        Pieces by language, in the order of `pieces`.
     """
-    table = np.array([[c.get(p, 0) for p in pieces] for c in counts.values()], np.int64)
-    # Rows: frequency, negative, and what decides between equals: piece, language, language.
-    best, least = np.zeros((4, 0), np.int64), 1
-    for one, other in itertools.combinations(range(len(table)), 2):
-        shared = np.minimum(table[one], table[other])
-        found = np.flatnonzero(shared >= least)
-        pair = np.broadcast_to([[one], [other]], (2, found.size))
-        best = np.concatenate([best, [-shared[found], found, *pair]], axis=1)
+    table = np.array(
+        [
+            [language_counts.get(piece, 0) for piece in pieces]
+            for language_counts in counts.values()
+        ],
+        np.int64,
+    )
+    # Rows: negative sharing count, and the tie breakers piece, first language, second language.
+    best, min_shared = np.zeros((4, 0), np.int64), 1
+    for first, second in itertools.combinations(range(len(table)), 2):
+        shared = np.minimum(table[first], table[second])
+        candidates = np.flatnonzero(shared >= min_shared)
+        pair = np.broadcast_to([[first], [second]], (2, candidates.size))
+        best = np.concatenate([best, [-shared[candidates], candidates, *pair]], axis=1)
         if best.shape[1] > number:
             best = best[:, np.lexsort(best[::-1])[:number]]
-            least = int(-best[0, -1])
+            min_shared = int(-best[0, -1])
     flagged = np.zeros(table.shape, bool)
     flagged[best[2], best[1]] = flagged[best[3], best[1]] = True
     return {
@@ -129,10 +141,10 @@ def flag_by_sharing(
 
 
 def is_splittable(piece: str) -> bool:
-    """Returns whether the code splits a piece that it has flagged.
+    """Return whether the authors' code splits a flagged piece.
 
-    A piece of one character is not split, nor one whose second character (the first after the mark
-    of a space) is Unicode punctuation, `_` included, or a digit by `str.isdigit`.
+    It does not split a piece of one character, nor one whose second character (the first after the
+    space mark) is Unicode punctuation, including `_`, or a digit by `str.isdigit`.
     """
     return len(piece) > 1 and not (
         unicodedata.category(piece[1]).startswith("P") or piece[1].isdigit()
@@ -140,45 +152,48 @@ def is_splittable(piece: str) -> bool:
 
 
 def splittable_pieces(flagged: PiecesByLanguage) -> dict[str, tuple[str, ...]]:
-    """Returns the flagged pieces that `is_splittable`."""
-    return {code: tuple(p for p in pieces if is_splittable(p)) for code, pieces in flagged.items()}
+    """Return the flagged pieces that are splittable by `is_splittable`."""
+    return {
+        code: tuple(piece for piece in pieces if is_splittable(piece))
+        for code, pieces in flagged.items()
+    }
 
 
 def count_used_pieces(counts: PieceCounts, split: PiecesByLanguage) -> int:
-    """Returns how many pieces and copies the text that was counted has once pieces are split."""
-    own = {language: set(pieces) for language, pieces in split.items()}
-    found = {
-        (piece, language if piece in own[language] else None)
+    """Return the number of pieces and copies that the counted text has after the split."""
+    split_sets = {language: set(pieces) for language, pieces in split.items()}
+    used = {
+        (piece, language if piece in split_sets[language] else None)
         for language, pieces in counts.items()
         for piece in pieces
     }
-    return len(found)
+    return len(used)
 
 
 def language_copies(flagged: PiecesByLanguage) -> tuple[LanguagePiece, ...]:
-    """Lists the copies of flagged pieces, language by language."""
+    """List the copies of flagged pieces, language by language."""
     return tuple((piece, language) for language, pieces in flagged.items() for piece in pieces)
 
 
 def count_tokens(lines: Iterable[str]) -> collections.Counter[str]:
-    """Counts the tokens of segmented text, in the order in which they first appear."""
+    """Count the tokens of segmented text, in the order of their first occurrence."""
     return collections.Counter(token for line in lines for token in _TOKEN.findall(line))
 
 
 def mark_copies(lines: Iterable[str], language: str, split: Collection[str]) -> list[str]:
-    """Writes segmented text of a language as the authors do: `piece_xx` for its copies.
+    """Write segmented text of a language as the authors do, with `piece_xx` for its copies.
 
     Args:
-        lines: tokens with spaces between them, which stay as they are.
-        language: its code.
+        lines: tokens separated by spaces; the spaces do not change.
+        language: language code.
         split: pieces that have a copy for the language.
     """
-    own = {piece: language_piece_name(piece, language) for piece in split}
-    return [_TOKEN.sub(lambda token: own.get(token[0], token[0]), line) for line in lines]
+    copy_names = {piece: language_piece_name(piece, language) for piece in split}
+    return [_TOKEN.sub(lambda token: copy_names.get(token[0], token[0]), line) for line in lines]
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yields lines, many at a time."""
+    """Yield lines in blocks of at most `_ENCODE_LINES`."""
     remaining = iter(lines)
     while block := list(itertools.islice(remaining, _ENCODE_LINES)):
         yield block

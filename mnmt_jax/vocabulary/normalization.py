@@ -10,44 +10,46 @@ from mnmt_jax.errors import UserError
 
 NONE, NFC = "none", "nfc"
 NORMALIZATIONS = (NONE, NFC)
-"""What may be done to text before a SentencePiece model encodes it."""
+"""Normalisations of text before a SentencePiece model encodes it."""
 
 SPACE_MARK = "\u2581"
-"""SentencePiece's mark of a space, which no text can hold."""
+"""SentencePiece's space mark. In text it is read as a space."""
 
 # Ranges of a character class, in the syntax that Python's `re` and TensorFlow's RE2 share.
 SPACES = (
     r"\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}"
     r"\x{3000}\x{2581}"
 )
-"""White space of every kind but the space itself, and the mark of a space."""
+"""White space of every kind except the space itself, and the space mark."""
 INVISIBLE = r"\x{200b}\x{2060}\x{feff}"
-"""Zero-width space, word joiner, byte order mark. Joiners (ZWJ, ZWNJ) are not among them."""
+"""Zero-width space, word joiner, byte order mark. Joiners (ZWJ, ZWNJ) are excluded."""
 
 
-def _compiled(ranges: str) -> re.Pattern[str]:
-    """Compile a character class whose code points are written as RE2 writes them."""
-    return re.compile(f"[{re.sub(r'x{([0-9a-f]+)}', lambda m: f'U{int(m[1], 16):08x}', ranges)}]")
+def _compile_class(ranges: str) -> re.Pattern[str]:
+    """Compile a character class whose code points are in RE2 syntax."""
+    return re.compile(
+        f"[{re.sub(r'x{([0-9a-f]+)}', lambda match: f'U{int(match[1], 16):08x}', ranges)}]"
+    )
 
 
-_SPACES, _INVISIBLE = _compiled(SPACES), _compiled(INVISIBLE)
-_VISIBLE = _compiled(f"^ {SPACES}{INVISIBLE}")
+_SPACES, _INVISIBLE = _compile_class(SPACES), _compile_class(INVISIBLE)
+_VISIBLE = _compile_class(f"^ {SPACES}{INVISIBLE}")
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text holds nothing but white space and invisible characters."""
+    """Return whether a text has only white space and invisible characters."""
     return _VISIBLE.search(text) is None
 
 
 def normalize(text: str) -> str:
     r"""Normalise a text as vocabularies trained here do (`NFC`).
 
-    White space of every kind becomes a space, zero-width spaces, word joiners and byte order marks
-    are removed, the rest is brought to Unicode's normalisation form C. Zero-width joiners and
-    non-joiners, which spelling needs, are kept. Applying it twice changes nothing more.
+    White space of every kind becomes a space. Zero-width spaces, word joiners and byte order marks
+    are removed. The result is in Unicode's normalisation form C. Zero-width joiners and
+    non-joiners, which spelling needs, are kept. The function is idempotent.
 
     Args:
-        text: any.
+        text: any text.
 
     Returns:
         The text; runs of spaces are left to SentencePiece.
@@ -60,7 +62,7 @@ def normalize(text: str) -> str:
 
 
 def normalize_lines(lines: Sequence[str], normalization: str) -> list[str]:
-    """Normalise lines as a vocabulary's `normalization` says."""
+    """Normalise lines by a vocabulary's `normalization`."""
     return [normalize(line) for line in lines] if normalization == NFC else list(lines)
 
 
@@ -68,7 +70,7 @@ def check_normalization(name: str) -> None:
     """Check the name of a normalisation.
 
     Raises:
-        UserError: if there is none of this name.
+        UserError: if the name is unknown.
     """
     if name not in NORMALIZATIONS:
         raise UserError(f"text normalization '{name}' must be one of {', '.join(NORMALIZATIONS)}")

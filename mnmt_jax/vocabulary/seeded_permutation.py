@@ -1,9 +1,9 @@
-"""Seeded orders that are pure functions of integers.
+"""Seeded permutations that are pure functions of integers.
 
-numpy promises stable streams for its bit generators but not for `permutation` or `shuffle`, and a
-stored permutation of every corpus would not fit in memory. So order comes from two small functions
-on uint64: a hash, and a keyed permutation of 0..n-1 that answers for single positions. Both give
-the same result on every host, in every process and in every version of Python and numpy.
+NumPy guarantees stable streams for its bit generators but not for `permutation` or `shuffle`, and a
+stored permutation of every corpus would not fit in memory. So orders are computed by two functions
+on uint64: a hash, and a keyed permutation of 0..n-1 that is evaluated at single positions. Both
+give the same result on every host, in every process and in every version of Python and NumPy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash64(*values: np.ndarray | int) -> np.ndarray:
-    """Hashes integers, element by element, to uint64 of uniform looks.
+    """Hash integers, element by element, to approximately uniform uint64.
 
     Args:
         *values: integers or integer arrays that broadcast; order matters.
@@ -34,17 +34,18 @@ def hash64(*values: np.ndarray | int) -> np.ndarray:
 
 
 def text_hash64(text: str) -> int:
-    """Returns 64 bits of a text's SHA-256, the same in every process."""
+    """Return the first 64 bits of a text's SHA-256, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def permuted_positions(
     positions: np.ndarray, sizes: np.ndarray | int, keys: np.ndarray | int
 ) -> np.ndarray:
-    """Returns where a keyed random permutation of 0..size-1 sends each position.
+    """Return the image of each position under a keyed random permutation of 0..size-1.
 
     For fixed size and key this is a bijection on 0..size-1. A Feistel network permutes the next
-    power of four; values that fall outside are sent through again until they fall inside.
+    power of four; values outside the range are permuted again until they are inside (cycle
+    walking).
 
     Args:
         positions: integers, each in 0..size-1, `[n]`.
@@ -78,7 +79,7 @@ def _as_uint64(value: np.ndarray | int) -> np.ndarray:
 
 
 def _half_bits(sizes: np.ndarray) -> np.ndarray:
-    """Returns half the bits of the smallest power of four that is at least the size (and 4)."""
+    """Return half the bits of the smallest power of four that is at least the size (and 4)."""
     half_bits = np.ones(sizes.shape, np.uint64)
     for bits in range(1, 31):
         half_bits += (sizes > np.uint64(4**bits)).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Training of SentencePiece models: their settings, and the text drawn for them."""
+"""SentencePiece training: options, and sampling of the training text."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceOptions:
-    """How a SentencePiece model is trained.
+    """Options of SentencePiece training.
 
     Attributes:
-        vocab_size: pieces, the three special ids included and the tags not.
+        vocab_size: number of pieces, including the three special ids but not the tags.
         model_type: `unigram` or `bpe`.
-        character_coverage: share of characters that get a piece; the rest becomes bytes, or unk.
-        byte_fallback: give each byte of UTF-8 a piece, 256 of `vocab_size`, so that every character
-            can be written.
-        text_normalization: what is done to text before SentencePiece sees it, one of
+        character_coverage: share of characters that get a piece; others become bytes, or unk.
+        byte_fallback: add a piece for each UTF-8 byte, 256 of `vocab_size`, so that every character
+            can be encoded.
+        text_normalization: normalisation of text before SentencePiece, one of
             `mnmt_jax.vocabulary.normalization.NORMALIZATIONS`.
-        normalization: SentencePiece rule; `identity` keeps text as it is (full-width punctuation
-            included), `nmt_nfkc` is what most published models used.
-        sentences: sentences drawn from all languages together at most.
-        temperature: T of p_l ~ (n_l / N)^(1/T), each language's share of the sentences drawn.
-        seed: seed of the draw.
+        normalization: SentencePiece rule; `identity` leaves text unchanged (full-width punctuation
+            included), `nmt_nfkc` is the rule of most published models.
+        sentences: maximum number of sentences sampled from all languages together.
+        temperature: T of p_l ~ (n_l / N)^(1/T), each language's share of the sampled sentences.
+        seed: seed of the sample.
     """
 
     vocab_size: int = 8000
@@ -50,7 +50,7 @@ class SentencePieceOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks what SentencePiece would report less clearly."""
+        """Check values for which SentencePiece's own errors are less clear."""
         if self.model_type not in ("unigram", "bpe"):
             raise UserError(f"model_type '{self.model_type}' must be unigram or bpe")
         if not 0 < self.character_coverage <= 1:
@@ -58,14 +58,14 @@ class SentencePieceOptions:
         check_normalization(self.text_normalization)
         if not 0.1 <= self.temperature <= 1e9:
             raise UserError(f"temperature {self.temperature:g} must be from 0.1 to 1e9")
-        for name, least, most in (
+        for name, minimum, maximum in (
             ("vocab_size", 1, 2**24),
             ("sentences", 1, 2**31 - 1),
             ("seed", 0, 2**32 - 1),
         ):
             value = getattr(self, name)
-            if not least <= value <= most:
-                raise UserError(f"{name} {value} must be from {least} to {most}")
+            if not minimum <= value <= maximum:
+                raise UserError(f"{name} {value} must be from {minimum} to {maximum}")
 
 
 _DEFAULTS = SentencePieceOptions()
@@ -85,10 +85,10 @@ def train_sentencepiece(
         options: size, type and sampling.
 
     Returns:
-        The vocabulary. The same text and options give the same one.
+        The vocabulary; deterministic for the same text and options.
 
     Raises:
-        UserError: if the text is empty or too little for the size asked.
+        UserError: if the text is empty or too little for the requested size.
     """
     model = train_model(sentences_by_language, options)
     languages = tuple(sentences_by_language)
@@ -104,18 +104,18 @@ def train_model(
     *,
     space_first: bool = True,
 ) -> bytes:
-    """Trains a SentencePiece model on text of languages.
+    """Train a SentencePiece model on text of several languages.
 
     Args:
         sentences_by_language: text of each language.
         options: size, type and sampling.
-        space_first: put the mark of a space before a text's first word too.
+        space_first: put the space mark before the first word of a text too.
 
     Returns:
-        The serialised model. The same text and options give the same one.
+        The serialised model; deterministic for the same text and options.
 
     Raises:
-        UserError: if the text is empty or too little for the size asked.
+        UserError: if the text is empty or too little for the requested size.
     """
     sample = sample_sentences(sentences_by_language, options)
     sample = normalize_lines(sample, options.text_normalization)
@@ -138,8 +138,8 @@ def train_model(
             bos_id=-1,
             max_sentence_length=1 << 16,
             shuffle_input_sentence=False,
-            # Sums of floats depend on how work is divided: a fixed number keeps the result equal
-            # on machines with different numbers of cores.
+            # Float sums depend on how work is divided. A fixed number of threads gives the same
+            # result on machines with different numbers of cores.
             num_threads=16,
             minloglevel=2,
             **normalizer,
@@ -154,21 +154,21 @@ def train_model(
 
 
 def _remedy(reason: str, options: SentencePieceOptions) -> str:
-    """Return what to change about a training that SentencePiece refuses."""
+    """Return how to correct a training configuration that SentencePiece rejects."""
     if too_many := re.search(r"<= (\d+)", reason):
         return f"lower --vocab_size to at most {too_many[1]}, or give more text"
     if too_few := re.search(r"(\d+) vs (\d+)", reason):
-        bytes_too = ", or leave out the 256 pieces of bytes with --no-byte_fallback"
-        return f"raise --vocab_size to at least {too_few[2]}{bytes_too * options.byte_fallback}"
+        byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback"
+        return f"raise --vocab_size to at least {too_few[2]}{byte_hint * options.byte_fallback}"
     return f"correct what it names (the rule of normalization is '{options.normalization}')"
 
 
 def sample_sentences(
     sentences_by_language: Mapping[str, Sequence[str]], options: SentencePieceOptions
 ) -> list[str]:
-    """Draws sentences without replacement, language by language.
+    """Sample sentences without replacement, language by language.
 
-    A language's quota is its share by temperature; what a small language cannot fill goes to the
+    A language's quota is its share by temperature. What a small language cannot fill goes to the
     others by the same shares. Sentences keep their order.
     """
     counts = [len(sentences) for sentences in sentences_by_language.values()]
@@ -186,12 +186,12 @@ def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]
         return list(counts)
     shares = [math.pow(count, 1 / temperature) if count else 0.0 for count in counts]
     quotas = [0] * len(counts)
-    open_ = [i for i, count in enumerate(counts) if count]
-    while open_:
-        left = budget - sum(quotas)
-        total = sum(shares[i] for i in open_)
-        full = [i for i in open_ if counts[i] <= left * shares[i] / total]
-        for i in full or open_:
-            quotas[i] = counts[i] if full else int(left * shares[i] / total)
-        open_ = [i for i in open_ if i not in full] if full else []
+    unfilled = [i for i, count in enumerate(counts) if count]
+    while unfilled:
+        remaining = budget - sum(quotas)
+        total = sum(shares[i] for i in unfilled)
+        exhausted = [i for i in unfilled if counts[i] <= remaining * shares[i] / total]
+        for i in exhausted or unfilled:
+            quotas[i] = counts[i] if exhausted else int(remaining * shares[i] / total)
+        unfilled = [i for i in unfilled if i not in exhausted] if exhausted else []
     return quotas

@@ -1,8 +1,8 @@
-"""Unknown characters: those of a text that no piece of a vocabulary covers.
+"""Unknown characters: characters of a text that no piece of a vocabulary covers.
 
-A character is unknown if encoding turns it into unk or, where the vocabulary has byte fallback,
-into the pieces of its UTF-8 bytes. SentencePiece's mark of a space (U+2581) is unknown in any text:
-it is read as a space.
+A character is unknown if encoding maps it to unk or, with byte fallback, to the pieces of its UTF-8
+bytes. SentencePiece's space mark (U+2581) in a text counts as unknown, because it is read as a
+space.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 def describe_unknown(counts: Counter[str], shown: int = 6) -> str:
-    """Name unknown characters, most frequent first, e.g. `3 characters: 🙂 (2), U+0007`.
+    """Describe unknown characters, most frequent first, e.g. `3 characters: 🙂 (2), U+0007`.
 
     Args:
-        counts: how often each was met.
-        shown: how many are named.
+        counts: number of occurrences of each character.
+        shown: maximum number of characters to list.
     """
     names = []
     for character, count in counts.most_common():
@@ -33,12 +33,12 @@ def describe_unknown(counts: Counter[str], shown: int = 6) -> str:
 
 
 class UnknownRun(NamedTuple):
-    """Unknown characters side by side.
+    """A run of adjacent unknown characters.
 
     Attributes:
         text: the characters.
-        start: place of the first one in the normalised text; -1 if the vocabulary's own
-            SentencePiece rule wrote them otherwise than they stand there.
+        start: offset of the first one in the normalised text; -1 if the SentencePiece model's own
+            normalisation rule changed them.
     """
 
     text: str
@@ -48,16 +48,16 @@ class UnknownRun(NamedTuple):
 def unknown_characters(
     vocabulary: Vocabulary, text: str, ids: Iterable[int], language: str | None = None
 ) -> str:
-    """Collect the unknown characters of a text, each as often as it occurs.
+    """Return the unknown characters of a text, with repetitions.
 
     Args:
-        vocabulary: encodes the text.
-        text: as it was given, before normalisation.
-        ids: what `vocabulary.encode` makes of it.
-        language: code of its language; only a vocabulary with copies or additions needs it.
+        vocabulary: vocabulary that encodes the text.
+        text: raw text, before normalisation.
+        ids: result of `vocabulary.encode`.
+        language: language code; required only for a vocabulary with copies or additions.
 
     Returns:
-        The characters in the order of the text, marks of a space last.
+        The characters in the order of the text, space marks last.
     """
     marks = SPACE_MARK * text.count(SPACE_MARK)
     if vocabulary.unknown_ids.isdisjoint(ids):
@@ -72,21 +72,21 @@ def unknown_runs(
     """Find the unknown characters of a normalised text.
 
     Args:
-        vocabulary: encodes the text.
-        text: as `mnmt_jax.vocabulary.normalization` makes it.
-        language: code of its language.
+        vocabulary: vocabulary that encodes the text.
+        text: text normalised by `mnmt_jax.vocabulary.normalization`.
+        language: language code.
 
     Returns:
-        The runs in order, without the spaces beside them.
+        The runs in order, without adjacent spaces.
     """
     runs: list[UnknownRun] = []
-    end = 0  # of what was read of the text
+    end = 0  # end of the processed text
     for characters, known in _surfaces(vocabulary, text, language):
         start = text.find(characters, end)
-        before, end = end, max(end, start + len(characters))
+        previous_end, end = end, max(end, start + len(characters))
         if known:
             continue
-        if runs and start == before == runs[-1].start + len(runs[-1].text):
+        if runs and start == previous_end == runs[-1].start + len(runs[-1].text):
             runs[-1] = UnknownRun(runs[-1].text + characters, runs[-1].start)
         else:
             runs.append(UnknownRun(characters, start))
@@ -96,16 +96,16 @@ def unknown_runs(
 def _surfaces(
     vocabulary: Vocabulary, text: str, language: str | None
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the words and parts of words that pieces cover, and whether they are known."""
-    spelt = bytearray()
+    """Yield the words and word parts that pieces cover, and whether they are known."""
+    pending_bytes = bytearray()
     for token, piece in vocabulary.encode_as_pieces(text, language):
         if token in vocabulary.byte_values:
-            spelt.append(vocabulary.byte_values[token])
+            pending_bytes.append(vocabulary.byte_values[token])
             continue
-        if spelt:
-            yield spelt.decode(errors="replace"), False
-            spelt.clear()
-        for part in filter(None, piece.split(SPACE_MARK)):
-            yield part, token != vocabulary.unk_id
-    if spelt:
-        yield spelt.decode(errors="replace"), False
+        if pending_bytes:
+            yield pending_bytes.decode(errors="replace"), False
+            pending_bytes.clear()
+        for word_part in filter(None, piece.split(SPACE_MARK)):
+            yield word_part, token != vocabulary.unk_id
+    if pending_bytes:
+        yield pending_bytes.decode(errors="replace"), False

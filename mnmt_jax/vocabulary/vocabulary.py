@@ -1,10 +1,10 @@
-"""The vocabulary: SentencePiece pieces between three fixed ids and one tag per language.
+"""Vocabulary: three special ids, SentencePiece pieces, and one tag per language.
 
-Ids are pad 0, eos 1, unk 2, then every other piece of the SentencePiece model in its own order,
-then copies of pieces for text of one language, if there are any, then pieces of languages added
-later, then the language tags in the order of the language list. Tags are not SentencePiece pieces,
-so no text can contain one. Imported models may know other pieces than their SentencePiece model:
-then the vocabulary lists them, and a piece of the model that is not in the list is unk.
+The ids are, in this order: pad 0, eos 1, unk 2; the other pieces of the SentencePiece model in its
+order; copies of pieces for text of one language, if there are any; pieces of languages added later;
+the language tags in the order of the language list. Tags are not SentencePiece pieces, so no text
+can contain one. The pieces of an imported model may differ from those of its SentencePiece model.
+Then the vocabulary lists them, and a SentencePiece piece that is not in the list is unk.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _SPACE = "\u2581"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Turns text into ids and back, and knows the id of each language's tag.
+    """Mapping between text and ids, with a tag id for each language.
 
     Attributes:
-        model: a serialised SentencePiece model.
+        model: serialised SentencePiece model.
         languages: codes in tag order.
-        pieces: of the ids from unk to the copies; None stands for the pieces of the model in its
-            order.
-        copies: of the ids between the pieces and the tags: a piece, and the one language whose text
-            has this id in its place.
-        additions: languages added later whose text a model of their own cuts, in this order
+        pieces: pieces of the ids from unk to the copies; None stands for the pieces of the model in
+            its order.
+        copies: copies of pieces, which take the ids after `pieces`: a piece, and the one language
+            whose text uses this id instead of the piece's.
+        additions: languages added later, each with its own SentencePiece model, in id order
             (`mnmt_jax.vocabulary.added_languages`).
-        normalization: what is done to text before it is encoded, one of
+        normalization: normalisation of text before encoding, one of
             `mnmt_jax.vocabulary.normalization.NORMALIZATIONS`.
-        pad_id: id that fills unused positions; padding is told by segment ids, never by this id.
-        eos_id: id that ends a sentence.
-        unk_id: id of text no piece covers.
+        pad_id: id of unused positions; padding is identified by segment ids, never by this id.
+        eos_id: id of the end of a sentence.
+        unk_id: id of text that no piece covers.
     """
 
     model: bytes = dataclasses.field(repr=False)
@@ -81,7 +81,7 @@ class Vocabulary:
     unk_id: int = dataclasses.field(default=UNK_ID, init=False)
 
     def __post_init__(self) -> None:
-        """Checks the lists."""
+        """Check the lists."""
         object.__setattr__(self, "languages", check_languages(self.languages))
         if self.pieces is not None:
             object.__setattr__(self, "pieces", tuple(self.pieces))
@@ -95,57 +95,58 @@ class Vocabulary:
     def from_sentencepiece(
         cls, path: str | Path, languages: Sequence[str], pieces: Sequence[str] | None = None
     ) -> Vocabulary:
-        """Wraps any SentencePiece model, whatever its own special ids are.
+        """Create a vocabulary from any SentencePiece model, whatever its special ids are.
 
         Args:
             path: a `.model` file.
             languages: codes in tag order.
-            pieces: those between unk and the tags, if not the model's in its order.
+            pieces: pieces between unk and the tags, if not those of the model in its order.
 
         Raises:
-            UserError: if the file is missing or no SentencePiece model.
+            UserError: if the file is missing or not a SentencePiece model.
         """
         path = Path(path)
         if not path.is_file():
             raise UserError(f"{path}: no such file; give the path of a SentencePiece .model file")
         listed = None if pieces is None else tuple(pieces)
-        return cls(path.read_bytes(), tuple(languages), listed)._parsed(path)
+        return cls(path.read_bytes(), tuple(languages), listed)._checked(path)
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads what `save` wrote and checks that nothing was exchanged since.
+        """Read the files that `save` wrote and check that they belong together.
 
         Raises:
             UserError: if a file is missing, damaged or does not match the recorded fingerprint.
         """
         directory = Path(directory)
-        parts, facts = read_vocabulary_files(directory)
-        vocabulary = cls(*parts)
-        # Before SentencePiece sees the model: a damaged one never reaches its parser.
+        data, facts = read_vocabulary_files(directory)
+        vocabulary = cls(*data)
+        # Checked first, so that a damaged model never reaches SentencePiece's parser.
         if (
             facts.get("format") != FORMAT_VERSION
             or facts.get("fingerprint") != vocabulary.fingerprint
         ):
             raise mismatched_files_error(directory)
-        return vocabulary._parsed(directory / MODEL_FILE)
+        return vocabulary._checked(directory / MODEL_FILE)
 
     def with_copies(self, copies: Sequence[LanguagePiece]) -> Vocabulary:
-        """Returns this vocabulary with other copies; what is no copy keeps its id, tags do not.
+        """Return this vocabulary with other copies; ids of shared pieces stay, ids of tags change.
 
         Raises:
-            UserError: if a copy is of no piece that text has, or for a language without a tag.
+            UserError: if a copy is of a piece that cannot occur in text, or for a language without
+                tag.
         """
-        made = dataclasses.replace(self, copies=tuple(copies))
-        made.id_to_spm  # noqa: B018 - raises
-        return made
+        vocabulary = dataclasses.replace(self, copies=tuple(copies))
+        vocabulary.id_to_spm  # noqa: B018 - raises
+        return vocabulary
 
     def with_language(self, language: str, model: bytes | None = None) -> Vocabulary:
-        """Returns this vocabulary with one language more; every id but those of tags stays.
+        """Return this vocabulary with an additional language; only the ids of tags change.
 
         Args:
-            language: its code; its tag is the last.
-            model: a serialised SentencePiece model that cuts its text, whose unseen pieces get new
-                ids; None cuts it as the other languages' text.
+            language: language code; its tag is the last.
+            model: serialised SentencePiece model for its text, whose unseen pieces get new ids;
+                None encodes the text with the model of the other languages.
 
         Raises:
             UserError: if the language has a tag already.
@@ -161,115 +162,127 @@ class Vocabulary:
         )
 
     def is_extension_of(self, other: Vocabulary) -> bool:
-        """Returns whether all of another's ids but the tags mean the same, in the same text."""
-        same = all(
+        """Return whether all ids of another vocabulary except its tags keep their meaning here."""
+        same_pieces = all(
             getattr(self, name) == getattr(other, name)
             for name in ("model", "pieces", "copies", "normalization")
         )
-        languages = self.languages[: len(other.languages)] == other.languages
-        added = self.additions[: len(other.additions)] == other.additions
-        later = {code for code, _ in self.additions[len(other.additions) :]}
-        return same and languages and added and later.isdisjoint(other.languages)
+        same_languages = self.languages[: len(other.languages)] == other.languages
+        same_additions = self.additions[: len(other.additions)] == other.additions
+        later_languages = {code for code, _ in self.additions[len(other.additions) :]}
+        return (
+            same_pieces
+            and same_languages
+            and same_additions
+            and later_languages.isdisjoint(other.languages)
+        )
 
     def save(self, directory: str | Path) -> None:
-        """Writes `spm.model`, `languages.txt`, `vocabulary.json`, and lists if it has them."""
+        """Write `spm.model`, `languages.txt`, `vocabulary.json`, and the optional lists."""
         facts = {
             "size": self.size,
             "first_tag": self.first_tag,
             "fingerprint": self.fingerprint,
         }
         with name_os_errors(os.fspath(directory)):
-            write_vocabulary_files(Path(directory), self._parts, facts)
+            write_vocabulary_files(Path(directory), self._data, facts)
 
     @property
-    def _parts(self) -> VocabularyData:
+    def _data(self) -> VocabularyData:
         return VocabularyData(*(getattr(self, name) for name in VocabularyData._fields))
 
     @property
     def size(self) -> int:
-        """Number of ids: three specials, the other pieces, copies, added pieces, and the tags."""
+        """Number of ids: special ids, other pieces, copies, added pieces, and tags."""
         return self.first_tag + len(self.languages)
 
     @property
     def first_tag(self) -> int:
-        """Id of the first language's tag; every id from here on is a tag."""
+        """Id of the first language tag; all ids from here on are tags."""
         return self.first_added + len(self.added_pieces)
 
     @property
     def first_added(self) -> int:
-        """Id of the first piece of a language added; every id from here to `first_tag` is one."""
+        """Id of the first piece of an added language; the ids up to `first_tag` are such pieces."""
         return self.first_copy + len(self.copies)
 
     @property
     def first_copy(self) -> int:
-        """Id of the first copy; every id from here to `first_added` is a copy."""
+        """Id of the first copy; the ids up to `first_added` are copies."""
         return len(self._shared_to_spm)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the model and the lists; caches and runs store it."""
-        return compute_fingerprint(self._parts)
+        return compute_fingerprint(self._data)
 
     @functools.cached_property
     def spm_to_id(self) -> np.ndarray:
-        """Our id of each id of `model` without regard to copies, int32 `[pieces]`."""
+        """Vocabulary id of each id of `model`, ignoring copies, int32 `[pieces]`."""
         ids = np.full(self._processor.get_piece_size(), self.unk_id, np.int32)
         known = self._shared_to_spm
         ids[known[known >= 0]] = np.flatnonzero(known >= 0)
         return ids
 
     def spm_to_id_for(self, language: str | None) -> np.ndarray:
-        """Returns our id of each id of `model_of(language)` in its text, int32 `[pieces]`.
+        """Return the vocabulary id of each SentencePiece id in a language's text, int32 `[pieces]`.
+
+        The SentencePiece ids are those of `sentencepiece_model_for(language)`.
 
         Raises:
             UserError: as `encode`.
         """
-        if (added := self._added.ids.get(language or "")) is not None:
-            return np.array(added, np.int32)
-        ids, own = self.spm_to_id.copy(), self._own_ids(language)
-        ids[list(own)] = list(own.values())
+        if (added_ids := self._added.ids.get(language or "")) is not None:
+            return np.array(added_ids, np.int32)
+        ids, copies = self.spm_to_id.copy(), self._copy_ids(language)
+        ids[list(copies)] = list(copies.values())
         return ids
 
     @functools.cached_property
     def id_to_spm(self) -> np.ndarray:
-        """Id in `decoding_model` of each of our ids below the tags, int32; -1 where it has none.
+        """Id in `decoding_model` of each vocabulary id below the tags, int32; -1 if it has none.
 
         Raises:
-            UserError: if there is a copy of no piece that text has.
+            UserError: if a copy is of a piece that cannot occur in text.
         """
         shared = self._shared_to_spm
-        named = zip(self.named_pieces, shared[3:].tolist(), strict=False)
-        place = {piece: i for piece, i in named if i >= 0}
-        if lost := [piece for piece, _ in self.copies if piece not in place]:
-            raise UserError(f"'{lost[0]}' has a copy but is no piece that text has; leave it out")
-        copies = np.array([place[piece] for piece, _ in self.copies], np.int32)
+        listed_pieces = zip(self.named_pieces, shared[3:].tolist(), strict=False)
+        spm_ids = {piece: i for piece, i in listed_pieces if i >= 0}
+        if missing := [piece for piece, _ in self.copies if piece not in spm_ids]:
+            raise UserError(
+                f"'{missing[0]}' has a copy but is no piece that text has; leave it out"
+            )
+        copies = np.array([spm_ids[piece] for piece, _ in self.copies], np.int32)
         decoder = self._decoder
         added = [decoder.piece_to_id(piece) for piece in self.added_pieces]
         return np.concatenate([shared, copies, np.array(added, np.int32)])
 
     def sentencepiece_model_for(self, language: str | None) -> bytes:
-        """Returns the SentencePiece model that cuts text of a language."""
+        """Return the SentencePiece model that encodes text of a language."""
         return dict(self.additions).get(language or "", self.model)
 
     @functools.cached_property
     def decoding_model(self) -> bytes:
-        """A SentencePiece model that has the pieces of all text: `model`, and what was added."""
+        """SentencePiece model with the pieces of all text: `model` and the added pieces."""
         known = set(self.model_pieces)
-        return append_pieces(self.model, [p for p in self.added_pieces if p not in known])
+        return append_pieces(
+            self.model, [piece for piece in self.added_pieces if piece not in known]
+        )
 
     @functools.cached_property
     def appears_in_text(self) -> np.ndarray:
-        """Whether text, its end or its tag can be each of our ids, bool `[vocab]`.
+        """Whether each vocabulary id can occur in encoded text, with eos and tags, bool `[vocab]`.
 
-        False of the padding and of what an imported model's list holds besides.
+        False for the padding, and for listed pieces of an imported model that are not text pieces
+        of its SentencePiece model.
         """
-        real = {i for i, _ in text_pieces(self._processor)}
-        shared = [i in real for i in self._shared_to_spm[3:].tolist()]
+        text_ids = {i for i, _ in text_pieces(self._processor)}
+        shared = [i in text_ids for i in self._shared_to_spm[3:].tolist()]
         return np.array([False, True, True, *shared] + [True] * (self.size - self.first_copy))
 
     @property
     def space_first(self) -> bool:
-        """Whether a text's first word has the mark of a space before it."""
+        """Whether the first word of a text is preceded by the space mark."""
         return "".join(self._processor.encode("a", out_type=str)).startswith(_SPACE)
 
     @property
@@ -279,13 +292,13 @@ class Vocabulary:
 
     @functools.cached_property
     def model_pieces(self) -> tuple[str, ...]:
-        """The SentencePiece model's pieces in its own order, specials included."""
+        """Pieces of the SentencePiece model in its order, including special ones."""
         processor = self._processor
         return tuple(processor.id_to_piece(i) for i in range(processor.get_piece_size()))
 
     @functools.cached_property
     def named_pieces(self) -> tuple[str, ...]:
-        """The pieces of the ids between unk and the tags; of a copy, its piece."""
+        """Pieces of the ids between unk and the tags; for a copy, its piece."""
         pieces = self.pieces
         if pieces is None:
             pieces = tuple(self.model_pieces[i] for i in self._shared_to_spm[3:].tolist())
@@ -293,7 +306,7 @@ class Vocabulary:
 
     @property
     def mask_id(self) -> int:
-        """Id of what stands for a hidden token: `<s>` if there is one, as in fairseq, else unk."""
+        """Id of a masked token: `<s>` if there is one, as in fairseq, else unk."""
         return self.unk_id + (self.named_pieces[:1] == ("<s>",))
 
     @functools.cached_property
@@ -302,7 +315,7 @@ class Vocabulary:
         return np.arange(self.first_tag, self.size, dtype=np.int32)
 
     def tag_id(self, language: str) -> int:
-        """Returns the id of a language's tag.
+        """Return the id of a language's tag.
 
         Raises:
             UserError: if the vocabulary has no tag for the language.
@@ -310,7 +323,7 @@ class Vocabulary:
         return self.first_tag + self.language_index(language)
 
     def language_index(self, language: str) -> int:
-        """Returns a language's place in `languages`, of a code of any form.
+        """Return a language's index in `languages`, for a code of any form.
 
         Raises:
             UserError: if the vocabulary has no tag for the language.
@@ -318,29 +331,29 @@ class Vocabulary:
         return self._language_indices[vocabulary_code(language, self._language_indices)]
 
     def vocabulary_code_of(self, language: str) -> str:
-        """Return the vocabulary's own code of a language, as `language_index`."""
+        """Return the vocabulary's spelling of a language code; see `language_index`."""
         return self.languages[self.language_index(language)]
 
     def encode(self, text: str, language: str | None = None) -> list[int]:
-        """Returns the ids of a text's pieces, without eos and without a tag.
+        """Return the ids of a text's pieces, without eos and without a tag.
 
         Args:
-            text: any.
-            language: its code; only a vocabulary with copies or additions needs it.
+            text: any text.
+            language: language code; required only for a vocabulary with copies or additions.
 
         Raises:
-            UserError: if there are some and the language is not given or has no tag.
+            UserError: if the language is required and is missing or has no tag.
         """
         return self.encode_lines([text], language)[0]
 
     def encode_lines(
         self, lines: Sequence[str], language: str | Sequence[str] | None = None
     ) -> list[list[int]]:
-        """Returns `encode` of each line, faster than one by one.
+        """Return `encode` of each line, faster than one by one.
 
         Args:
             lines: texts.
-            language: of all lines, or a code for each.
+            language: code of all lines, or a code per line.
 
         Raises:
             UserError: as `encode`.
@@ -350,17 +363,17 @@ class Vocabulary:
             codes = [language] * len(lines)
         else:
             codes = language
-        if self.additions:  # whose models are known by the vocabulary's own codes
+        if self.additions:  # their models are keyed by the vocabulary's own codes
             codes = [None if code is None else self.vocabulary_code_of(code) for code in codes]
         lines = normalize_lines(lines, self.normalization)
         encoded = self._added.encode_lines(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
 
     def encode_as_pieces(self, text: str, language: str | None = None) -> list[tuple[int, str]]:
-        """Return the id and the characters of each piece of a text, unknown characters as they are.
+        """Return the id and the surface of each piece of a text; unknown characters are unchanged.
 
         Args:
-            text: as `mnmt_jax.vocabulary.normalization` makes it.
+            text: text normalised by `mnmt_jax.vocabulary.normalization`.
             language: as in `encode`.
         """
         if self.additions and language is not None:
@@ -371,19 +384,19 @@ class Vocabulary:
 
     @functools.cached_property
     def byte_values(self) -> Mapping[int, int]:
-        """The byte that each id of byte fallback stands for; empty without it."""
+        """Byte value of each byte-fallback id; empty without byte fallback."""
         values = byte_values(self._processor, self._spm_to_id_list)
         return {token: value for token, value in values.items() if token != self.unk_id}
 
     @functools.cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """The ids of characters that no piece covers: unk, and those of bytes."""
+        """Ids of characters that no piece covers: unk and the byte ids."""
         return frozenset((self.unk_id, *self.byte_values))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids. Pads, eos and tags are dropped; nothing ends the text early.
+        """Return the text of ids. Pads, eos and tags are dropped; nothing ends the text early.
 
-        So are the first bytes of a character at the end whose last byte is missing.
+        An incomplete UTF-8 character at the end is dropped too.
 
         Raises:
             ValueError: if an id is outside the vocabulary.
@@ -395,23 +408,23 @@ class Vocabulary:
         return self._decoder.decode(pieces) if pieces else ""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns a readable name per id: piece, `piece_xx` (a copy), `<pad>`, ..., or `__xx__`."""
-        named, names = self.named_pieces, self._other_names
-        return [names[int(i)] if int(i) in names else named[int(i) - 3] for i in ids]
+        """Return a readable name per id: piece, `piece_xx` (a copy), `<pad>`, ..., or `__xx__`."""
+        pieces, names = self.named_pieces, self._other_names
+        return [names[int(i)] if int(i) in names else pieces[int(i) - 3] for i in ids]
 
     def _decode_listed(self, ids: Iterable[int]) -> str:
-        """Decodes by the pieces' names: the SentencePiece model may not know all of them."""
+        """Decode by piece names; the SentencePiece model may lack some of them."""
         pieces = []
         for token in ids:
             if token == self.unk_id:
                 pieces.append(self._processor.id_to_piece(self._processor.unk_id()))
             else:
                 pieces.append(self.named_pieces[token - 3])
-        # SentencePiece passes unknown pieces on as they are, with the mark of a space in them.
+        # SentencePiece keeps unknown pieces unchanged, including their space mark.
         return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
 
     def _text_ids(self, ids: Iterable[int]) -> Iterator[int]:
-        """Yields the ids that stand for text."""
+        """Yield the ids that stand for text."""
         first_tag, size = self.first_tag, self.size
         for value in ids:
             token = int(value)
@@ -420,8 +433,8 @@ class Vocabulary:
             if self.eos_id < token < first_tag:
                 yield token
 
-    def _parsed(self, path: Path) -> Vocabulary:
-        """Returns itself once SentencePiece has parsed its model, which came from `path`."""
+    def _checked(self, path: Path) -> Vocabulary:
+        """Return this vocabulary after SentencePiece has parsed its model, read from `path`."""
         try:
             self._processor, self._added  # noqa: B018
         except (RuntimeError, OSError) as error:
@@ -443,50 +456,51 @@ class Vocabulary:
         )
 
     def _ids(self, pieces: Sequence[int], language: str | None) -> list[int]:
-        """Returns our ids of those of a language's SentencePiece model."""
+        """Return the vocabulary ids of ids of a language's SentencePiece model."""
         table = self._added.ids.get(language or "", self._spm_to_id_list)
-        if own := self._own_ids(language):
-            return [own.get(piece, table[piece]) for piece in pieces]
+        if copies := self._copy_ids(language):
+            return [copies.get(piece, table[piece]) for piece in pieces]
         return [table[piece] for piece in pieces]
 
-    def _own_ids(self, language: str | None) -> Mapping[int, int]:
-        """Returns a language's copies, by SentencePiece id."""
+    def _copy_ids(self, language: str | None) -> Mapping[int, int]:
+        """Return the ids of a language's copies by SentencePiece id."""
         if not self.copies and not self.additions:
             return {}
         if language is None:
-            what = "copies of pieces" if self.copies else "languages with pieces of their own"
-            raise UserError(f"this vocabulary has {what}; say which language the text is")
+            reason = "copies of pieces" if self.copies else "languages with pieces of their own"
+            raise UserError(f"this vocabulary has {reason}; say which language the text is")
         index = self.language_index(language)
         return {} if language in self._added.ids else self._copies_by_language[index]
 
     @functools.cached_property
     def _copies_by_language(self) -> list[dict[int, int]]:
-        own: list[dict[int, int]] = [{} for _ in self.languages]
+        copies: list[dict[int, int]] = [{} for _ in self.languages]
         pieces = self.id_to_spm[self.first_copy : self.first_added].tolist()
         for number, ((_, language), piece) in enumerate(zip(self.copies, pieces, strict=True)):
-            own[self.language_index(language)][piece] = self.first_copy + number
-        return own
+            copies[self.language_index(language)][piece] = self.first_copy + number
+        return copies
 
     @functools.cached_property
     def _shared_to_spm(self) -> np.ndarray:
-        """SentencePiece id of each of our ids below the copies, int32; -1 where it has none."""
+        """SentencePiece id of each vocabulary id below the copies, int32; -1 if it has none."""
         processor = self._processor
         special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
         if self.pieces is not None:
-            place = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
-            return np.array(special + [place.get(p, -1) for p in self.pieces], np.int32)
+            spm_ids = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
+            return np.array(special + [spm_ids.get(piece, -1) for piece in self.pieces], np.int32)
         others = [i for i in range(processor.get_piece_size()) if i not in special]
         return np.array(special + others, np.int32)
 
     @functools.cached_property
     def _other_names(self) -> dict[int, str]:
-        """Readable names of the ids that are not the first of a piece."""
+        """Readable names of special ids, copies and tags."""
         names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
         names |= {
             self.first_copy + i: language_piece_name(*copy) for i, copy in enumerate(self.copies)
         }
         return names | {
-            int(tag): f"__{x}__" for x, tag in zip(self.languages, self.tag_ids, strict=True)
+            int(tag): f"__{language}__"
+            for language, tag in zip(self.languages, self.tag_ids, strict=True)
         }
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""The folder of a vocabulary: a SentencePiece model, lists, and facts to check them by."""
+"""Vocabulary folder: a SentencePiece model, lists, and metadata for verification."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPY = "copy the whole folder again"
 
 
 class VocabularyData(NamedTuple):
-    """What a vocabulary is made of; see its attributes."""
+    """Stored data of a vocabulary; see the attributes of `Vocabulary`."""
 
     model: bytes
     languages: tuple[str, ...]
@@ -34,7 +34,7 @@ class VocabularyData(NamedTuple):
 
 
 def compute_fingerprint(parts: VocabularyData) -> str:
-    """Return the hex SHA-256 of a vocabulary's parts; caches and runs store it."""
+    """Return the hex SHA-256 of a vocabulary's data; caches and runs store it."""
     digest = hashlib.sha256(parts.model)
     digest.update(("\n" + "\n".join(parts.languages)).encode())
     if parts.pieces is not None:
@@ -52,15 +52,16 @@ def compute_fingerprint(parts: VocabularyData) -> str:
 def check_vocabulary_folder(
     directory: str | Path, *, overwrite: bool, fingerprint: str | None = None
 ) -> None:
-    """Refuses a folder to write a vocabulary to that holds anything else, or another vocabulary.
+    """Refuse an output folder that holds other files or another vocabulary.
 
     Args:
-        directory: where `write_vocabulary_files` is to write.
-        overwrite: whether a vocabulary that is there may be replaced.
-        fingerprint: of the vocabulary to write, which may replace its like; None is not known yet.
+        directory: folder for `write_vocabulary_files`.
+        overwrite: whether an existing vocabulary may be replaced.
+        fingerprint: fingerprint of the new vocabulary, which may replace an equal one; None if it
+            is not known yet.
 
     Raises:
-        UserError: if so.
+        UserError: if the folder is refused.
     """
     path = Path(directory) / FACTS_FILE
     if not path.is_file():
@@ -77,7 +78,7 @@ def check_vocabulary_folder(
 def write_vocabulary_files(
     directory: Path, parts: VocabularyData, facts: Mapping[str, Any]
 ) -> None:
-    """Writes a vocabulary; files of an earlier one that this one has no use for are removed."""
+    """Write a vocabulary, and remove files of an earlier one that are not part of it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MODEL_FILE).write_bytes(parts.model)
     lines = "".join(f"{code}\n" for code in parts.languages)
@@ -97,10 +98,10 @@ def write_vocabulary_files(
 
 
 def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, Any]]:
-    """Reads what `write_vocabulary_files` wrote.
+    """Read the files that `write_vocabulary_files` wrote.
 
     Returns:
-        The parts, unchecked, and the facts.
+        The data, unchecked, and the metadata.
 
     Raises:
         UserError: if a file is missing or damaged.
@@ -126,16 +127,16 @@ def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, An
             pairs = map(_texts, parse_json(path.read_bytes()))
             copies = tuple((piece, language) for piece, language in pairs)
         path = directory / _ADDITIONS_FILE
-        added = _texts(parse_json(path.read_bytes())) if path.is_file() else ()
+        added_languages = _texts(parse_json(path.read_bytes())) if path.is_file() else ()
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: is damaged ({error}); {_COPY}") from error
-    additions = _read_additions(directory, added)
+    additions = _read_additions(directory, added_languages)
     model = (directory / MODEL_FILE).read_bytes()
     return VocabularyData(model, languages, pieces, copies, additions, normalization), facts
 
 
 def mismatched_files_error(directory: Path) -> UserError:
-    """Returns the error of a folder whose files do not belong together."""
+    """Return the error of a folder whose files do not belong together."""
     return UserError(
         f"{directory / FACTS_FILE}: does not belong to the other files beside it, or one of them "
         f"is damaged; {_COPY}"
@@ -143,14 +144,14 @@ def mismatched_files_error(directory: Path) -> UserError:
 
 
 def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    """Returns what was read as a tuple; raises `TypeError` unless it is texts."""
+    """Return strings as a tuple; raise `TypeError` if a value is not a string."""
     texts = tuple(values)
     "".join(texts)
     return texts
 
 
 def _write_additions(directory: Path, additions: Sequence[AddedLanguage]) -> None:
-    """Writes which languages were added, and their models; removes those of earlier ones."""
+    """Write the added languages and their models, and remove earlier ones."""
     for path in (*directory.glob(_ADDED_MODEL.format("*")), directory / _ADDITIONS_FILE):
         path.unlink(missing_ok=True)
     for number, (_, model) in enumerate(additions, 1):
@@ -161,10 +162,10 @@ def _write_additions(directory: Path, additions: Sequence[AddedLanguage]) -> Non
 
 
 def _read_additions(directory: Path, languages: Sequence[str]) -> tuple[AddedLanguage, ...]:
-    found = []
+    additions = []
     for number, language in enumerate(languages, 1):
         path = directory / _ADDED_MODEL.format(number)
         if not path.is_file():
             raise UserError(f"{path}: no such file; {_COPY}")
-        found.append(AddedLanguage(language, path.read_bytes()))
-    return tuple(found)
+        additions.append(AddedLanguage(language, path.read_bytes()))
+    return tuple(additions)
