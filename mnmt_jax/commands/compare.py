@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Reads the results, prints the table and the samples, and writes the page."""
+    """Read the results, prints the table and the samples, and writes the page."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.evaluation.markdown_tables import (

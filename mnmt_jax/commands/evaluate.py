@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")
     parser.add_argument(
@@ -92,7 +92,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     check_limit(flags.limit)
     import_modules(flags.module_import)

@@ -27,7 +27,7 @@ _SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, 
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelpFormatter)
     parser.add_argument(
         "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> int | None:
-    """Parses the command line and trains."""
+    """Parse the command line and trains."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not is_distributed(flags):
         return _train(flags, gin_files, bindings)
@@ -78,7 +78,7 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
 
 
 def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, ...]:
-    """Returns the runs to start from, each with its step.
+    """Return the runs to start from, each with its step.
 
     Args:
         runs: RUN or NAME=RUN; what is there as it stands is a RUN.
@@ -106,6 +106,6 @@ def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, 
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Splits NAME=VALUE; the name is empty if there is none."""
+    """Split NAME=VALUE; the name is empty if there is none."""
     name, equals, value = text.partition("=")
     return (name, value) if equals and is_source_run_name(name) else ("", text)

@@ -33,7 +33,7 @@ class Adaption(Method, name="adaption"):
     dropout: Rate = 0.1
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the two modules.
+        """Return the plan with the two modules.
 
         Raises:
             UserError: if the last stage has no source.

@@ -61,7 +61,7 @@ class BackTranslation(Method, name="back_translation"):
     code_fields = ("languages", "pool")
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that rows hold a pair each, and that there are languages to draw.
+        """Check that rows hold a pair each, and that there are languages to draw.
 
         Raises:
             UserError: otherwise.
@@ -89,7 +89,7 @@ class BackTranslation(Method, name="back_translation"):
             )
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
-        """Returns the batch of translated pairs."""
+        """Return the batch of translated pairs."""
         return (GeneratedBatch(self.name, functools.partial(self._make, config)),)
 
     @property
@@ -101,7 +101,7 @@ class BackTranslation(Method, name="back_translation"):
         return self.pool or self._translated
 
     def _make(self, config: Config, making: GenerationModel) -> Batch:
-        """Makes the pairs; a row whose pair is not translated is empty."""
+        """Make the pairs; a row whose pair is not translated is empty."""
         rows = _Rows(
             get_instruction(config.data.instruction),
             making.layout.embedded_roles(),
@@ -133,7 +133,7 @@ class BackTranslation(Method, name="back_translation"):
 def draw(
     rng: Array, own: Int[Array, " rows"], pool: Int[np.ndarray, " languages"], share: float
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
-    """Draws for each row one of some languages, uniformly among those that are not its own.
+    """Draw for each row one of some languages, uniformly among those that are not its own.
 
     Args:
         rng: of the micro-batch; a row's draw depends on it and on the row's number.
@@ -176,13 +176,13 @@ class _Rows:
     register_factor: float
 
     def sentences(self, batch: Batch) -> tuple[Array, Array]:
-        """Returns the target sentences with eos, [rows, n], and their lengths with eos."""
+        """Return the target sentences with eos, [rows, n], and their lengths with eos."""
         skipped = int(self.instruction.target_tag)
         lengths = (batch[f"{TARGET}_segment_ids"] != 0).sum(axis=1, dtype=jnp.int32)
         return batch[f"{TARGET}_labels"][:, skipped:], jnp.maximum(lengths - skipped, 0)
 
     def prefix(self, wanted: Int[Array, " rows"]) -> Int[Array, "rows prefix"]:
-        """Returns the first target input and forced tokens of languages."""
+        """Return the first target input and forced tokens of languages."""
         tags = wanted + self.first_tag
         forced = (tags,) if self.instruction.target_tag else ()
         return jnp.stack([self._triggers(tags), *forced], axis=1)
@@ -193,7 +193,7 @@ class _Rows:
         lengths: Int[Array, " rows"],
         languages: tuple[Int[Array, " rows"], Int[Array, " rows"]],
     ) -> dict[str, Array]:
-        """Lays sentences out as the static roles.
+        """Lay sentences out as the static roles.
 
         Args:
             sentences: each with eos; what follows is ignored.

@@ -39,7 +39,7 @@ class CutResidual(Method, name="cut_residual"):
     norm: Literal["", "pre", "post"] = ""
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan without the connection.
+        """Return the plan without the connection.
 
         Raises:
             UserError: if there is no such layer, or no such sublayer in it.

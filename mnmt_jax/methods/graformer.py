@@ -58,7 +58,7 @@ class Graformer(Method, name="graformer"):
     encoder_layers: Count = 6
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the tables and heads, and g6 as it is.
+        """Return the plan with the tables and heads, and g6 as it is.
 
         Raises:
             UserError: if the target has no layers of its own before those that read the source, or
@@ -86,7 +86,7 @@ class Graformer(Method, name="graformer"):
         return dataclasses.replace(apart, stages=(source, bare, grafted), heads=heads)
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
-        """Returns what a new run takes of `mlm` and `lm`."""
+        """Return what a new run takes of `mlm` and `lm`."""
         taken = []
         if self.encoder != "none":
             taken += [ParamMapping("mlm", *pair) for pair in self._encoder_moves(config)]
@@ -95,7 +95,7 @@ class Graformer(Method, name="graformer"):
         return tuple(taken)
 
     def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
-        """Returns that `mlm` is a masked and `lm` a causal language model, and how deep."""
+        """Return that `mlm` is a masked and `lm` a causal language model, and how deep."""
         own, field = self.encoder_layers, f"Graformer.encoder_layers={self.encoder_layers}"
         mlm = RequiredSource("mlm", "masked_lm", own, field)
         layers = config.stage_layers
@@ -105,7 +105,7 @@ class Graformer(Method, name="graformer"):
         return (*(self.encoder != "none") * (mlm,), *(self.decoder != "none") * (lm,))
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
-        """Returns what stays as it was taken: of each model, all but the norms that are copies."""
+        """Return what stays as it was taken: of each model, all but the norms that are copies."""
         copies = (OUTPUT_TABLE, _LM_NORM)
         frozen = []
         if self.encoder == "freeze":
@@ -116,7 +116,7 @@ class Graformer(Method, name="graformer"):
         return tuple(frozen)
 
     def _encoder_moves(self, config: Model) -> Iterator[tuple[str, str]]:
-        """Yields what is taken of the masked model, each with where it is put."""
+        """Yield what is taken of the masked model, each with where it is put."""
         whole, own = config.stage_layers[0], self.encoder_layers
         yield from _table_moves(config, _TABLE)
         yield from ((f"layer_{n}", f"layer_{n}") for n in range(own))
@@ -126,7 +126,7 @@ class Graformer(Method, name="graformer"):
                 yield "stage_0_norm", f"layer_{own}/attention_norm"
 
     def _decoder_moves(self, config: Model) -> Iterator[tuple[str, str]]:
-        """Yields what is taken of the causal model, each with where it is put."""
+        """Yield what is taken of the causal model, each with where it is put."""
         first, own, _ = config.stage_layers
         yield from _table_moves(config, TARGET_TABLE)
         yield _TABLE, OUTPUT_TABLE

@@ -30,7 +30,7 @@ class Graft(Method, name="graft"):
     parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks every part.
+        """Check every part.
 
         Raises:
             UserError: if one is not a move.
@@ -48,7 +48,7 @@ class Graft(Method, name="graft"):
                 raise UserError(f"Graft.parts={error}") from error
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
-        """Returns the parts.
+        """Return the parts.
 
         Raises:
             UserError: if there are none.
@@ -62,4 +62,4 @@ class Graft(Method, name="graft"):
         return tuple(ParamMapping(*part) for part in self.parts)
 
     def for_resume(self) -> None:
-        """Returns that it does nothing later."""
+        """Return that it does nothing later."""

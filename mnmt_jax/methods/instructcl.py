@@ -54,7 +54,7 @@ class InstruCL(Method, name="instructcl"):
     groups: Count = 1
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that there are such a layer, tags to compare, and groups of equal size.
+        """Check that there are such a layer, tags to compare, and groups of equal size.
 
         Raises:
             UserError: otherwise; it names the layers or instructions to choose from.
@@ -73,12 +73,12 @@ class InstruCL(Method, name="instructcl"):
             )
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the term."""
+        """Return the term."""
         reads = States(self.layer), States(self.layer, view=_IDENTITY)
         return (Objective("contrastive", reads, self._term),)
 
     def _term(self, forward: Forward) -> Array:
-        """Compares the tags of each group's sources with those of its identity pairs."""
+        """Compare the tags of each group's sources with those of its identity pairs."""
         anchors, positives = (self._tags(forward, view) for view in (None, _IDENTITY))
         tags = forward.batch["target_lang"].reshape(self.groups, -1)
         present = (forward.batch[f"{SOURCE}_segment_ids"] != 0).reshape(self.groups, -1)
@@ -92,7 +92,7 @@ class InstruCL(Method, name="instructcl"):
         return jax.vmap(term)(anchors, positives, tags, source_tokens).sum()
 
     def _tags(self, forward: Forward, view: View | None) -> Array:
-        """Returns the state of every pair's tag, [groups, instances, embed]."""
+        """Return the state of every pair's tag, [groups, instances, embed]."""
         batch = forward.view(view) if view else forward.batch
         states = forward.read(States(self.layer, view=view))
         segment_ids, segments = batch[f"{SOURCE}_segment_ids"], batch["target_lang"].shape[1]
@@ -109,7 +109,7 @@ def contrastive_loss(
     source_tokens: Float[Array, ""],
     form: str = "code",
 ) -> Float[Array, ""]:
-    """Computes the contrastive term of a batch of B valid instances.
+    """Compute the contrastive term of a batch of B valid instances.
 
     l_i = -log(exp(cos(a_i, p_i)) / (exp(cos(a_i, p_i)) + sum_{j != i} exp(cos(a_i, a_j))))
 
@@ -153,7 +153,7 @@ def tag_states(
     segment_ids: Int[Array, "batch source"],
     segments: int,
 ) -> Float[Array, "instances embed"]:
-    """Picks the state of each packed pair's first source token.
+    """Pick the state of each packed pair's first source token.
 
     Args:
         states: of the source span.

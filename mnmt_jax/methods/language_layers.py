@@ -72,7 +72,7 @@ class LanguageLayers(Method, name="language_layers"):
     code_fields = ("without", "frozen")
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the branches.
+        """Return the plan with the branches.
 
         Raises:
             UserError: if there are no languages or no such layers.
@@ -101,7 +101,7 @@ class LanguageLayers(Method, name="language_layers"):
         )
 
     def with_language(self, language: str) -> Self:
-        """Returns it with a branch for the language, and the branches before it frozen.
+        """Return it with a branch for the language, and the branches before it frozen.
 
         Source: third paper, section 4.4.
         """
@@ -109,7 +109,7 @@ class LanguageLayers(Method, name="language_layers"):
         return dataclasses.replace(super().with_language(language), frozen=before)
 
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns a parameter of the branches with one more: the mean of those that are there.
+        """Return a parameter of the branches with one more: the mean of those that are there.
 
         Source: third paper, Appendix A, of the layers. That a new scale is the mean of the scales
         is inferred; 0.1, the first value of a scale, would be the alternative.
@@ -120,7 +120,7 @@ class LanguageLayers(Method, name="language_layers"):
         return np.concatenate([array, mean.astype(array.dtype)])
 
     def frozen_rows(self) -> tuple[Rows, ...]:
-        """Returns the slots of the frozen languages."""
+        """Return the slots of the frozen languages."""
         frozen = [
             slot
             for code, slot in zip(self.languages, self.slots, strict=True)
@@ -164,19 +164,19 @@ class LanguageMLP(FeedForward):
     }
 
     def module(self, config: Model) -> LanguageFeedForward:
-        """Returns the shared layers and the branches."""
+        """Return the shared layers and the branches."""
         activation = self.activation or config.activation
         return LanguageFeedForward(config, self.hidden, config.dropout, activation, self)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the change of states, the dropout of both in it."""
+        """Return the change of states, the dropout of both in it."""
         record(module, place, ENTERED, states)
         shared = super().change(module, states, place)
         own = module.branched(states, place)
         return shared if self.settings.off else shared + own
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the parameters are stored in AdapNonCenter's fairseq.
+        """Yield how the parameters are stored in AdapNonCenter's fairseq.
 
         Raises:
             UserError: if it has no such model: there one language at most has no branch.
@@ -195,12 +195,12 @@ class LanguageMLP(FeedForward):
         yield names.vector((*path, "branch", "scale"), f"{theirs}information_weights", self.count)
 
     def unused_elsewhere(self, config: Model) -> int:
-        """Returns the size of the centre's branch, which the authors allocate and never use."""
+        """Return the size of the centre's branch, which the authors allocate and never use."""
         hidden = self.settings.mlp
         return 2 * config.embed * hidden + hidden + config.embed
 
     def activate(self, config: Model) -> Callable[[Array], Array]:
-        """Returns the activation of the shared layers and the branches."""
+        """Return the activation of the shared layers and the branches."""
         return ACTIVATIONS[self.activation or config.activation]
 
     @property
@@ -209,7 +209,7 @@ class LanguageMLP(FeedForward):
         return max(self.slots) + 1
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the shared layers and those of one branch, as for a language that has one."""
+        """Yield the shared layers and those of one branch, as for a language that has one."""
         yield from super().matmuls(config, stage, roles, lengths)
         positions = sum(lengths[role] for role in roles)
         yield "branch/first", positions, (config.embed, self.settings.mlp)
@@ -222,7 +222,7 @@ class LanguageFeedForward(modules.FeedForward):
     kind: Any = None  # a `LanguageMLP`
 
     def setup(self) -> None:
-        """Creates the shared layers, which are named as without branches, and the branches."""
+        """Create the shared layers, which are named as without branches, and the branches."""
         super().setup()
         self.branch = Branch(self.config, self.kind)
         self.drop_branch = Dropout(self.kind.settings.dropout)
@@ -230,7 +230,7 @@ class LanguageFeedForward(modules.FeedForward):
     def branched(
         self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
-        """Returns what the branches change, with the dropout of theirs."""
+        """Return what the branches change, with the dropout of theirs."""
         own = self.branch(states, place)
         return self.drop_branch(own, deterministic=place.deterministic)
 
@@ -245,7 +245,7 @@ class Branch(nn.Module):
     kind: LanguageMLP
 
     def setup(self) -> None:
-        """Creates the branches."""
+        """Create the branches."""
         embed, hidden, count = self.config.embed, self.kind.settings.mlp, self.kind.count
         self.first = Stacked((count, embed, hidden))
         self.second = Stacked((count, hidden, embed))
@@ -256,7 +256,7 @@ class Branch(nn.Module):
     def __call__(
         self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
-        """Returns t_l branch_l(states)."""
+        """Return t_l branch_l(states)."""
         slots = jnp.asarray((*self.kind.slots, -1))[place.language("target_lang")]
         own = route(
             states,
@@ -284,7 +284,7 @@ class Stacked(nn.Module):
 
     @nn.compact
     def __call__(self) -> tuple[Float[Array, slots in out], Float[Array, " slots out"]]:
-        """Returns both."""
+        """Return both."""
         slots, fan_in, out = self.shape
         kernel = self.param("kernel", _stacked_xavier, self.shape, jnp.float32)
         bias = self.param("bias", uniform_fan_in(fan_in), (slots, out), jnp.float32)
@@ -295,7 +295,7 @@ _stacked_xavier = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", ba
 
 
 def _exchanged(layer: Layer, kind: LanguageMLP) -> Layer:
-    """Returns a layer with its feed-forward exchanged.
+    """Return a layer with its feed-forward exchanged.
 
     Raises:
         UserError: if it has none.

@@ -46,7 +46,7 @@ class LCS(Method, name="lcs"):
     languages_field = "languages"
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the bias.
+        """Return the plan with the bias.
 
         Raises:
             UserError: if there are no languages or no such layer.
@@ -87,12 +87,12 @@ class TagBias(Kind):
     languages = ("target_lang",)
 
     def module(self, config: Model) -> nn.Module:
-        """Returns a module without parameters."""
+        """Return a module without parameters."""
         del config
         return _Nothing()
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the vector at every position."""
+        """Return the vector at every position."""
         del module
         return (place.tag("target_lang") * self.scale).astype(states.dtype)
 

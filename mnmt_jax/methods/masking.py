@@ -30,7 +30,7 @@ class Masking(Method, name="masking"):
     kept: Rate = MaskShares.kept
 
     def __post_init__(self) -> None:
-        """Checks that the shares leave room for masks, and that there are any tokens to ask for."""
+        """Check that the shares leave room for masks, and that there are any tokens to ask for."""
         super().__post_init__()
         if not self.share or self.random + self.kept > 1:
             raise UserError(
@@ -39,7 +39,7 @@ class Masking(Method, name="masking"):
             )
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that the layout fills masks.
+        """Check that the layout fills masks.
 
         Raises:
             UserError: otherwise.
@@ -52,5 +52,5 @@ class Masking(Method, name="masking"):
             )
 
     def mask_shares(self) -> MaskShares:
-        """Returns the shares."""
+        """Return the shares."""
         return MaskShares(self.share, self.random, self.kept)

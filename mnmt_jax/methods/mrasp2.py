@@ -58,7 +58,7 @@ class MRASP2(Method, name="mrasp2"):
     anchor: Literal["own", "shared"] = "own"
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that there is such a layer and that groups have equal numbers of rows.
+        """Check that there is such a layer and that groups have equal numbers of rows.
 
         Raises:
             UserError: otherwise.
@@ -75,7 +75,7 @@ class MRASP2(Method, name="mrasp2"):
             raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the loss."""
+        """Return the loss."""
         return (Objective("sentence_contrast", (self._anchor, self._positive), self._term),)
 
     @property
@@ -88,7 +88,7 @@ class MRASP2(Method, name="mrasp2"):
         return States(self.layer, view=_POSITIVE, ended=self.ended)
 
     def _term(self, forward: Forward) -> Array:
-        """Compares the sentences of each group; the weight is of a mean per target token."""
+        """Compare the sentences of each group; the weight is of a mean per target token."""
         batch, view = forward.batch, forward.view(_POSITIVE)
         languages = batch["target_lang"]
         segments = languages.shape[1]
@@ -112,7 +112,7 @@ class MRASP2(Method, name="mrasp2"):
 def sentence_means(
     states: Float[Array, "rows length embed"], segment_ids: Int[Array, "rows length"], segments: int
 ) -> Float[Array, "rows segments embed"]:
-    """Returns the float32 mean of each packed sentence's states; 0 where there is none.
+    """Return the float32 mean of each packed sentence's states; 0 where there is none.
 
     Args:
         states: of a span.
@@ -131,7 +131,7 @@ def sentence_contrast(
     valid: Bool[Array, " sentences"],
     temperature: float,
 ) -> Float[Array, ""]:
-    """Computes -sum_s log(exp(cos(a_s, p_s) / t) / sum_s' exp(cos(a_s, p_s') / t)), in nats.
+    """Compute -sum_s log(exp(cos(a_s, p_s) / t) / sum_s' exp(cos(a_s, p_s') / t)), in nats.
 
     Args:
         anchors: of the sources.

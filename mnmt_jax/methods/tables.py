@@ -33,7 +33,7 @@ class Tables(Method, name="tables"):
     output: bool = False
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the tables.
+        """Return the plan with the tables.
 
         Raises:
             UserError: if one role alone is embedded, so that there is nothing to set apart.

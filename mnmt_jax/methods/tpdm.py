@@ -85,13 +85,13 @@ class _Head(nn.Module):
     normed: bool
 
     def setup(self) -> None:
-        """Creates the two layers and the norm."""
+        """Create the two layers and the norm."""
         self.wi, self.wo = (_linear(self.config, self.config.embed) for _ in range(2))
         if self.normed:
             self.norm = layer_norm(self.config)
 
     def __call__(self, states: Array) -> Array:
-        """Applies the head at each position."""
+        """Apply the head at each position."""
         inner = self.wi(states)
         return self.wo(nn.relu(self.norm(inner) if self.normed else inner))
 
@@ -104,7 +104,7 @@ class _Heads(nn.Module):
     gate_temperature: float  # 0 is without gates
 
     def setup(self) -> None:
-        """Creates the heads, a norm of the content and, with gates, theirs."""
+        """Create the heads, a norm of the content and, with gates, theirs."""
         config = self.config
         self.content, self.position = (_Head(config, self.norms > 0) for _ in range(2))
         if self.norms > 2:
@@ -113,7 +113,7 @@ class _Heads(nn.Module):
             self.gate_first, self.gate_last = _linear(config, config.embed), _linear(config, 1)
 
     def __call__(self, states: Array, place: PositionInfo) -> Array:
-        """Returns the content, and hands out all that losses read."""
+        """Return the content, and hands out all that losses read."""
         content = self.content(states)
         content = self.content_norm(content) if self.norms > 2 else content
         if is_requested(self):
@@ -150,15 +150,15 @@ class _Disentangle(Kind):
     axes = _AXES
 
     def module(self, config: Model) -> _Heads:
-        """Returns the heads."""
+        """Return the heads."""
         return _Heads(config, self.norms, self.gate_temperature)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the content."""
+        """Return the content."""
         return module(states, place)
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the content's layers: in training alone there are others."""
+        """Yield the content's layers: in training alone there are others."""
         del stage
         positions = sum(lengths[role] for role in roles)
         for name in ("wi", "wo"):
@@ -172,7 +172,7 @@ class _Critic(Kind):
     component = _CRITIC
 
     def module(self, config: Model) -> Block:
-        """Returns the layer."""
+        """Return the layer."""
         plain = dataclasses.replace(
             config, dropout=0.0, attention_dropout=0.0, methods=(), lora_rank=0
         )
@@ -183,7 +183,7 @@ class _Critic(Kind):
         return Block(plain, layer)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns its guesses of the positions."""
+        """Return its guesses of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: place.segment_ids}
         masks = IMPLEMENTATIONS[module.config.attention].make_masks(stage, ids)
         reader = SpanReader(masks, {}, stage, module.config.attention)
@@ -239,7 +239,7 @@ class TPDM(Method, name="tpdm"):
     gate_temperature: Positive = 0.7
 
     def __post_init__(self) -> None:
-        """Checks every field, and that gates have what they weigh, and what is said of them gates.
+        """Check every field, and that gates have what they weigh, and what is said of them gates.
 
         Raises:
             UserError: otherwise.
@@ -258,7 +258,7 @@ class TPDM(Method, name="tpdm"):
                 )
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the heads after the layer's attention, and the critic beside it.
+        """Return the plan with the heads after the layer's attention, and the critic beside it.
 
         Raises:
             UserError: if the source does not pass such a layer, or it has no attention, or the
@@ -281,7 +281,7 @@ class TPDM(Method, name="tpdm"):
         )
 
     def players(self) -> tuple[Player, ...]:
-        """Returns the critic, which learns to guess positions from contents as they are."""
+        """Return the critic, which learns to guess positions from contents as they are."""
         reads = self._content, self._position
         objectives = (
             Objective(_CRITIC, reads, self._guessing),
@@ -292,7 +292,7 @@ class TPDM(Method, name="tpdm"):
         return (Player(_CRITIC, (_CRITIC,), objectives, optimizer, self.critic_steps),)
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the terms, and with gates how far they are open on average."""
+        """Return the terms, and with gates how far they are open on average."""
         both, gates = (self._content, self._position), (self._tap(_GATE), self._tap(_LOGIT))
         found = []
         if self.information:
@@ -387,7 +387,7 @@ class TPDM(Method, name="tpdm"):
 
 
 def _after_attention(layer: Layer, heads: Sublayer) -> Layer:
-    """Returns a layer with the heads after its self-attention."""
+    """Return a layer with the heads after its self-attention."""
     names = [each.name for each in layer]
     if "attention" not in names:
         raise UserError("tpdm: the layer has no 'attention'; leave out the method that took it")
@@ -401,7 +401,7 @@ def _ids(forward: Forward) -> Array:
 
 
 def _per_source(total: Array, forward: Forward) -> Array:
-    """Returns a sum that, divided by target tokens, is the mean over source tokens."""
+    """Return a sum that, divided by target tokens, is the mean over source tokens."""
     counts = [(forward.batch[f"{r}_segment_ids"] != 0).sum() for r in (TARGET, SOURCE)]
     target, source = (jnp.maximum(count, 1).astype(jnp.float32) for count in counts)
     return total * target / source

@@ -46,7 +46,7 @@ class TuningLayers(Method, name="tuning_layers"):
     mlp: Annotated[int, Range(low=0, high=2**20)] = 0
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the added feed-forward layers.
+        """Return the plan with the added feed-forward layers.
 
         Raises:
             UserError: if a layer has no feed-forward to come after.
@@ -57,7 +57,7 @@ class TuningLayers(Method, name="tuning_layers"):
 
 
 def _above(layer: Layer, added: Sublayer) -> Layer:
-    """Returns a layer with what is new after what a language model has."""
+    """Return a layer with what is new after what a language model has."""
     if all(each.name != "mlp" for each in layer):
         raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that took it")
     recalled = cross_attending(layer)
