@@ -107,8 +107,7 @@ class Bindings:
         return default if bound is None else self._value(bound)
 
     def place(self, title: str, field: str = "") -> str:
-        """Return `FILE:LINE: ` of a binding, or of a section's first binding, if it came from a
-        file."""
+        """Return `FILE:LINE: ` of a binding from a file, or of a section's first binding."""
         bound = self._fields.get(title, {})
         return next((item.place for name, item in bound.items() if field in ("", name)), "")
 
@@ -132,7 +131,7 @@ class Bindings:
             raise UserError(f"{place}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
-        """Check that all bindings are used, or were used before a later binding removed their method.
+        """Check that all bindings are used, or belong to a method that a later binding removed.
 
         Args:
             sections: names of the sections that were built.
@@ -163,7 +162,7 @@ class Bindings:
         return self._known[title]
 
     def no_such_field(self, title: str, field: str) -> str:
-        """Return the message about an unknown field, with suggestions; empty if the section is unknown."""
+        """Return the message about an unknown field; empty if the section is unknown too."""
         known = self._field_names(title)
         if known is None:
             return ""
@@ -179,7 +178,7 @@ class Bindings:
         return _Bound(value, place)
 
     def _value(self, bound: _Bound) -> Any:
-        """Return a value with macros resolved; a list that is written out may contain such lists."""
+        """Return a value with macros resolved; a written-out list may contain such lists."""
         value, names = self._resolved(bound.value, bound.place, ())
         if not isinstance(value, list | tuple):
             return value

@@ -173,7 +173,8 @@ def _read_file(
                 f"include '{statement.filename}'" if is_include else statement.format()
             )
             raise UserError(
-                f"{place}{text_of_statement}: the configuration of a run holds values alone; remove the line"
+                f"{place}{text_of_statement}: the configuration of a run holds values alone; "
+                "remove the line"
             )
         elif is_include:
             _include(values, statement.filename, place, within, reads)
@@ -236,8 +237,7 @@ def save_config(config: Config, path: str | Path) -> None:
 
 
 def is_saved_config(text: str) -> bool:
-    """Return whether a text was written by `save_config`, of this version or of one without the
-    mark."""
+    """Return whether `save_config` wrote a text, in this or an earlier version without the mark."""
     if text.startswith(_MARK):
         return True
     lines = [line for line in text.splitlines() if line]

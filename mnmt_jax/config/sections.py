@@ -297,8 +297,7 @@ class Decode(Checked):
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
 
     def __post_init__(self) -> None:
-        """Check every field, that there is a bucket, and that contrast weights sum to less than
-        1."""
+        """Check every field, that there is a bucket, and that contrasts sum to less than 1."""
         super().__post_init__()
         if 0 < self.temperature < _LEAST_TEMPERATURE:
             raise UserError(

@@ -282,7 +282,7 @@ def all_for_resume(methods: Iterable[Method]) -> tuple[Method, ...]:
 
 
 def as_facts(section: Any) -> dict[str, Any]:
-    """Return a section or a configuration as JSON-serialisable values; methods are listed with names.
+    """Return a section or configuration as JSON-serialisable values; methods get their names.
 
     Args:
         section: a dataclass of `mnmt_jax.config.sections`.

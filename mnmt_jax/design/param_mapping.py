@@ -44,7 +44,8 @@ class ParamMapping:
         source_range, target_range = (_range(self, path) for path in (self.source, self.target))
         if len(source_range) != len(target_range):
             raise UserError(
-                f"{self}: takes {len(source_range)} and puts {len(target_range)}; make both ranges equally long"
+                f"{self}: takes {len(source_range)} and puts {len(target_range)}; make both ranges "
+                "equally long"
             )
 
     def __str__(self) -> str:
@@ -88,7 +89,8 @@ def _range(mapping: ParamMapping, path: str) -> range:
     first, last = map(int, match.groups()) if match else (0, 0)
     if last < first or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
         raise UserError(
-            f"{mapping}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, such "
+            f"{mapping}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, "
+            "such "
             "as 'layer_{0-5}/mlp'"
         )
     return range(first, last + 1)

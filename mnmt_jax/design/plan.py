@@ -166,7 +166,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A term of the logits: states of the generated role times a table. The logits are the sum of heads.
+    """A term of the logits, which sum all heads: states of the generated role times a table.
 
     Attributes:
         table: name of the table.
@@ -227,7 +227,8 @@ class Plan:
         for role in roles:
             if len(tables := self._tables_of(role)) != 1:
                 raise UserError(
-                    f"role '{role}' is embedded by {len(tables)} tables; name it in the roles of one"
+                    f"role '{role}' is embedded by {len(tables)} tables; name it in the roles of "
+                    "one"
                 )
         passed = self.layout.layers_with(self.layout.generated)
         for head in self.heads:
