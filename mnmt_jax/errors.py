@@ -23,8 +23,7 @@ STORAGE_ERRNOS = (
 
 
 class UserError(ValueError):
-    """An error in the user's input: one line naming the file, line, field or flag, and the "
-    "remedy."""
+    """An error in the user's input: one line with the file, line, field or flag, and the remedy."""
 
 
 class MnmtWarning(UserWarning):

@@ -118,7 +118,7 @@ def parse_command_line(
         argv: arguments without the program's name; None uses the process's.
 
     Returns:
-        The parsed flags, `module_import` for `import_modules` among them, the gin files in order,
+        The parsed flags, including `module_import` for `import_modules`; the gin files in order;
         and the bindings as `NAME=VALUE` in order.
 
     Raises:

@@ -66,7 +66,7 @@ class ResumableOutput:
         self._output, self._window, self._share = output, window, share
         self._paths = [Path(unfinished_path(output, shard)) for shard in share.all()]
         self._header = (json.dumps({UNFINISHED: made_by}, sort_keys=True) + "\n").encode()
-        self._reused = self._end = self._count = 0
+        self._completed = self._end = self._count = 0
         self._complete = self._is_waiting = False
         self._first_file: IO[bytes] | None = None
         self._check_others()
@@ -134,13 +134,13 @@ class ResumableOutput:
                 continue
             if is_reusing:
                 self._cut()
-                if self._reused:
-                    _report(f"goes on after {pluralize(self._reused, 'line')} translated before")
+                if self._completed:
+                    _report(f"goes on after {pluralize(self._completed, 'line')} translated before")
             is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
-                self._reused += 1
+                self._completed += 1
                 report(1)
         if is_reusing:
             self._cut()
@@ -208,8 +208,8 @@ class ResumableOutput:
         if self._is_waiting and not error:
             done = f"process {self._share.process} of {self._share.processes} has done its lines"
             return _report(f"{done}; the last one to end writes {self._output}")
-        if self._reused:
-            line_count = pluralize(self._reused, "translated line")
+        if self._completed:
+            line_count = pluralize(self._completed, "translated line")
             _report(f"{line_count} kept in {self.path}: the same command goes on")
         else:
             self.path.unlink(missing_ok=True)
@@ -226,7 +226,7 @@ class ResumableOutput:
             if number in done or lines.get(number) != source:
                 break
             done.add(number)
-            self._reused += 1
+            self._completed += 1
             self._end += len(stored)
         return done
 

@@ -194,8 +194,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         translation: its translation.
 
     Returns:
-        What every line has; `others` if it was contrasted with some, `pivot` if it went through
-        another language, `unknown_characters` if its source has some.
+        The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
+        translated through a pivot language, `unknown_characters` if its source has some.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.others:

@@ -83,10 +83,9 @@ def describe(
         optimizer: names the frozen parameters.
 
     Returns:
-        JSON-serialisable figures; FLOPs count a multiply-add as two. Where sublayers stand beside
-        the
-        plan, as a critic does, `parameters_beside` counts theirs, and nothing else does. Beams are
-        those of a translator; what fills masks keeps no keys and values.
+        JSON-serialisable figures; FLOPs count a multiply-add as two. Parameters of auxiliary
+        sublayers, such as a critic, are only counted in `parameters_beside`. Only translation
+        models have beams; masked language models have no key-value cache.
     """
     plan = build_model(config, vocab_size).plan
     layout = plan.layout
