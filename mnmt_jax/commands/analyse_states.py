@@ -167,8 +167,7 @@ def _probe(
         if translator.vocabulary.fingerprint != vocabulary.fingerprint:
             raise UserError(
                 f"--run: {facts['run']} and {first_facts['run']} have different vocabularies; a "
-                "probe "
-                "compares tokens of one"
+                "probe compares tokens of one"
             )
         sentences = _probed_sentences(flags, translator, learned_from, tested_on)
         if not first_sentences:

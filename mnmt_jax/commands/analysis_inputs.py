@@ -160,8 +160,7 @@ def check_same_sentences(
             first_name, second_name = (f"{facts['run']} ({facts['checkpoint']})" for facts in names)
             raise UserError(
                 f"--run: {second_name} does not read the {split} sentences that {first_name} "
-                "reads; name "
-                "directions that both have with --directions"
+                "reads; name directions that both have with --directions"
             )
 
 

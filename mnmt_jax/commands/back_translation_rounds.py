@@ -280,8 +280,7 @@ def _lines(pairs: BackTranslatedPairs) -> Iterator[Line]:
 
 
 def _texts(records: Iterator[Mapping[str, Any]], omitted: list[int]) -> Iterator[str]:
-    """Yield translations, blank for truncated sentences; `omitted` receives numbers of blank "
-    "ones."""
+    """Yield translations, blank for truncated ones; numbers of blank lines go to `omitted`."""
     for record in records:
         translation = "" if record["truncated"] else record["translation"]
         if not translation.strip():

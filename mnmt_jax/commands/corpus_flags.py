@@ -268,7 +268,9 @@ def file_corpus(
         suggested = ",".join(
             f"{split}={word}" for split, word in split_words.items() if word and has_other_names
         )
-        raise UserError(f"{error}{f'; perhaps --splits {suggested}' if found else ''}") from error
+        raise UserError(
+            f"{error}{f'; perhaps --splits {suggested}' if suggested else ''}"
+        ) from error
 
 
 def benchmark_corpus(

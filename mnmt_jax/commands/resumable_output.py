@@ -245,8 +245,7 @@ class ResumableOutput:
         if record[_LINES] != self._count:
             raise UserError(
                 f"{path}: is of {pluralize(record[_LINES], 'line')}, this process read "
-                f"{self._count}; "
-                "give every process the same input"
+                f"{self._count}; give every process the same input"
             )
         return True
 

@@ -90,7 +90,6 @@ def _range(mapping: ParamMapping, path: str) -> range:
     if last < first or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
         raise UserError(
             f"{mapping}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, "
-            "such "
-            "as 'layer_{0-5}/mlp'"
+            "such as 'layer_{0-5}/mlp'"
         )
     return range(first, last + 1)

@@ -50,8 +50,7 @@ class CutResidual(Method, name="cut_residual"):
         if layer_number > layout.layers:
             raise UserError(
                 f"CutResidual.layer={layer_number}: the model has {layout.layers} layers; choose "
-                "one of "
-                "them"
+                "one of them"
             )
         return plan.with_layers(
             lambda number, layer: self._cut(layer) if number == layer_number else layer

@@ -39,8 +39,7 @@ class Graft(Method, name="graft"):
             if len(mapping) != 3:
                 raise UserError(
                     f"Graft.parts={mapping!r} must be an origin, what is taken and where it is "
-                    "put, "
-                    "such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
+                    "put, such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
                 )
             try:
                 ParamMapping(*mapping)

@@ -82,8 +82,7 @@ class LanguageLayers(Method, name="language_layers"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
                 raise UserError(
                     f"LanguageLayers.{field} names {join_names(unknown)}; LanguageLayers.languages "
-                    "are "
-                    f"{join_names(self.languages)}"
+                    f"are {join_names(self.languages)}"
                 )
         if not any(slot >= 0 for slot in self.slots):
             raise UserError(

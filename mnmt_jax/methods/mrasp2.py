@@ -68,9 +68,8 @@ class MRASP2(Method, name="mrasp2"):
         if self.ended and self.layer not in ends:
             raise UserError(
                 f"MRASP2.layer={self.layer}: stages of layout '{plan.layout.name}' that have the "
-                f"source end with {join_names([f'layer {layer}' for last in ends])}; choose one, "
-                "or set "
-                "MRASP2.ended=False"
+                f"source end with {join_names([f'layer {layer}' for layer in ends])}; choose one, "
+                "or set MRASP2.ended=False"
             )
         if config.data.rows % self.groups:
             raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
