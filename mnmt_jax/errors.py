@@ -32,8 +32,8 @@ class MnmtWarning(UserWarning):
 
 def join_names(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
     """Return the first few names joined, and the number of further ones."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return separator.join(names[:shown]) + more
+    suffix = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return separator.join(names[:shown]) + suffix
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -55,8 +55,10 @@ def docs_page(name: str) -> str:
     package = Path(__file__).resolve().parent
     installed = package / "docs" / name
     page = installed if installed.is_file() else package.parent / "docs" / name
-    here = Path.cwd()
-    return str(page.relative_to(here) if page.is_relative_to(here) else page)
+    working_directory = Path.cwd()
+    return str(
+        page.relative_to(working_directory) if page.is_relative_to(working_directory) else page
+    )
 
 
 def warn(text: str) -> None:

@@ -103,7 +103,7 @@ def forced_sentences(
     """Return the sentences that the flags name.
 
     Raises:
-        UserError: if there are none.
+        UserError: if no sentences remain.
     """
     from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
     from mnmt_jax.runs.run_directory import RunDirectory

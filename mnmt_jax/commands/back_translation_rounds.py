@@ -250,10 +250,10 @@ class BackTranslationRounds:
         if is_first():
             wait_for_all("claimed")
         recorded = read_object(file, remedy="remove it to start these rounds anew")
-        if changed := differing_keys(recorded, facts):
+        if differing := differing_keys(recorded, facts):
             raise UserError(
                 f"--workdir={folder}: its rounds are made with other settings "
-                f"({join_names(changed)}); "
+                f"({join_names(differing)}); "
                 "give the same ones, or choose another folder"
             )
 

@@ -77,14 +77,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_flags(self, arguments: Sequence[str]) -> None:
         """Report an unknown flag before the base class reports a missing one."""
-        known = [name for name in self._option_string_actions if name.startswith("--")]
+        known_flags = [name for name in self._option_string_actions if name.startswith("--")]
         if self._subparsers:  # the parser of a sub-command knows its flags
             return
         for argument in itertools.takewhile(lambda text: text != "--", arguments):
             flag = argument.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in known):
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known_flags):
                 raise UserError(
-                    f"{flag}: no such flag; {suggest(flag, known)}see {self.prog} --help"
+                    f"{flag}: no such flag; {suggest(flag, known_flags)}see {self.prog} --help"
                 )
 
 
@@ -124,8 +124,8 @@ def parse_command_line(
     Raises:
         UserError: if `--gin.NAME` has no name or no value.
     """
-    others, bindings = _split_bindings(list(sys.argv[1:] if argv is None else argv))
-    namespace = parser.parse_args(others)
+    remaining, bindings = _split_bindings(list(sys.argv[1:] if argv is None else argv))
+    namespace = parser.parse_args(remaining)
     files = namespace.gin_file
     del namespace.gin_file, namespace._gin_binding
     return namespace, list(files), bindings
@@ -225,8 +225,8 @@ def import_modules(names: Sequence[str]) -> None:
                 f"--module_import={name}: must be the name of a module, such as my_tasks, without "
                 "folder and .py"
             )
-    here = os.getcwd()
-    sys.path.insert(0, here)
+    working_directory = os.getcwd()
+    sys.path.insert(0, working_directory)
     try:
         for name in names:
             importlib.import_module(name)
@@ -234,8 +234,8 @@ def import_modules(names: Sequence[str]) -> None:
         raise UserError(f"--module_import={name}: {error}; {_remedy(error, names)}") from error
     finally:
         # Later imports by these modules still work, but no file here shadows an installed module.
-        sys.path.remove(here)
-        sys.path.append(here)
+        sys.path.remove(working_directory)
+        sys.path.append(working_directory)
 
 
 def _remedy(error: Exception, names: Sequence[str]) -> str:

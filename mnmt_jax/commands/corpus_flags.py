@@ -36,7 +36,7 @@ def add_corpus_flags(
     """Add the flags for a corpus and its training directions.
 
     Returns:
-        The mutually exclusive group, of which one flag is required.
+        The mutually exclusive group; exactly one of its flags is required.
     """
     group = parser.add_argument_group("corpus")
     which = group.add_mutually_exclusive_group(required=True)
@@ -279,7 +279,7 @@ def benchmark_corpus(
     """Create the corpus of a test set, and return it with the languages to use.
 
     Args:
-        flags: `task`, `module_import` and those of `add_corpus_file_flags`, as parsed.
+        flags: parsed flags: `task`, `module_import` and the flags of `add_corpus_file_flags`.
         splits: splits that user files must have.
 
     Raises:
@@ -431,11 +431,13 @@ def parse_directions(
     return tuple(dict.fromkeys(directions))
 
 
-def _possible_directions(item: str, languages: Collection[str], others: str) -> list[Direction]:
+def _possible_directions(
+    item: str, languages: Collection[str], alternatives: str
+) -> list[Direction]:
     """Return the directions that an item can denote; exact matches if there are any."""
     exact: dict[Direction, None] = {}
     fallbacks: dict[Direction, None] = {}
-    for pair in _possible_pairs(item, others):
+    for pair in _possible_pairs(item, alternatives):
         source, target = (find_code(code, languages) for code in pair)
         if source is None or target is None:
             continue
@@ -459,12 +461,12 @@ def check_direction_items(text: str, others: str = "") -> None:
         _possible_pairs(item, others)
 
 
-def _possible_pairs(item: str, others: str) -> list[tuple[str, str]]:
+def _possible_pairs(item: str, alternatives: str) -> list[tuple[str, str]]:
     """Return the pairs that a direction can be split into: codes may contain hyphens."""
-    parts = item.split("-")
-    if len(parts) < 2 or not all(parts):
-        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
-    return [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
+    components = item.split("-")
+    if len(components) < 2 or not all(components):
+        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
+    return [("-".join(components[:n]), "-".join(components[n:])) for n in range(1, len(components))]
 
 
 def _splits(text: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CORPORA = ("libreoffice_help",)
 RECORD = "corpus.json"
-"""Name of the file that says what a fetched corpus is made of."""
+"""Name of the file that records the sources of a fetched corpus."""
 _WORK = "packages"  # folder of downloads and unpacked trees, inside the temporary output folder
 
 
@@ -118,7 +118,7 @@ def _package_file(folder: Path, name: str) -> Path | None:
     """Return the file of a package; None if there is none.
 
     Raises:
-        UserError: if there are several.
+        UserError: if several files match.
     """
     files = sorted(folder.glob(f"{name}_*.deb"))
     if len(files) > 1:

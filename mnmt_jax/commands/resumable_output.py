@@ -86,9 +86,10 @@ class ResumableOutput:
         """Check that no other partial output exists, by other numbers of processes or settings."""
         pattern = glob.escape(unfinished_path(self._output))
         partial = {Path(path) for path in (*glob.glob(pattern), *glob.glob(f"{pattern}.*-of-*"))}
-        if others := sorted(partial - set(self._paths)):
+        if unexpected := sorted(partial - set(self._paths)):
             raise UserError(
-                f"{others[0]}: is kept by another number of processes; start as many, or remove it"
+                f"{unexpected[0]}: is kept by another number of processes; start as many, or "
+                "remove it"
             )
         if self._share.processes > 1 and not partial and os.path.exists(self._output):
             raise UserError(
@@ -206,8 +207,8 @@ class ResumableOutput:
         if self._complete:
             return
         if self._is_waiting and not error:
-            done = f"process {self._share.process} of {self._share.processes} has done its lines"
-            return _report(f"{done}; the last one to end writes {self._output}")
+            status = f"process {self._share.process} of {self._share.processes} has done its lines"
+            return _report(f"{status}; the last one to end writes {self._output}")
         if self._completed:
             line_count = pluralize(self._completed, "translated line")
             _report(f"{line_count} kept in {self.path}: the same command goes on")
@@ -251,12 +252,12 @@ class ResumableOutput:
 
     def _raise_mismatch(self, path: Path, header: bytes) -> NoReturn:
         """Raise an error that names the settings in which a file differs."""
-        old, new = (_read(text).get(UNFINISHED) for text in (header, self._header))
-        if old is None or new is None:
+        recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
+        if recorded is None or current is None:
             raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
         raise UserError(
             f"{path}: keeps translations made with other settings "
-            f"({join_names(differing_keys(old, new))}); "
+            f"({join_names(differing_keys(recorded, current))}); "
             "give the same ones, or remove it to translate anew"
         )
 

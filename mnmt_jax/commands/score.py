@@ -1,7 +1,7 @@
 """Print log-probabilities of texts or translations as JSON lines, and the perplexity.
 
-A language model scores texts of one language (`--language`), a translator the lines of
-`--reference` as translations of those of `--input` (`--source`, `--target`).
+A language model scores texts of one language (`--language`), a translation model scores the lines
+of `--reference` as translations of the lines of `--input` (`--source`, `--target`).
 """
 
 from __future__ import annotations

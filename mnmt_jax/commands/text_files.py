@@ -51,14 +51,14 @@ def read_lines(
         if not isinstance(line, text_reader.Flaw):
             yield line
             continue
-        place, too_long = f"{name}, line {number}", line.reason == "too_long"
+        location, too_long = f"{name}, line {number}", line.reason == "too_long"
         if bad is None:
             remedy = "split the line" if too_long else line.remedy
             drop = ", or take such lines as blank with --on_bad_line=drop" if droppable else ""
-            raise UserError(f"{place}: {line.detail}; {remedy}{drop}")
+            raise UserError(f"{location}: {line.detail}; {remedy}{drop}")
         bad.setdefault(line.reason, []).append(number)
         if not too_long:
-            undecodable.add(place, line.encoding, number)
+            undecodable.add(location, line.encoding, number)
         yield ""
     undecodable.check(number)
 

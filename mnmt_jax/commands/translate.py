@@ -143,12 +143,12 @@ class _Marked:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add the events of a record."""
-        alone = bool(record["nbest"]) and "others" not in record
+        is_alone = bool(record["nbest"]) and "others" not in record
         unknown = record.get("unknown_characters", "")
         for numbers, mark in (
             (self.truncated, record["truncated"]),
             (self.limited, record["limited"]),
-            (self.alone, alone),
+            (self.alone, is_alone),
             (self.unknown, unknown),
         ):
             if mark:

@@ -85,12 +85,12 @@ class Bindings:
         if scope:
             full_name = ".".join(filter(None, (f"{scope}/{title}", field)))
             raise UserError(f"{place}gin binding '{full_name}' is never read; check its name")
-        known = self._field_names(title)
-        if known is None:
+        field_names = self._field_names(title)
+        if field_names is None:
             raise UserError(f"{place}{_no_such_name(title, [*self._known, *self._titles()])}")
         if field is None:
             return
-        if field not in known:
+        if field not in field_names:
             raise UserError(f"{place}{self.no_such_field(title, field)}")
         if field == "methods":
             self._named |= {entry for entry in _leaves(statement.value) if isinstance(entry, str)}
@@ -127,8 +127,8 @@ class Bindings:
             return section(**values | dict(further or {}))
         except UserError as error:
             field_names = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
-            place = next((self.place(section.__name__, name) for name in field_names), "")
-            raise UserError(f"{place}{error}") from error
+            location = next((self.place(section.__name__, name) for name in field_names), "")
+            raise UserError(f"{location}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
         """Check that all bindings are used, or belong to a method that a later binding removed.
@@ -163,19 +163,19 @@ class Bindings:
 
     def no_such_field(self, title: str, field: str) -> str:
         """Return the message about an unknown field; empty if the section is unknown too."""
-        known = self._field_names(title)
-        if known is None:
+        field_names = self._field_names(title)
+        if field_names is None:
             return ""
         legacy = was_legacy(f"{title}.{field}")
-        return legacy or _no_such_name(field, known, f"{title}.")
+        return legacy or _no_such_name(field, field_names, f"{title}.")
 
-    def _checked_value(self, value: Any, prefix: str, place: str) -> _Bound:
+    def _checked_value(self, value: Any, prefix: str, location: str) -> _Bound:
         for entry in _leaves(value):
             if isinstance(entry, Reference):
                 raise UserError(f"{prefix}{entry.text} would be called; write the value itself")
             if isinstance(entry, Macro):
                 self._used.add(entry.name)
-        return _Bound(value, place)
+        return _Bound(value, location)
 
     def _value(self, bound: _Bound) -> Any:
         """Return a value with macros resolved; a written-out list may contain such lists."""
@@ -184,34 +184,40 @@ class Bindings:
             return value
         return self._resolved_list(value, bound.place, names, inner=2)
 
-    def _resolved_list(self, value: Any, place: str, names: tuple[str, ...], *, inner: int) -> Any:
+    def _resolved_list(
+        self, value: Any, location: str, names: tuple[str, ...], *, inner: int
+    ) -> Any:
         """Return a list with macros resolved, nested up to a depth."""
         if inner and isinstance(value, list | tuple):
             return type(value)(
-                self._resolved_list(entry, place, names, inner=inner - 1) for entry in value
+                self._resolved_list(entry, location, names, inner=inner - 1) for entry in value
             )
-        resolved = self._resolved(value, place, names)[0]
+        resolved = self._resolved(value, location, names)[0]
         # A macro in a list must not be a list: lists that contain a macro twice would grow
         # exponentially.
         if isinstance(resolved, list | tuple | dict):
             raise UserError(
-                f"{place}a list inside a list, which no field holds so; flatten it or write it out"
+                f"{location}a list inside a list, which no field holds so; flatten it or write it "
+                "out"
             )
         return resolved
 
     def _resolved(
-        self, value: Any, place: str, names: tuple[str, ...]
+        self, value: Any, location: str, names: tuple[str, ...]
     ) -> tuple[Any, tuple[str, ...]]:
         """Return the value of a macro, resolved through other macros, and the macros passed."""
         while isinstance(value, Macro):
             if value.name in names:
                 cycle = " ".join(f"%{name}" for name in names)
                 raise UserError(
-                    f"{place}macros stand for each other in a circle ({cycle}); give one of them "
+                    f"{location}macros stand for each other in a circle ({cycle}); give one of "
+                    "them "
                     "a value"
                 )
             if value.name not in self._macros:
-                raise UserError(f"{place}{value} has no value; bind it, e.g. --gin.{value.name}=1")
+                raise UserError(
+                    f"{location}{value} has no value; bind it, e.g. --gin.{value.name}=1"
+                )
             names = (*names, value.name)
             value = self._macros[value.name].value
         return value, names
@@ -232,10 +238,12 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
+def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str:
     """Return the message about an unknown name, with suggestions."""
-    matches = [place + other for other in difflib.get_close_matches(name, known, n=2)]
-    hint = f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(known)}"
-    if not matches and not place and name[:1].isupper():
+    matches = [prefix + match for match in difflib.get_close_matches(name, candidates, n=2)]
+    hint = (
+        f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(candidates)}"
+    )
+    if not matches and not prefix and name[:1].isupper():
         hint += "; a method of your own needs --module_import"
-    return f"{place}{name}: no such name; {hint}"
+    return f"{prefix}{name}: no such name; {hint}"

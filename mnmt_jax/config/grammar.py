@@ -31,11 +31,13 @@ def statements_of(text: str, named: str) -> Iterator[Any]:
     try:
         yield from config_parser.ConfigParser(text, _AsData())
     except SyntaxError as error:
-        place = f"{named}:{error.lineno}" if named else text
-        raise UserError(f"{place}: {_syntax(error.msg)}") from error
+        location = f"{named}:{error.lineno}" if named else text
+        raise UserError(f"{location}: {_syntax(error.msg)}") from error
     except tokenize.TokenError as error:
-        place = f"{named}:{error.args[1][0]}" if named else text
-        raise UserError(f"{place}: a bracket or quote is not closed ({error.args[0]})") from error
+        location = f"{named}:{error.args[1][0]}" if named else text
+        raise UserError(
+            f"{location}: a bracket or quote is not closed ({error.args[0]})"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{named or text}: {_syntax(str(error))}") from error
 

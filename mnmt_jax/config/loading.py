@@ -43,8 +43,8 @@ class Source(Protocol):
 _MARK = "# Written by mnmt-jax.\n"
 
 MAX_INCLUDES = 1000
-"""Maximum number of inclusions in a configuration. Files that each include the next one twice would
-otherwise grow exponentially."""
+"""Maximum number of inclusions in a configuration. It bounds chains of files that include the next
+file twice, which grow exponentially."""
 
 MAX_INCLUDE_DEPTH = 50
 """Maximum depth of nested inclusions."""
@@ -141,7 +141,7 @@ def _find(path: str) -> Path | None:
 def _read_file(
     values: Bindings,
     path: Path,
-    named: str,
+    display_name: str,
     *,
     values_alone: bool = False,
     within: tuple[Path, ...] = (),
@@ -152,7 +152,7 @@ def _read_file(
     Args:
         values: bindings to add to.
         path: path of the file.
-        named: name of the file in messages.
+        display_name: name of the file in messages.
         values_alone: whether to refuse `import` and `include`.
         within: the chain of files that include this one.
         reads: counter of inclusions over all files; None starts a new one.
@@ -160,54 +160,54 @@ def _read_file(
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
+        raise UserError(f"{display_name}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())
-    statements = statements_of(text, named)
+    statements = statements_of(text, display_name)
     for statement in migrate(statements) if values_alone else statements:
-        place = f"{named}:{statement.location.line_num}: "
+        location = f"{display_name}:{statement.location.line_num}: "
         is_include = isinstance(statement, config_parser.IncludeStatement)
         if not is_include and not isinstance(statement, config_parser.ImportStatement):
-            values.bind(statement, place, place)
+            values.bind(statement, location, location)
         elif values_alone:
             text_of_statement = (
                 f"include '{statement.filename}'" if is_include else statement.format()
             )
             raise UserError(
-                f"{place}{text_of_statement}: the configuration of a run holds values alone; "
+                f"{location}{text_of_statement}: the configuration of a run holds values alone; "
                 "remove the line"
             )
         elif is_include:
-            _include(values, statement.filename, place, within, reads)
+            _include(values, statement.filename, location, within, reads)
         else:
-            _check_imported(statement, place)
+            _check_imported(statement, location)
 
 
 def _include(
     values: Bindings,
     filename: str,
-    place: str,
+    location: str,
     within: tuple[Path, ...],
     reads: Iterator[int] | None,
 ) -> None:
     file = _find(filename)
     if file is None:
-        raise UserError(f"{place}include '{filename}': no such file")
+        raise UserError(f"{location}include '{filename}': no such file")
     if file.resolve() in within:
         raise UserError(
-            f"{place}include '{filename}': files include each other in a circle; remove the line"
+            f"{location}include '{filename}': files include each other in a circle; remove the line"
         )
     reads = reads or itertools.count(1)
     if len(within) > MAX_INCLUDE_DEPTH or next(reads) > MAX_INCLUDES:
         raise UserError(
-            f"{place}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
+            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
             f"{MAX_INCLUDE_DEPTH} within each other; include each file once"
         )
     _read_file(values, file, filename, within=within, reads=reads)
 
 
-def _check_imported(statement: config_parser.ImportStatement, place: str) -> None:
+def _check_imported(statement: config_parser.ImportStatement, location: str) -> None:
     """Check that a module has been imported already: a gin file imports nothing itself."""
-    prefix = f"{place}{statement.format()}"
+    prefix = f"{location}{statement.format()}"
     if statement.module.startswith("__gin__"):
         raise UserError(f"{prefix}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
     if statement.module not in sys.modules:

@@ -79,13 +79,13 @@ micro-batch into as many parts, 8 in these files; two runs need another number:
 
 
 def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """List the model files that expect a vocabulary: those of published models."""
+    """Return the model files of published models, which expect a vocabulary."""
     files = sorted((folder / "models").glob("*.gin"))
     return tuple(path for path in files if load_config([str(path)]).model.vocab_size)
 
 
 def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """List the run files of published models, not those of our benchmarks and of your text."""
+    """Return the run files of published models, without our benchmarks and user text."""
     files = sorted((folder / "runs").glob("*.gin"))
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own", "libreoffice")))
 

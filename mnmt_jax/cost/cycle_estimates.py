@@ -107,7 +107,7 @@ def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _bodies(program: str) -> dict[str, list[str]]:
-    """Return the lines of each computation."""
+    """Return the lines by computation."""
     bodies: dict[str, list[str]] = collections.defaultdict(list)
     for computation, line in instructions(program):
         bodies[computation].append(line)

@@ -34,12 +34,12 @@ class Range:
         return is_number and not too_small and not too_large
 
     def __str__(self) -> str:
-        parts = []
+        limits = []
         if self.low > -math.inf:
-            parts.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
+            limits.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
         if self.high < math.inf:
-            parts.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
-        return " and ".join(parts) or "finite"
+            limits.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
+        return " and ".join(limits) or "finite"
 
 
 def _plain(limit: float) -> str:

@@ -217,7 +217,7 @@ def live_roles(
             live.append(needed)
             needed = needed.union(*(stage.key_roles(role) for role in needed))
             layer -= 1
-        remembered |= frozenset(read for _, read in stage.memory)
+        remembered |= frozenset(memory_role for _, memory_role in stage.memory)
     return tuple(reversed(live))
 
 
@@ -227,8 +227,10 @@ def _one_layer(
     after = {}
     for role in stage.roles:
         origins = [carried[key] for key in stage.key_roles(role)]
-        read = stage.memory_role(role)
-        after[role] = carried[role].union(*origins, memory[read] if read else frozenset())
+        memory_role = stage.memory_role(role)
+        after[role] = carried[role].union(
+            *origins, memory[memory_role] if memory_role else frozenset()
+        )
     return after
 
 
@@ -257,10 +259,10 @@ def _check_lifetimes(layout: Layout) -> None:
             raise ValueError(f"{where}: rule 4, {sorted(returned)} left an earlier stage")
         if number:
             gone |= set(layout.stages[number - 1].roles) - set(stage.roles)
-        for reader, read in stage.memory:
-            if reader not in stage.roles or read not in gone:
+        for reader, memory_role in stage.memory:
+            if reader not in stage.roles or memory_role not in gone:
                 raise ValueError(
-                    f"{where}: rule 4, memory ({reader}, {read}) must read an ended role"
+                    f"{where}: rule 4, memory ({reader}, {memory_role}) must read an ended role"
                 )
     if layout.generated not in layout.stages[-1].roles:
         raise ValueError(f"layout '{layout.name}': the last stage lacks '{layout.generated}'")

@@ -184,12 +184,12 @@ def get_layout(name: str, stage_layers: tuple[int, ...]) -> Layout:
 
     Args:
         name: a key of `LAYOUTS` or `LANGUAGE_MODELS`.
-        stage_layers: number of layers of each stage.
+        stage_layers: number of layers per stage.
 
     Raises:
         UserError: if the name is unknown or `stage_layers` does not fit the row.
     """
-    known = LAYOUTS | LANGUAGE_MODELS
-    if name not in known:
-        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(known)}")
-    return known[name].with_layers(stage_layers)
+    layouts = LAYOUTS | LANGUAGE_MODELS
+    if name not in layouts:
+        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(layouts)}")
+    return layouts[name].with_layers(stage_layers)

@@ -104,13 +104,13 @@ class Method(Checked):
         Raises:
             UserError: if they were not set.
         """
-        known: tuple[str, ...] = getattr(self, self.languages_field)
-        if not known:
+        languages: tuple[str, ...] = getattr(self, self.languages_field)
+        if not languages:
             raise UserError(
                 f"{self._languages_key}=(): name the vocabulary's languages in the order of their "
                 "tags"
             )
-        return known
+        return languages
 
     @property
     def _languages_key(self) -> str:

@@ -1,4 +1,4 @@
-"""Training objectives beside the cross entropy, and their interface to the network."""
+"""Training objectives in addition to the cross entropy, and their interface to the network."""
 
 from __future__ import annotations
 

@@ -86,10 +86,10 @@ def is_source_run_name(text: str) -> bool:
 def _range(mapping: ParamMapping, path: str) -> range:
     """Return the numbers of a path's range; a single number if it has none."""
     match = _RANGE.search(path)
-    first, last = map(int, match.groups()) if match else (0, 0)
-    if last < first or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
+    start, end = map(int, match.groups()) if match else (0, 0)
+    if end < start or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
         raise UserError(
             f"{mapping}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, "
             "such as 'layer_{0-5}/mlp'"
         )
-    return range(first, last + 1)
+    return range(start, end + 1)

@@ -213,8 +213,8 @@ class Plan:
                     f"table '{table.name}': names of tables differ and end in 'embedding'; choose "
                     "another"
                 )
-            read = any(head.table == table.name for head in self.heads)
-            if not table.embeds and (table.roles or not read):
+            is_read = any(head.table == table.name for head in self.heads)
+            if not table.embeds and (table.roles or not is_read):
                 raise UserError(
                     f"table '{table.name}' embeds nobody: give it a head and no roles, or leave it "
                     "out"
@@ -250,7 +250,7 @@ class Plan:
         return by_role or [table for table in embedding if not table.roles]
 
     def layers(self) -> Iterator[tuple[Stage, Layer]]:
-        """Yield the layers of all stages in order, each with its stage."""
+        """Yield (stage, layer) for the layers of all stages in order."""
         for stage_plan in self.stages:
             for layer in stage_plan.layers:
                 yield stage_plan.stage, layer
@@ -268,8 +268,8 @@ class Plan:
         Args:
             also: additional outputs: layers, counted from 1, each with a role.
         """
-        read = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
-        return live_roles(self.layout.stages, read.union(also))
+        outputs = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
+        return live_roles(self.layout.stages, outputs.union(also))
 
     def languages(self) -> frozenset[str]:
         """Return the languages that the sublayers need."""

@@ -232,8 +232,8 @@ def _make_locked(partial: Path, directory: Path, flag: str) -> int:
     partial.parent.mkdir(parents=True, exist_ok=True)
     with locked(partial.parent):
         pattern = f".{glob.escape(directory.name)}.partial-*"
-        for other in partial.parent.glob(pattern):
-            if other.is_dir() and _is_locked(other):
+        for candidate in partial.parent.glob(pattern):
+            if candidate.is_dir() and _is_locked(candidate):
                 raise _is_written(directory, flag)
         partial.mkdir()
         descriptor = os.open(partial, os.O_RDONLY)

@@ -37,9 +37,9 @@ class LazyArray:
     @classmethod
     def stacked(cls, parts: Sequence[LazyArray]) -> LazyArray:
         """Stack arrays of the same shape and type along a new first axis."""
-        first = parts[0]
-        shape = (len(parts), *first.shape)
-        return cls(shape, first.dtype, lambda: np.stack([part.read() for part in parts]))
+        template = parts[0]
+        shape = (len(parts), *template.shape)
+        return cls(shape, template.dtype, lambda: np.stack([array.read() for array in parts]))
 
     @property
     def size(self) -> int:

@@ -79,9 +79,16 @@ class TypedFields:
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:
         """Return a boolean; 0, 1 and booleans in quotes are accepted."""
         value = self._value(name, default)
-        known = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
-        if isinstance(value, str | int) and str(value) in known:
-            return known[str(value)]
+        booleans = {
+            "True": True,
+            "False": False,
+            "true": True,
+            "false": False,
+            "1": True,
+            "0": False,
+        }
+        if isinstance(value, str | int) and str(value) in booleans:
+            return booleans[str(value)]
         raise self._wrong(name, value, "true or false")
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
@@ -129,9 +136,9 @@ class TypedFields:
             raise UserError(f"{self.place}: lacks {name}")
         return default
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> UserError:
+    def _wrong(self, name: str, value: Any, expected: str) -> UserError:
         return UserError(
-            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {wanted}"
+            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {expected}"
         )
 
 

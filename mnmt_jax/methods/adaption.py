@@ -46,15 +46,15 @@ class Adaption(Method, name="adaption"):
                 "'adaption' out of Model.methods"
             )
         source, target = (
-            Sublayer(f"adaption_{place}", self._kind(place), roles=(role,))
-            for place, role in (("input", SOURCE), ("output", layout.generated))
+            Sublayer(f"adaption_{side}", self._kind(side), roles=(role,))
+            for side, role in (("input", SOURCE), ("output", layout.generated))
         )
         before, after = (*last_stage.before, source), (target, *last_stage.after)
         edited = dataclasses.replace(last_stage, before=before, after=after)
         return dataclasses.replace(plan, stages=(*earlier, edited))
 
-    def _kind(self, place: str) -> DroppingFeedForward:
-        other = f"fc1_{place}", f"fc2_{place}"  # in PhasedDecoder
+    def _kind(self, side: str) -> DroppingFeedForward:
+        other_names = f"fc1_{side}", f"fc2_{side}"  # in PhasedDecoder
         return DroppingFeedForward(
-            self.mlp, "adaption", other, activation="relu", rate=self.dropout
+            self.mlp, "adaption", other_names, activation="relu", rate=self.dropout
         )

@@ -72,13 +72,13 @@ class BackTranslation(Method, name="back_translation"):
                 f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "
                 "rows, which cannot be translated inside the update; set Data.max_segments=1"
             )
-        known = self.known_languages()
+        all_languages = self.known_languages()
         for field in ("languages", "pool"):
             codes = getattr(self, field)
-            if unknown := [code for code in codes if code not in known]:
+            if unknown := [code for code in codes if code not in all_languages]:
                 raise UserError(
                     f"BackTranslation.{field} names {join_names(unknown)}; the vocabulary has "
-                    f"{join_names(known)}"
+                    f"{join_names(all_languages)}"
                 )
             if len(set(codes)) < len(codes):
                 raise UserError(f"BackTranslation.{field}={codes!r} names a language twice")
@@ -111,20 +111,22 @@ class BackTranslation(Method, name="back_translation"):
         batch = model.batch
         sentences, lengths = rows.sentences(batch)
         target_languages = batch["target_lang"][:, 0]
-        drawn, chosen = draw(model.rng, target_languages, self._indices(self._drawn), self.share)
-        chosen &= (lengths > 1) & jnp.isin(target_languages, self._indices(self._translated))
+        drawn, is_chosen = draw(model.rng, target_languages, self._indices(self._drawn), self.share)
+        is_chosen &= (lengths > 1) & jnp.isin(target_languages, self._indices(self._translated))
         max_pieces = max(1, math.floor(self.max_length * (sentences.shape[1] - 1)))
         limits = (lengths - 1).astype(jnp.float32) * jnp.float32(self.max_length)
         translations = model.greedy(
-            rows.static(sentences, jnp.where(chosen, lengths, 0), (target_languages, drawn)),
+            rows.static(sentences, jnp.where(is_chosen, lengths, 0), (target_languages, drawn)),
             rows.prefix(drawn),
-            jnp.where(chosen, jnp.clip(limits.astype(jnp.int32), 1, max_pieces), 0),
+            jnp.where(is_chosen, jnp.clip(limits.astype(jnp.int32), 1, max_pieces), 0),
             max_pieces + 1,
         )
         counts = 1 + (jnp.cumsum(translations == EOS_ID, axis=1) == 0).sum(axis=1, dtype=jnp.int32)
-        arrays = rows.static(translations, jnp.where(chosen, counts, 0), (drawn, target_languages))
+        arrays = rows.static(
+            translations, jnp.where(is_chosen, counts, 0), (drawn, target_languages)
+        )
         names = [f"{TARGET}_{kind}" for kind in (*_KINDS, "labels")]
-        return arrays | {name: jnp.where(chosen[:, None], batch[name], 0) for name in names}
+        return arrays | {name: jnp.where(is_chosen[:, None], batch[name], 0) for name in names}
 
     def _indices(self, codes: Sequence[str]) -> np.ndarray:
         return np.array([self.vocabulary.index(code) for code in codes], np.int32)
@@ -142,7 +144,8 @@ def draw(
         share: probability that a row is chosen.
 
     Returns:
-        The languages, and which rows are chosen: with this probability, and if there is another.
+        The languages, and the mask of chosen rows: with probability `share`, if another language
+        exists.
     """
     count = len(pool)
     is_own = own[:, None] == jnp.asarray(pool)[None, :]
@@ -154,9 +157,9 @@ def draw(
         number = jax.random.randint(language, (), 0, jnp.maximum(alternatives, 1))
         return number, jax.random.uniform(chance) < share
 
-    number, chosen = jax.vmap(draw_row)(jnp.arange(len(own)), alternatives)
+    number, is_chosen = jax.vmap(draw_row)(jnp.arange(len(own)), alternatives)
     number = jnp.minimum(jnp.where(number < own_index, number, number + 1), count - 1)
-    return jnp.asarray(pool)[number], chosen & (alternatives > 0)
+    return jnp.asarray(pool)[number], is_chosen & (alternatives > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,8 +206,8 @@ class _Rows:
         present = lengths > 0
         source_tags, tags = (language + self.first_tag for language in languages)
         if self.instruction.source_tag:
-            first = source_tags if self.instruction.source_tag == "source" else tags
-            sentences = jnp.concatenate([first[:, None], sentences], axis=1)
+            first_tags = source_tags if self.instruction.source_tag == "source" else tags
+            sentences = jnp.concatenate([first_tags[:, None], sentences], axis=1)
             lengths = jnp.where(present, lengths + 1, 0)
         arrays = _span(SOURCE, sentences, lengths)
         if REGISTER in self.roles:

@@ -4,7 +4,7 @@ For example, two runs may provide encoder and decoder, or one norm may be copied
 The model is not changed. Parameters without a source are initialised randomly.
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
-section 3.3; where each parameter goes is in their code alone.
+section 3.3; the target of each parameter is in their code alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Graft(Method, name="graft"):
         """Return the mappings.
 
         Raises:
-            UserError: if there are none.
+            UserError: if the list is empty.
         """
         del config
         if not self.parts:

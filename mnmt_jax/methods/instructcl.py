@@ -121,7 +121,7 @@ def contrastive_loss(
         anchors: states of the tags, of any float type; cosines and softmax are float32.
         positives: states of the identity pairs' tags.
         tags: target language of each instance; only equality matters.
-        valid: whether there is an instance.
+        valid: whether the instance exists.
         source_tokens: N, of the anchors' batch, tags and eos included.
         form: `code`, `unweighted` or `paper`.
 

@@ -40,7 +40,7 @@ _BRANCH = "mlp/branch"  # path of the parameters of branches
 
 @dataclasses.dataclass(frozen=True)
 class LanguageLayers(Method, name="language_layers"):
-    """A separate feed-forward for each target language, beside the shared one.
+    """Separate feed-forward layers per target language, next to the shared one.
 
     Attributes:
         languages: codes of all languages, in the order of the vocabulary's tags; () uses the
@@ -77,7 +77,7 @@ class LanguageLayers(Method, name="language_layers"):
         Raises:
             UserError: if there are no languages or the layers do not exist.
         """
-        self.known_languages()  # raises if there are none
+        self.known_languages()  # raises an error if there are none
         for field in ("without", "frozen"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
                 raise UserError(
@@ -95,9 +95,9 @@ class LanguageLayers(Method, name="language_layers"):
                 f"{wrong[0]}"
             )
         kind = LanguageMLP(config.mlp, slots=self.slots, settings=self)
-        chosen = self.layers or layout.layers_with(layout.generated)
+        layer_numbers = self.layers or layout.layers_with(layout.generated)
         return plan.with_layers(
-            lambda number, layer: _with_branches(layer, kind) if number in chosen else layer
+            lambda number, layer: _with_branches(layer, kind) if number in layer_numbers else layer
         )
 
     def with_language(self, language: str) -> Self:
@@ -141,7 +141,7 @@ class LanguageLayers(Method, name="language_layers"):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageMLP(FeedForward):
-    """A shared feed-forward, and beside it the branch of each position's target language.
+    """A shared feed-forward plus the branch of each position's target language.
 
     Parameters: `wi` and `wo` as those of a feed-forward; `branch/first` and `branch/second`,
     `kernel` [slots, in, out] and `bias` [slots, out] each; `branch/scale` [slots].
@@ -211,7 +211,7 @@ class LanguageMLP(FeedForward):
         return max(self.slots) + 1
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yield the shared layers and those of one branch, as for a language that has one."""
+        """Yield the shared layers and a single branch, as for a language with a branch."""
         yield from super().matmuls(config, stage, roles, lengths)
         positions = sum(lengths[role] for role in roles)
         yield "branch/first", positions, (config.embed, self.settings.mlp)
@@ -219,7 +219,7 @@ class LanguageMLP(FeedForward):
 
 
 class LanguageFeedForward(modules.FeedForward):
-    """A feed-forward with branches beside it; see `LanguageMLP` for the parameters."""
+    """A feed-forward with branches; see `LanguageMLP` for the parameters."""
 
     kind: Any = None  # a `LanguageMLP`
 
@@ -238,7 +238,7 @@ class LanguageFeedForward(modules.FeedForward):
 
 
 class Branch(nn.Module):
-    """The scaled branch of each position's target language; 0 where it has none.
+    """The scaled branch of each position's target language; 0 for languages without a branch.
 
     Parameters: as in `LanguageMLP`.
     """
@@ -272,8 +272,8 @@ class Branch(nn.Module):
         return (outputs * scale).astype(states.dtype)
 
     def _routing(self) -> str:
-        chosen = self.kind.settings.routing
-        return choose_routing(self.kind.count, platform()) if chosen == "auto" else chosen
+        routing = self.kind.settings.routing
+        return choose_routing(self.kind.count, platform()) if routing == "auto" else routing
 
 
 class Stacked(nn.Module):

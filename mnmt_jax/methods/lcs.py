@@ -53,19 +53,20 @@ class LCS(Method, name="lcs"):
         """
         languages = self.known_languages()
         count = plan.layout.stages[0].layers
-        first = self.first or max(count - 1, 1)
-        if first > count:
+        first_layer = self.first or max(count - 1, 1)
+        if first_layer > count:
             raise UserError(
-                f"LCS.first={first}: the first stage of layout '{plan.layout.name}' has {count} "
+                f"LCS.first={first_layer}: the first stage of layout '{plan.layout.name}' has "
+                f"{count} "
                 "layers; choose one of them"
             )
         scale = 1.0 if self.scaled or not config.embedding_scale else config.embed**-0.5
         kind = TagBias(tags=len(languages), scale=scale)
         bias = Sublayer("tag_bias", kind, roles=(SOURCE,))
-        last = first if self.inject == "once" else count
+        last_layer = first_layer if self.inject == "once" else count
 
         def with_bias(number: int, layer: Layer) -> Layer:
-            return (bias, *layer) if first <= number <= last else layer
+            return (bias, *layer) if first_layer <= number <= last_layer else layer
 
         return plan.with_layers(with_bias)
 

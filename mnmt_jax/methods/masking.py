@@ -1,6 +1,6 @@
 """Masking rates other than the default ones, for a masked language model.
 
-A masked layout (`Model.layout = 'masked_lm'`) uses those of BERT without this method.
+A masked layout (`Model.layout = 'masked_lm'`) uses BERT's rates without this method.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class MRASP2(Method, name="mrasp2"):
 def sentence_means(
     states: Float[Array, "rows length embed"], segment_ids: Int[Array, "rows length"], segments: int
 ) -> Float[Array, "rows segments embed"]:
-    """Return the float32 mean of each packed sentence's states; 0 where there is none.
+    """Return the float32 mean of each packed sentence's states; 0 for absent sentences.
 
     Args:
         states: of a span.
@@ -136,7 +136,7 @@ def sentence_contrast(
     Args:
         anchors: representations of the sources.
         positives: representations of the targets, in the same order.
-        valid: whether there is a sentence.
+        valid: whether the sentence exists.
         temperature: t.
 
     Source: mRASP2, section 3.1, equation 3; the softmax runs over positives only, not in the other

@@ -398,8 +398,8 @@ def _after_attention(layer: Layer, heads: Sublayer) -> Layer:
     names = [sublayer.name for sublayer in layer]
     if "attention" not in names:
         raise UserError("tpdm: the layer has no 'attention'; leave out the method that took it")
-    place = names.index("attention") + 1
-    return (*layer[:place], heads, *layer[place:])
+    index = names.index("attention") + 1
+    return (*layer[:index], heads, *layer[index:])
 
 
 def _ids(forward: Forward) -> Array:

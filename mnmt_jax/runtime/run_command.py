@@ -83,11 +83,11 @@ def warnings_as_lines() -> Iterator[None]:
     handler, propagate = logging.StreamHandler(sys.stderr), logger.propagate
     handler.setFormatter(_Lines())
 
-    def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    def print_line(message: Warning | str, category: type[Warning], *location: Any) -> None:
         if issubclass(category, MnmtWarning):
             warn(str(message))
         else:
-            show(message, category, *place)
+            show(message, category, *location)
 
     logger.addHandler(handler)
     logger.propagate = False  # handlers of other libraries would print the line again
