@@ -19,43 +19,46 @@ STORAGE_ERRNOS = (
     errno.EPERM,
     errno.ESTALE,
 )
-"""Numbers of the errors by which a system refuses a write."""
+"""Error numbers of writes refused by the system."""
 
 
 class UserError(ValueError):
-    """Reports bad input in one line that names the file, line, field or flag and the remedy."""
+    """An error in the user's input: one line with the file, line, field or flag, and the remedy."""
 
 
 class MnmtWarning(UserWarning):
-    """Warns the user of this library; commands print it as one line."""
+    """A warning to the user of this library; commands print it as one line."""
 
 
 def join_names(names: Sequence[str], shown: int = 8, separator: str = ", ") -> str:
-    """Join the first few names and says how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return separator.join(names[:shown]) + more
+    """Return the first few names joined, and the number of further ones."""
+    suffix = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return separator.join(names[:shown]) + suffix
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'NAME'?` and a space, if a known name is spelt much like this one."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean '{near[0]}'? " if near else ""
+    """Return `did you mean 'NAME'? ` for the most similar known name; empty if there is none."""
+    matches = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean '{matches[0]}'? " if matches else ""
 
 
 def docs_page(name: str) -> str:
     """Return the path of a page of the documentation, for messages.
 
     Args:
-        name: of the file, e.g. `data.md`.
+        name: name of the file, e.g. `data.md`.
 
     Returns:
-        A path of the installed package, or of the checkout: relative where the command runs there.
+        The path in the installed package or in the checkout; relative if below the working
+            directory.
     """
     package = Path(__file__).resolve().parent
     installed = package / "docs" / name
     page = installed if installed.is_file() else package.parent / "docs" / name
-    here = Path.cwd()
-    return str(page.relative_to(here) if page.is_relative_to(here) else page)
+    working_directory = Path.cwd()
+    return str(
+        page.relative_to(working_directory) if page.is_relative_to(working_directory) else page
+    )
 
 
 def warn(text: str) -> None:
@@ -64,12 +67,12 @@ def warn(text: str) -> None:
 
 
 def pluralize(number: int, word: str) -> str:
-    """Return a number and what it counts, e.g. `1 line`, `2 lines`."""
+    """Return a number with its noun, e.g. `1 line`, `2 lines`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the machine or a device has refused memory."""
+    """Return whether an error means that the machine or a device is out of memory."""
     text = str(error)
     is_device = isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in text
     return isinstance(error, MemoryError) or (is_device and "memory" in text.lower())
@@ -77,11 +80,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def name_os_errors(name: str, *others: str) -> Iterator[None]:
-    """Give errors of the system about a file the name that the user knows it by.
+    """Set the file name of system errors to the name known to the user.
 
     Args:
-        name: for errors that have none.
-        others: names that it takes the place of, such as a temporary one.
+        name: name for errors without one.
+        others: names that it replaces, such as a temporary one.
     """
     try:
         yield

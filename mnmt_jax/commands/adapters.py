@@ -6,7 +6,7 @@ from mnmt_jax.commands.common_flags import CommandParser, add_step
 
 
 def main() -> None:
-    """Parse the command line, does what it says, and prints the folder made."""
+    """Parse the command line, run the sub-command, and print the folder written."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter

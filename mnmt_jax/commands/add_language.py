@@ -1,7 +1,7 @@
-"""Add a language to a trained run: a run at step 0 whose model has its tag and its pieces too.
+"""Add a language to a trained run: a new run at step 0 whose model also has its tag and pieces.
 
-A SentencePiece model is trained on the language's text, and what the run's vocabulary lacks of its
-pieces is appended. The old languages are translated as before; the new one is to be learnt.
+A SentencePiece model is trained on the language's text, and its pieces that the run's vocabulary
+lacks are appended. The old languages are translated as before; the new one must then be trained.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Make the run and prints a summary as JSON on stdout."""
+    """Make the run and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     from mnmt_jax.files.atomic_write import check_output
     from mnmt_jax.runs.new_language import NewRows, add_language
@@ -67,30 +67,30 @@ def main() -> None:
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
     check_output(Path(arguments.output))
-    given = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
-    rows = NewRows(**{name: value for name, value in given.items() if value is not None})
+    settings = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
+    rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
     run = RunDirectory.open(arguments.run)
-    run.config()  # raises unless it is a run
-    before = Vocabulary.load(run.vocabulary)
-    language = check_new_code(arguments.language, before.languages, "--language")
+    run.config()  # raises an error if it is not a run
+    old_vocabulary = Vocabulary.load(run.vocabulary)
+    language = check_new_code(arguments.language, old_vocabulary.languages, "--language")
     arguments.language = language
-    vocabulary = before.with_language(language, _model(arguments, before))
+    vocabulary = old_vocabulary.with_language(language, _model(arguments, old_vocabulary))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
     summary: dict[str, Any] = {
         "output": arguments.output,
         "languages": list(vocabulary.languages),
-        "size_before": before.size,
+        "size_before": old_vocabulary.size,
         "size": vocabulary.size,
-        "new_pieces": len(vocabulary.added_pieces) - len(before.added_pieces),
+        "new_pieces": len(vocabulary.added_pieces) - len(old_vocabulary.added_pieces),
     }
     print(json.dumps(summary, indent=2))
 
 
-def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
-    """Train what cuts the language's text; None cuts it as the others'.
+def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes | None:
+    """Train the language's SentencePiece model; None uses the pieces of the other languages.
 
     Raises:
-        UserError: if there is no text, or too little.
+        UserError: if there is no text, or too little of it.
     """
     if arguments.keep_pieces:
         flags = (*_CORPUS_FLAGS, *(flag for flag in TRAINING_FLAGS if flag != "seed"))
@@ -110,20 +110,21 @@ def _model(arguments: argparse.Namespace, before: Vocabulary) -> bytes | None:
     refuse_flags(arguments, inherited, "a language that is added, which has the vocabulary's")
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
-    there = find_code(language, corpus.languages)
-    own = [direction for direction in directions if there in direction]
-    if there is None or not own:
+    corpus_code = find_code(language, corpus.languages)
+    language_directions = [direction for direction in directions if corpus_code in direction]
+    if corpus_code is None or not language_directions:
         raise UserError(
             f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
             f"{' '.join(corpus.languages)}"
         )
-    check_training_text(corpus, own)
+    check_training_text(corpus, language_directions)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
-    text = {language: language_text(corpus, own, options.sentences)[there]}
+    text = {language: language_text(corpus, language_directions, options.sentences)[corpus_code]}
     options = dataclasses.replace(
         options,
-        vocab_size=options.vocab_size + len(before.byte_values),  # those of bytes are there
-        byte_fallback=bool(before.byte_values),
-        text_normalization=before.normalization,
+        vocab_size=options.vocab_size
+        + len(old_vocabulary.byte_values),  # byte pieces exist already
+        byte_fallback=bool(old_vocabulary.byte_values),
+        text_normalization=old_vocabulary.normalization,
     )
-    return train_model(text, options, space_first=before.space_first)
+    return train_model(text, options, space_first=old_vocabulary.space_first)

@@ -40,7 +40,8 @@ from mnmt_jax.commands.corpus_flags import (
 )
 from mnmt_jax.errors import UserError, docs_page
 
-# Kind of analysis -> sentences per direction by default (0: all), and the flags that are its own.
+# Kind of analysis -> default number of sentences per direction (0: all). Flag -> kinds of analysis
+# that it applies to.
 _LIMITS = {"attribution": 8, "attention": 1, "ablation": 0, "scales": 0, **STATE_KINDS}
 _OF_SENTENCES = tuple(kind for kind in _LIMITS if kind != "scales")
 _OWN_FLAGS = {
@@ -68,7 +69,7 @@ _SYNONYMS = {
     **dict.fromkeys(("cca", "pwcca"), "svcca"),
     "cosine": "similarity",
 }
-_SENTENCES = ("task", "directions", "input")  # facts of their own
+_SENTENCES = ("task", "directions", "input")  # recorded as separate facts
 _CORPUS_FLAGS = ("parallel", "tsv", "bitext", "languages", "splits")
 
 
@@ -146,7 +147,7 @@ def make_parser() -> CommandParser:
 
 
 def _add_state_flags(parser: CommandParser) -> None:
-    """Add the flags of the kinds that read states."""
+    """Add the flags of the kinds that analyse hidden states."""
     group = parser.add_argument_group("hidden states")
     group.add_argument(
         "--trained_on",
@@ -195,24 +196,24 @@ def main() -> None:
     check_analysis_folder(flags.output)
     if not flags.overwrite:
         check_same_analysis(flags.output, {"analysis": flags.kind})
-    made = {
-        "attribution": _of_sentences,
-        "attention": _of_sentences,
+    results = {
+        "attribution": _sentence_analysis,
+        "attention": _sentence_analysis,
         "ablation": _ablation,
         "scales": _scales,
         **dict.fromkeys(STATE_KINDS, analyse_states),
     }[flags.kind](flags, gin_files, bindings)
-    page = write_analysis(flags.output, made, page_title(made), render_sections(made))
-    for warning in result_warnings(made):
+    page = write_analysis(flags.output, results, page_title(results), render_sections(results))
+    for warning in result_warnings(results):
         print(f"warning: {warning}", file=sys.stderr)
     print(f"Page: {page}", file=sys.stderr)
 
 
 def _check_flags(flags: argparse.Namespace) -> None:
-    """Refuse flags that the kind or the other flags make meaningless.
+    """Check that the flags apply to the kind of analysis and to each other.
 
     Raises:
-        UserError: if there are any, or some are missing.
+        UserError: if a flag does not apply or is missing.
     """
     flags.runs = flags.run
     flags.run = flags.runs[0]
@@ -242,31 +243,31 @@ def _check_flags(flags: argparse.Namespace) -> None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
     check_limit(flags.limit)
     names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
-    chosen = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
-    flags.settings = {name: value for name, value in chosen.items() if value is not None}
+    settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
+    flags.settings = {name: value for name, value in settings.items() if value is not None}
 
 
 def _check_names(runs: Sequence[str]) -> None:
-    """Refuse runs whose folders have the same name.
+    """Check that the folders of runs have different names.
 
     Raises:
-        UserError: if there are any.
+        UserError: if two have the same name.
     """
-    named: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for run in runs:
         name = Path(run).resolve().name
-        if name in named:
+        if name in by_name:
             raise UserError(
-                f"--run={run}: is called '{name}' like --run={named[name]}, and figures are told "
+                f"--run={run}: is called '{name}' like --run={by_name[name]}, and figures are told "
                 "apart by that; give one of the folders another name"
             )
-        named[name] = run
+        by_name[name] = run
 
 
-def _of_sentences(
+def _sentence_analysis(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of what is read of sentences."""
+    """Return the results of attribution or attention maps."""
     from mnmt_jax.analysis.attention_maps import compute_attention_maps
     from mnmt_jax.analysis.attribution import DEFAULT_NODES, compute_attributions
     from mnmt_jax.analysis.branches import branch_layers
@@ -280,22 +281,26 @@ def _of_sentences(
     system = to_float32(translator.system)
     if flags.kind == "attribution":
         branch_layers(system.model)
-    told = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
-    every = forced_sentences(flags, translator)
-    read = sentence_facts(flags, {"input" if flags.input else TEST: every})
+    facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
+    sentences = forced_sentences(flags, translator)
+    read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
-        found = compute_attributions(system, every, longest, layers, flags.nodes or DEFAULT_NODES)
+        results = compute_attributions(
+            system, sentences, longest, layers, flags.nodes or DEFAULT_NODES
+        )
     else:
-        found = compute_attention_maps(system, every, longest, layers, by_head=bool(flags.by_head))
+        results = compute_attention_maps(
+            system, sentences, longest, layers, by_head=bool(flags.by_head)
+        )
     targets = "output" if uses_model_output(flags) else "reference"
-    return {**told, **read, "targets": targets, **found}
+    return {**facts, **read_facts, "targets": targets, **results}
 
 
 def _scales(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of the branches' scales."""
+    """Return the scales of the branches."""
     from mnmt_jax.analysis.branch_scales import branch_scales
     from mnmt_jax.decoding.translator import Translator
 
@@ -303,14 +308,14 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     system = translator.system
-    told = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
-    return {**told, **branch_scales(system.model, system.params)}
+    facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
+    return {**facts, **branch_scales(system.model, system.params)}
 
 
 def _ablation(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of the model with and without its branches."""
+    """Return the results of the model with and without its branches."""
     from mnmt_jax.analysis.ablation import (
         BRANCHES_OFF,
         BRANCHES_ON,
@@ -335,7 +340,7 @@ def _ablation(
     )
     ablated = AblationPair(on, off, languages)
     model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
-    told = analysis_facts(flags, on.config, model)
+    facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
     if flags.supervised_targets:
@@ -343,7 +348,7 @@ def _ablation(
         targets = supervised_targets_by_source(pairs, pairs)
     else:
         targets = supervised_targets_by_source(benchmark.directions, ablated.on.supervised)
-    found = run_ablation(
+    results = run_ablation(
         ablated,
         benchmark,
         Path(flags.output),
@@ -351,9 +356,9 @@ def _ablation(
         targets=targets,
         overwrite=flags.overwrite,
     )
-    read = {
+    read_facts = {
         "read_directions": sorted("-".join(direction) for direction in directions),
-        "read_sentences": {TEST: sum(item["sentences"] for item in found["directions"])},
+        "read_sentences": {TEST: sum(item["sentences"] for item in results["directions"])},
         "limit": flags.limit,
     }
-    return {**told, "decoding": dict(on.decoding), **read, **found}
+    return {**facts, "decoding": dict(on.decoding), **read_facts, **results}

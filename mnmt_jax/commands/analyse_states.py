@@ -47,15 +47,15 @@ _VALIDATION = "validation"
 def analyse_states(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of a kind of `STATE_KINDS`.
+    """Return the results of a kind of `STATE_KINDS`.
 
     Args:
-        flags: as parsed and checked.
-        gin_files: read after the run's configuration.
-        bindings: read last.
+        flags: parsed and checked flags.
+        gin_files: gin files, read after the run's configuration.
+        bindings: bindings, applied last.
 
     Raises:
-        UserError: if flags, runs or sentences do not do.
+        UserError: if flags, runs or sentences are unsuitable.
     """
     if flags.kind == "probe":
         return _probe(flags, gin_files, bindings)
@@ -66,45 +66,47 @@ def analyse_states(
 
         check_scikit_learn()
     translator, facts = next(_models(flags, gin_files, bindings))
-    of_one = {
+    analyses = {
         "similarity": _similarity,
         "retrieval": _retrieval,
         "states": _states,
         "alignment": _alignment,
     }
-    return facts | of_one[flags.kind](flags, translator)
+    return facts | analyses[flags.kind](flags, translator)
 
 
 def _models(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> Iterator[tuple[Translator, dict[str, Any]]]:
-    """Yield each run's checkpoints, one at a time, with what tells them.
+    """Yield the checkpoints of all runs, one at a time, with their facts.
 
     Raises:
-        UserError: if a finished analysis of something else would be replaced, or there is no such
-            checkpoint.
+        UserError: if a finished analysis of other inputs would be replaced, or a checkpoint does
+            not exist.
     """
     from mnmt_jax.decoding.translator import Translator
 
     steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
-    asked = list(itertools.product(flags.runs, steps or [None]))
-    if len(asked) > 1 and flags.kind not in MULTI_RUN_KINDS:
+    checkpoints = list(itertools.product(flags.runs, steps or [None]))
+    if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"--step={flags.step}: analyse {flags.kind} is of one checkpoint")
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
         return translator, translator_facts(run, translator)
 
-    # Read once before, for what tells them: not all fit into memory.
-    others = [load(*each)[1] for each in asked[1:]] if flags.kind in MULTI_RUN_KINDS else None
-    translator, facts = load(*asked[0])
-    told = [(each["run"], each["checkpoint"]) for each in (facts, *(others or ()))]
-    if twice := [one for one in told if told.count(one) > 1]:
+    # Load once for the facts alone: not all fit into memory together.
+    other_facts = (
+        [load(*item)[1] for item in checkpoints[1:]] if flags.kind in MULTI_RUN_KINDS else None
+    )
+    translator, facts = load(*checkpoints[0])
+    names = [(item["run"], item["checkpoint"]) for item in (facts, *(other_facts or ()))]
+    if twice := [name for name in names if names.count(name) > 1]:
         run, step = twice[0]
         raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
-    yield translator, analysis_facts(flags, translator.config, facts, others)
+    yield translator, analysis_facts(flags, translator.config, facts, other_facts)
     del translator
-    yield from itertools.starmap(load, asked[1:])
+    yield from itertools.starmap(load, checkpoints[1:])
 
 
 def _text(step: int | str | None) -> str | None:
@@ -126,15 +128,15 @@ def _longest(translator: Translator) -> int:
     return max(translator.config.decode.buckets)
 
 
-def _tested(
+def _test_sentences(
     flags: argparse.Namespace, translator: Translator
 ) -> tuple[list[ForcedSentences], dict[str, Any]]:
-    """Return the sentences of the test split or of `--input`, and the facts of them."""
-    every = forced_sentences(flags, translator)
-    return every, sentence_facts(flags, {"input" if flags.input else TEST: every})
+    """Return the sentences of the test split or of `--input`, and their facts."""
+    sentences = forced_sentences(flags, translator)
+    return sentences, sentence_facts(flags, {"input" if flags.input else TEST: sentences})
 
 
-def _places(
+def _locations(
     flags: argparse.Namespace, translator: Translator, roles: Sequence[str]
 ) -> StateLocations:
     from mnmt_jax.analysis.layer_states import state_locations
@@ -149,36 +151,37 @@ def _places(
 def _probe(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of probes of positions."""
+    """Return the results of position probes."""
     from mnmt_jax.analysis.probe import ProbeSettings
     from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
 
     flags.directions = flags.directions or "zero_shot"
     learned_from = flags.trained_on or _VALIDATION
     tested_on = TEST if learned_from == _VALIDATION else "held out"
-    first: dict[str, Any] = {}
-    read: dict[str, list[ForcedSentences]] = {}
+    first_facts: dict[str, Any] = {}
+    first_sentences: dict[str, list[ForcedSentences]] = {}
     vocabulary, subjects = None, []
     for translator, facts in _models(flags, gin_files, bindings):
-        first = first or facts
+        first_facts = first_facts or facts
         vocabulary = vocabulary or translator.vocabulary
         if translator.vocabulary.fingerprint != vocabulary.fingerprint:
             raise UserError(
-                f"--run: {facts['run']} and {first['run']} have different vocabularies; a probe "
-                "compares tokens of one"
+                f"--run: {facts['run']} and {first_facts['run']} have different vocabularies; a "
+                "probe compares tokens of one"
             )
         sentences = _probed_sentences(flags, translator, learned_from, tested_on)
-        if not read:
-            read = sentences
-            first |= sentence_facts(flags, read)
-        check_same_sentences(read, sentences, (first, facts))
+        if not first_sentences:
+            first_sentences = sentences
+            first_facts |= sentence_facts(flags, first_sentences)
+        check_same_sentences(first_sentences, sentences, (first_facts, facts))
         features = {
-            split: _features(flags, translator, split, every) for split, every in sentences.items()
+            split: _features(flags, translator, split, split_sentences)
+            for split, split_sentences in sentences.items()
         }
         learned, tested = features.pop(learned_from), features.get(TEST)
         subjects.append(ProbedModel(_subject(facts), learned, tested))
     assert vocabulary is not None
-    found = run_probes(
+    results = run_probes(
         subjects,
         vocabulary,
         probe=ProbeSettings(
@@ -189,11 +192,14 @@ def _probe(
         least=flags.min_count or 5,
         folder=Path(flags.output) / "probes",
     )
-    told = {"learned_from": learned_from, "tested_on": tested_on}
+    splits = {"learned_from": learned_from, "tested_on": tested_on}
     if tested_on == TEST:
-        texts, learned_texts = source_texts(read[TEST]), source_texts(read[learned_from])
-        told |= {"tested_texts": len(texts), "learned_texts": len(texts & learned_texts)}
-    return {**first, **told, **found}
+        texts, learned_texts = (
+            source_texts(first_sentences[TEST]),
+            source_texts(first_sentences[learned_from]),
+        )
+        splits |= {"tested_texts": len(texts), "learned_texts": len(texts & learned_texts)}
+    return {**first_facts, **splits, **results}
 
 
 def _probed_sentences(
@@ -202,33 +208,36 @@ def _probed_sentences(
     """Return the sentences of each split.
 
     Raises:
-        UserError: if the split to learn from has none, or one where a part of it is told, or all
-            that are told.
+        UserError: if the training split has no sentences, has only a single text of which to hold
+            out a part, or contains all test texts.
     """
     remedy = "with --trained_on=test a tenth of the test split is told"
     try:
-        found = {learned_from: forced_sentences(flags, translator, learned_from)}
+        sentences = {learned_from: forced_sentences(flags, translator, learned_from)}
     except UserError as error:
         if learned_from == TEST:
             raise
-        benchmark_of(flags, translator.languages)  # raises where there is no such task at all
+        benchmark_of(flags, translator.languages)  # raises if the task does not exist
         raise UserError(f"{error} (of {learned_from} text; {remedy})") from error
     if tested_on == TEST:
-        found[TEST] = forced_sentences(flags, translator)
-        if source_texts(found[TEST]) <= source_texts(found[learned_from]):
+        sentences[TEST] = forced_sentences(flags, translator)
+        if source_texts(sentences[TEST]) <= source_texts(sentences[learned_from]):
             raise UserError(
                 f"task '{flags.task}': {learned_from} and test sentences are the same; {remedy}"
             )
-    elif len(source_texts(found[TEST])) < 2:
+    elif len(source_texts(sentences[TEST])) < 2:
         raise UserError(
             f"--trained_on=test: task '{flags.task}' has one text to read, and none is left to "
             "tell; raise --limit, or name more directions"
         )
-    return found
+    return sentences
 
 
 def _features(
-    flags: argparse.Namespace, translator: Translator, split: str, every: Sequence[ForcedSentences]
+    flags: argparse.Namespace,
+    translator: Translator,
+    split: str,
+    sentences: Sequence[ForcedSentences],
 ) -> ProbeFeatures:
     """Return the features of a split's sources."""
     from mnmt_jax.analysis.probe_features import cached_features
@@ -239,9 +248,9 @@ def _features(
     return cached_features(
         Path(flags.output) / "features",
         _system(translator),
-        every,
+        sentences,
         longest=_longest(translator),
-        places=_places(flags, translator, (SOURCE,)),
+        places=_locations(flags, translator, (SOURCE,)),
         told={"split": split, "task": flags.task, "model": model, **translator.identity},
     )
 
@@ -250,114 +259,119 @@ def _features(
 
 
 def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Return the facts of cosines between languages and roles."""
+    """Return the cosine similarities between languages and roles."""
     from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import align_by_reference
     from mnmt_jax.analysis.similarity import language_similarity, role_similarity
     from mnmt_jax.design.layouts import TARGET
 
-    every, read = _tested(flags, translator)
-    places = _places(flags, translator, (*SOURCE_SIDE_ROLES, TARGET))
-    pooled = sentence_states(_system(translator), every, _longest(translator), places)
-    pairs = align_by_reference(every)
-    languages = language_similarity(pooled, pairs, places) if pairs else []
-    return {**read, "roles": role_similarity(pooled, places), "languages": languages}
+    sentences, facts = _test_sentences(flags, translator)
+    locations = _locations(flags, translator, (*SOURCE_SIDE_ROLES, TARGET))
+    pooled = sentence_states(_system(translator), sentences, _longest(translator), locations)
+    pairs = align_by_reference(sentences)
+    languages = language_similarity(pooled, pairs, locations) if pairs else []
+    return {**facts, "roles": role_similarity(pooled, locations), "languages": languages}
 
 
 def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Return the facts of sentences looked for in other languages."""
+    """Return the accuracies of sentence retrieval across languages."""
     from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import align_by_reference, check_has_parallel
     from mnmt_jax.analysis.retrieval import chance_accuracy, language_retrieval
 
-    every, read = _tested(flags, translator)
-    pairs = align_by_reference(every)
+    sentences, facts = _test_sentences(flags, translator)
+    pairs = align_by_reference(sentences)
     check_has_parallel(pairs, flags.task)
-    places = _places(flags, translator, SOURCE_SIDE_ROLES)
-    pooled = sentence_states(_system(translator), every, _longest(translator), places)
+    locations = _locations(flags, translator, SOURCE_SIDE_ROLES)
+    pooled = sentence_states(_system(translator), sentences, _longest(translator), locations)
     return {
-        **read,
+        **facts,
         "chance": chance_accuracy(pairs),
-        "places": language_retrieval(pooled, pairs, places),
+        "places": language_retrieval(pooled, pairs, locations),
     }
 
 
 def _svcca(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts of SVCCA and of preferences."""
+    """Return the results of SVCCA and of language preferences."""
     from mnmt_jax.analysis.svcca import checkpoint_svcca
 
-    first: dict[str, Any] = {}
-    subjects, read = [], []
+    first_facts: dict[str, Any] = {}
+    subjects, states = [], []
     for translator, facts in _models(flags, gin_files, bindings):
-        every = forced_sentences(flags, translator)
-        first = first or facts | sentence_facts(flags, {TEST: every})
-        found, own = _svcca_of_one(flags, translator, every)
-        subjects.append({**_subject(facts), **found})
-        read.append(own)
+        sentences = forced_sentences(flags, translator)
+        first_facts = first_facts or facts | sentence_facts(flags, {TEST: sentences})
+        results, located_states = _svcca_of_model(flags, translator, sentences)
+        subjects.append({**_subject(facts), **results})
+        states.append(located_states)
     between = []
-    if len(read) == 2:
-        (places, pooled), (others, other) = read
-        check_same_sentences({TEST: [*pooled]}, {TEST: [*other]}, subjects)
-        between = checkpoint_svcca((pooled, other), (places, others))
-    return {**first, "subjects": subjects, "between": between}
+    if len(states) == 2:
+        (locations, pooled), (other_locations, other_pooled) = states
+        check_same_sentences({TEST: [*pooled]}, {TEST: [*other_pooled]}, subjects)
+        between = checkpoint_svcca((pooled, other_pooled), (locations, other_locations))
+    return {**first_facts, "subjects": subjects, "between": between}
 
 
-def _svcca_of_one(
-    flags: argparse.Namespace, translator: Translator, every: Sequence[ForcedSentences]
+def _svcca_of_model(
+    flags: argparse.Namespace, translator: Translator, sentences: Sequence[ForcedSentences]
 ) -> tuple[dict[str, Any], tuple[StateLocations, dict[ForcedSentences, Any]]]:
-    """Return the facts of one model, and its places and states."""
+    """Return the results of a model, and its locations and states."""
     from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES, sentence_states
     from mnmt_jax.analysis.parallel_sentences import align_by_reference, to_own_language
     from mnmt_jax.analysis.svcca import language_svcca, preference_by_location
 
-    places = _places(flags, translator, SOURCE_SIDE_ROLES)
-    own = to_own_language(translator, every)
-    asked = dict.fromkeys([*every, *(each for triple in own for each in triple[1:])])
-    pooled = sentence_states(_system(translator), list(asked), _longest(translator), places)
-    three = [(pair.direction, [pooled[each] for each in (pair, *rest)]) for pair, *rest in own]
-    pairs = align_by_reference(every)
-    facts = {
-        "languages": language_svcca(pooled, pairs, places) if pairs else [],
-        "preference": preference_by_location(three, places),
+    locations = _locations(flags, translator, SOURCE_SIDE_ROLES)
+    triples = to_own_language(translator, sentences)
+    required = dict.fromkeys(
+        [*sentences, *(sentence for triple in triples for sentence in triple[1:])]
+    )
+    pooled = sentence_states(_system(translator), list(required), _longest(translator), locations)
+    pooled_triples = [
+        (pair.direction, [pooled[sentence] for sentence in (pair, *variants)])
+        for pair, *variants in triples
+    ]
+    pairs = align_by_reference(sentences)
+    results = {
+        "languages": language_svcca(pooled, pairs, locations) if pairs else [],
+        "preference": preference_by_location(pooled_triples, locations),
     }
-    return facts, (places, {forced: pooled[forced] for forced in every})
+    return results, (locations, {forced: pooled[forced] for forced in sentences})
 
 
 def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Return the facts of states on a plane."""
+    """Return the 2D projection of states."""
     from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES
     from mnmt_jax.analysis.projection_2d import ProjectionSettings, project_states
     from mnmt_jax.design.layouts import TARGET
 
     layout = translator.system.model.layout
-    legal = [role for role in (*SOURCE_SIDE_ROLES, TARGET) if role in layout.embedded_roles()]
-    roles = split_list(flags.roles) or legal
-    if wrong := [role for role in roles if role not in legal]:
+    available = [role for role in (*SOURCE_SIDE_ROLES, TARGET) if role in layout.embedded_roles()]
+    roles = split_list(flags.roles) or available
+    if wrong := [role for role in roles if role not in available]:
         raise UserError(
-            f"--roles: layout '{layout.name}' has no {wrong[0]}; choose from {', '.join(legal)}"
+            f"--roles: layout '{layout.name}' has no {wrong[0]}; choose from {', '.join(available)}"
         )
-    every, read = _tested(flags, translator)
-    found = project_states(
+    sentences, facts = _test_sentences(flags, translator)
+    projection = project_states(
         _system(translator),
-        every,
+        sentences,
         _longest(translator),
-        _places(flags, translator, roles),
+        _locations(flags, translator, roles),
         ProjectionSettings(
             tokens=flags.points == "tokens",
             perplexity=float(flags.perplexity or ProjectionSettings.perplexity),
             seed=flags.seed or 0,
         ),
     )
-    return {**read, **found}
+    return {**facts, **projection}
 
 
 def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
-    """Return the facts of what registers and targets attend to."""
+    """Return the attention statistics of registers and targets."""
     from mnmt_jax.analysis.alignment import attention_statistics
 
     layers = parse_layers(flags.layers)
-    every, read = _tested(flags, translator)
-    found = attention_statistics(_system(translator), every, _longest(translator), layers)
-    return {**read, "targets": "output" if uses_model_output(flags) else "reference", **found}
+    sentences, facts = _test_sentences(flags, translator)
+    statistics = attention_statistics(_system(translator), sentences, _longest(translator), layers)
+    return {**facts, "targets": "output" if uses_model_output(flags) else "reference", **statistics}

@@ -33,13 +33,13 @@ TEST = "test"
 def model_facts(
     run: str | Path, checkpoint: str, identity: Mapping[str, Any], parameters: int | None
 ) -> dict[str, Any]:
-    """Return the facts by which a model is known.
+    """Return the facts that identify a model.
 
     Args:
-        run: its directory.
-        checkpoint: which one is read.
-        identity: of the model, e.g. `Translator.identity`.
-        parameters: their number; None if unknown.
+        run: run directory.
+        checkpoint: name of the checkpoint.
+        identity: identity of the model, e.g. `Translator.identity`.
+        parameters: number of parameters; None if unknown.
     """
     return {
         "run": Path(run).resolve().name,
@@ -50,7 +50,7 @@ def model_facts(
 
 
 def translator_facts(run: str | Path, translator: Translator) -> dict[str, Any]:
-    """Return the facts by which a translator's model is known."""
+    """Return the facts that identify a translator's model."""
     checkpoint = f"step {translator.step}"
     return model_facts(run, checkpoint, translator.identity, translator.parameters)
 
@@ -61,16 +61,16 @@ def analysis_facts(
     model: Mapping[str, Any],
     others: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the facts of what is analysed.
+    """Return the facts that identify an analysis.
 
     Args:
-        flags: as parsed and checked.
-        config: of the run.
-        model: from `model_facts`.
-        others: further runs and checkpoints; None for kinds that take one.
+        flags: parsed and checked flags.
+        config: configuration of the run.
+        model: facts from `model_facts`.
+        others: facts of further runs and checkpoints; None for kinds that take only one.
 
     Raises:
-        UserError: if a finished analysis of something else would be replaced.
+        UserError: if a finished analysis of other inputs would be replaced.
     """
     from mnmt_jax.analysis.analysis_files import check_same_analysis
     from mnmt_jax.design.method import as_facts
@@ -93,7 +93,7 @@ def analysis_facts(
 
 
 def uses_model_output(flags: argparse.Namespace) -> bool:
-    """Return whether targets are what the model itself translates."""
+    """Return whether targets are translations by the model itself."""
     return bool(flags.input) or flags.targets == "output"
 
 
@@ -103,37 +103,37 @@ def forced_sentences(
     """Return the sentences that the flags name.
 
     Raises:
-        UserError: if there are none.
+        UserError: if no sentences remain.
     """
     from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if flags.input:
-        read = read_lines(flags.input, {} if flags.on_bad_line == "drop" else None)
-        lines = list(itertools.islice(read, flags.limit or None))
+        input_lines = read_lines(flags.input, {} if flags.on_bad_line == "drop" else None)
+        lines = list(itertools.islice(input_lines, flags.limit or None))
         codes = translator.languages
         source = match_code(flags.source, codes, "--source")
         pair = (source, match_code(flags.target, codes, "--target"))
-        found = [make_forced_sentences(translator, pair, lines, None, flags.beam_size)]
+        candidates = [make_forced_sentences(translator, pair, lines, None, flags.beam_size)]
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()
-        found = []
+        candidates = []
         for pair in directions_of(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
             references = None if uses_model_output(flags) else texts.references
-            found.append(
+            candidates.append(
                 make_forced_sentences(translator, pair, texts.sources, references, flags.beam_size)
             )
-    kept = [forced for forced in found if forced.examples]
-    if not kept:
+    sentences = [forced for forced in candidates if forced.examples]
+    if not sentences:
         raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
-    return kept
+    return sentences
 
 
-def source_texts(every: Sequence[ForcedSentences]) -> set[tuple[str, str]]:
-    """Return the sources of sentences, each once, with their language."""
-    return {(forced.direction[0], text) for forced in every for text in forced.sources}
+def source_texts(sentences: Sequence[ForcedSentences]) -> set[tuple[str, str]]:
+    """Return the distinct sources of sentences, with their language."""
+    return {(forced.direction[0], text) for forced in sentences for text in forced.sources}
 
 
 def check_same_sentences(
@@ -144,56 +144,62 @@ def check_same_sentences(
     """Check that two models read the same sentences.
 
     Args:
-        one: sentences of each split.
-        other: of the other model.
-        names: facts of both, with `run` and `checkpoint`.
+        one: sentences by split.
+        other: sentences of the other model by split.
+        names: facts of both models, with `run` and `checkpoint`.
 
     Raises:
         UserError: if they do not.
     """
-    for split, every in one.items():
-        first, second = (
-            [(forced.direction, forced.sources) for forced in found]
-            for found in (every, other[split])
+    for split, sentences in one.items():
+        first_sources, second_sources = (
+            [(forced.direction, forced.sources) for forced in side]
+            for side in (sentences, other[split])
         )
-        if first != second:
-            known, wrong = (f"{each['run']} ({each['checkpoint']})" for each in names)
+        if first_sources != second_sources:
+            first_name, second_name = (f"{facts['run']} ({facts['checkpoint']})" for facts in names)
             raise UserError(
-                f"--run: {wrong} does not read the {split} sentences that {known} reads; name "
-                "directions that both have with --directions"
+                f"--run: {second_name} does not read the {split} sentences that {first_name} "
+                "reads; name directions that both have with --directions"
             )
 
 
 def sentence_facts(
     flags: argparse.Namespace, splits: Mapping[str, Sequence[ForcedSentences]]
 ) -> dict[str, Any]:
-    """Return the facts of what is read of a task.
+    """Return the facts that identify the sentences of an analysis.
 
     Args:
-        flags: as parsed.
-        splits: sentences of each split.
+        flags: parsed flags.
+        splits: sentences by split.
 
     Returns:
-        `read_directions`, in the order of letters; `sentences_fingerprint` and `read_sentences` of
-        each split; `limit`.
+        `read_directions`, sorted; `sentences_fingerprint` and `read_sentences` by split; `limit`.
 
     Raises:
         UserError: if a finished analysis of other directions or sentences would be replaced.
     """
     from mnmt_jax.analysis.analysis_files import check_same_analysis
 
-    directions = {"-".join(one.direction) for every in splits.values() for one in every}
+    directions = {
+        "-".join(forced.direction) for sentences in splits.values() for forced in sentences
+    }
     facts: dict[str, Any] = {"read_directions": sorted(directions)}
-    facts["sentences_fingerprint"] = {split: _digest(every) for split, every in splits.items()}
+    facts["sentences_fingerprint"] = {
+        split: _digest(sentences) for split, sentences in splits.items()
+    }
     if not flags.overwrite:
         check_same_analysis(flags.output, facts)
-    counts = {split: sum(len(one.sources) for one in every) for split, every in splits.items()}
+    counts = {
+        split: sum(len(forced.sources) for forced in sentences)
+        for split, sentences in splits.items()
+    }
     return {**facts, "read_sentences": counts, "limit": flags.limit}
 
 
-def _digest(every: Sequence[ForcedSentences]) -> str:
-    """Return a hash of sentences, 16 hexadecimal digits."""
-    texts = [[one.direction, one.sources, one.targets] for one in every]
+def _digest(sentences: Sequence[ForcedSentences]) -> str:
+    """Return a hash of sentences with 16 hexadecimal digits."""
+    texts = [[forced.direction, forced.sources, forced.targets] for forced in sentences]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
@@ -203,10 +209,10 @@ def benchmark_of(
     """Return the sentences of a task's split in the languages of the model."""
     from mnmt_jax.evaluation.benchmark import Benchmark
 
-    corpus, wanted = benchmark_corpus(flags, (split,))
-    kept = [code for code in wanted if find_code(code, languages) is not None]
-    chosen = {"languages": kept, "limit": flags.limit, "candidates": languages, "split": split}
-    return Benchmark(flags.task, corpus, **chosen)
+    corpus, available = benchmark_corpus(flags, (split,))
+    codes = [code for code in available if find_code(code, languages) is not None]
+    options = {"languages": codes, "limit": flags.limit, "candidates": languages, "split": split}
+    return Benchmark(flags.task, corpus, **options)
 
 
 def directions_of(
@@ -215,27 +221,27 @@ def directions_of(
     """Return the directions that a flag names.
 
     Raises:
-        UserError: if one of a list has no sentences, or a word leaves none.
+        UserError: if a listed direction has no sentences, or a word selects none.
     """
     from mnmt_jax.evaluation.benchmark import WHICH, choose_directions
 
     if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
     languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    found = parse_directions(text, languages, _other_words(WHICH))
-    if missing := [pair for pair in found if pair not in benchmark.directions]:
+    directions = parse_directions(text, languages, _other_words(WHICH))
+    if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "
             f"for {'-'.join(missing[0])}"
         )
-    return found
+    return directions
 
 
 def check_directions(text: str | None) -> None:
-    """Check that a flag names directions, before there are any.
+    """Check the form of a flag that names directions, before the directions are known.
 
     Raises:
-        UserError: if it is neither a word for some nor a list.
+        UserError: if it is neither a known word nor a list.
     """
     from mnmt_jax.evaluation.benchmark import WHICH
 
@@ -248,14 +254,14 @@ def _other_words(which: Sequence[str]) -> str:
 
 
 def parse_layers(text: str | None, least: int = 1) -> list[int]:
-    """Return the layers of a list.
+    """Parse a list of layers.
 
     Args:
-        text: of the flag.
-        least: number that may stand in it, 0 or 1.
+        text: value of the flag.
+        least: smallest allowed number, 0 or 1.
 
     Raises:
-        UserError: if an item is no number from that on.
+        UserError: if an item is not a number of at least `least`.
     """
     items = split_list(text)
     if wrong := [item for item in items if not item.isdecimal() or int(item) < least]:

@@ -22,7 +22,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line, averages, and prints the steps used."""
+    """Average checkpoints and print the steps used."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.runs.average import average_checkpoints, newest_steps
@@ -33,11 +33,12 @@ def main() -> None:
     steps = flags.steps or (
         best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
     )
-    asked, kind = (flags.best, "best") if flags.best else (flags.last, "last")
-    if not flags.steps and len(steps) < asked:
-        which = " with a validation loss" if flags.best else ""
+    requested, kind = (flags.best, "best") if flags.best else (flags.last, "last")
+    if not flags.steps and len(steps) < requested:
+        qualifier = " with a validation loss" if flags.best else ""
         print(
-            f"--{kind}={asked}: the run has {pluralize(len(steps), 'checkpoint')}{which}; averaging "
+            f"--{kind}={requested}: the run has {pluralize(len(steps), 'checkpoint')}{qualifier}; "
+            "averaging "
             "these (Train.keep_last and Train.keep_best say how many a training keeps)",
             file=sys.stderr,
         )

@@ -25,7 +25,7 @@ from mnmt_jax.vocabulary.language_codes import find_code
 if TYPE_CHECKING:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 
-_SIGNAL_STATUS = 128  # as of `mnmt train`
+_SIGNAL_STATUS = 128  # as for `mnmt train`
 
 
 def make_parser() -> CommandParser:
@@ -65,11 +65,11 @@ def make_parser() -> CommandParser:
         metavar="N",
         help="hypotheses per sentence; default: 1 (greedy search)",
     )
-    made = parser.add_mutually_exclusive_group(required=True)
-    made.add_argument(
+    destination = parser.add_mutually_exclusive_group(required=True)
+    destination.add_argument(
         "--output", metavar="CACHE", help="token cache to write: one round, no training"
     )
-    made.add_argument(
+    destination.add_argument(
         "--workdir",
         metavar="FOLDER",
         help="folder of the training rounds: round_1/cache, round_1/run, ...",
@@ -112,7 +112,7 @@ def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list
 
 
 def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
-    """Make one round's cache; processes that share it do not speak to each other."""
+    """Make the cache of one round; its processes work without communication."""
     if flags.rounds:
         raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
     if any(binding.startswith("Train.") for binding in bindings):
@@ -143,9 +143,9 @@ def _rounds(
 
     import_modules(flags.module_import)
     cache = TokenCache.open(flags.cache)
-    known = cache.vocabulary.languages
+    known_codes = cache.vocabulary.languages
     languages, pool = (
-        [find_code(code, known) or code for code in split_list(text)]
+        [find_code(code, known_codes) or code for code in split_list(text)]
         for text in (flags.languages, flags.pool)
     )
     return BackTranslationRounds(

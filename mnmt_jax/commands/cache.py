@@ -32,7 +32,7 @@ _TRAINING_FLAGS = ("vocab_size", "byte_fallback")
 
 
 def main() -> None:
-    """Write the cache and prints a summary as JSON on stdout."""
+    """Write the cache and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.cache import TokenCache
@@ -46,11 +46,11 @@ def main() -> None:
             f"{os.path.join(arguments.also[0], 'vocabulary')}"
         )
     check_cache_directory(arguments.output, arguments.overwrite)
-    others = [TokenCache.open(folder) for folder in arguments.also]
+    other_caches = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
     cache = write_cache(
         arguments.output,
-        itertools.chain(*(reused_tasks(cache, vocabulary) for cache in others), sources),
+        itertools.chain(*(reused_tasks(cache, vocabulary) for cache in other_caches), sources),
         vocabulary=vocabulary,
         overwrite=arguments.overwrite,
         report=lambda line: print(line, file=sys.stderr),
@@ -106,7 +106,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--share",
-        type=_number,
+        type=_fraction,
         metavar="S",
         help="random fraction of each direction's training pairs to keep, e.g. 0.1; larger "
         "fractions contain smaller ones; validation and vocabulary training use all text",
@@ -158,11 +158,11 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     return task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
-def _number(text: str) -> float:
-    """Return the number that a flag's value is.
+def _fraction(text: str) -> float:
+    """Parse the value of a flag as a number.
 
     Raises:
-        argparse.ArgumentTypeError: if it is none.
+        argparse.ArgumentTypeError: if it is not a number.
     """
     try:
         return float(text)
@@ -173,10 +173,10 @@ def _number(text: str) -> float:
 
 
 def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Share | None:
-    """Return the share that the flags name; None for all pairs.
+    """Return the share of pairs that the flags name; None means all pairs.
 
     Raises:
-        UserError: if it cannot be, or there are no pairs in the directions.
+        UserError: if the flags are inconsistent, or the directions contain no pairs.
     """
     from mnmt_jax.data.corpus import Share
 
@@ -197,7 +197,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
     if not arguments.module_import:
         from mnmt_jax.data.mixtures import get_mixture
 
-        get_mixture(arguments.mixture)  # raises: names the built-in ones
+        get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
     fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])

@@ -24,17 +24,17 @@ class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parse arguments like its base, but reports a mistake as one line without the usage text.
+    """An argument parser that reports a mistake as one line, without the usage text.
 
     Attributes:
-        synonyms: other words for choices, in lower case, e.g. {"tsne": "states"}; an error about
-            such a word names the choice.
+        synonyms: synonyms of choices, in lower case, e.g. {"tsne": "states"}; an error about a
+            synonym names the choice.
     """
 
     synonyms: Mapping[str, str] = {}
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice like the base, and name the choice that was likely meant."""
+        """Check a choice as in the base class, and suggest the likely choice."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -45,7 +45,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message) from error
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake for `mnmt_jax.runtime.run_command` to print.
+        """Raise the mistake as an error for `mnmt_jax.runtime.run_command` to print.
 
         Raises:
             UserError: always.
@@ -53,10 +53,10 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments like its base.
+        """Parse arguments as in the base class.
 
         Raises:
-            UserError: for a mistake, and for an output in a bucket, which no command writes.
+            UserError: for a mistake, or an output in a bucket, which commands do not support.
         """
         parsed = super().parse_args(args, namespace)
         output = getattr(parsed, "output", None)
@@ -67,24 +67,24 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse like its base, for commands of commands too.
+        """Parse known arguments as in the base class, also for sub-commands.
 
         Raises:
-            UserError: for a flag that is none.
+            UserError: for an unknown flag.
         """
         self._check_flags(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def _check_flags(self, arguments: Sequence[str]) -> None:
-        """Name a flag that is none before one is missed that it may be meant for."""
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        if self._subparsers:  # a command's own parser knows its flags
+        """Report an unknown flag before the base class reports a missing one."""
+        known_flags = [name for name in self._option_string_actions if name.startswith("--")]
+        if self._subparsers:  # the parser of a sub-command knows its flags
             return
         for argument in itertools.takewhile(lambda text: text != "--", arguments):
             flag = argument.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in known):
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known_flags):
                 raise UserError(
-                    f"{flag}: no such flag; {suggest(flag, known)}see {self.prog} --help"
+                    f"{flag}: no such flag; {suggest(flag, known_flags)}see {self.prog} --help"
                 )
 
 
@@ -111,32 +111,32 @@ def add_gin_flags(parser: argparse.ArgumentParser) -> None:
 def parse_command_line(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Parse a command's flags, those that `add_gin_flags` added among them.
+    """Parse a command's flags, including those of `add_gin_flags`.
 
     Args:
-        parser: holds the flags.
-        argv: arguments without the program's name; None takes the process's.
+        parser: parser with the flags.
+        argv: arguments without the program's name; None uses the process's.
 
     Returns:
-        The parsed flags, `module_import` for `import_modules` among them, the gin files in order,
+        The parsed flags, including `module_import` for `import_modules`; the gin files in order;
         and the bindings as `NAME=VALUE` in order.
 
     Raises:
         UserError: if `--gin.NAME` has no name or no value.
     """
-    rest, bindings = _take_bindings(list(sys.argv[1:] if argv is None else argv))
-    namespace = parser.parse_args(rest)
+    remaining, bindings = _split_bindings(list(sys.argv[1:] if argv is None else argv))
+    namespace = parser.parse_args(remaining)
     files = namespace.gin_file
     del namespace.gin_file, namespace._gin_binding
     return namespace, list(files), bindings
 
 
 def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
-    """Add `--module_import`, the one way to have a command import a module of the user's.
+    """Add `--module_import`, the only way to make a command import a user's module.
 
     Args:
-        parser: or a group of it.
-        help: what the module is for; where it is searched is added.
+        parser: parser, or a group of it.
+        help: purpose of the module; the search path is appended.
     """
     parser.add_argument(
         "--module_import",
@@ -148,7 +148,7 @@ def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
 
 
 def positive_int(text: str) -> int:
-    """Return the number that a flag's value is.
+    """Parse the value of a flag as a positive integer.
 
     Raises:
         argparse.ArgumentTypeError: if it is not at least 1.
@@ -159,12 +159,12 @@ def positive_int(text: str) -> int:
 
 
 def checkpoint_step(text: str) -> int | str:
-    """Return the step that a flag's value is: a number, or a word such as `best`."""
+    """Parse the value of a flag as a step: a number, or a word such as `best`."""
     return int(text) if text.isdigit() else text
 
 
 def seed_value(text: str) -> int:
-    """Return the seed that a flag's value is: what NumPy and scikit-learn both take.
+    """Parse the value of a flag as a seed, valid for NumPy and scikit-learn.
 
     Raises:
         argparse.ArgumentTypeError: if it is not from 0 to 2**32 - 1.
@@ -178,8 +178,8 @@ def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add `--step`, the checkpoint of a run.
 
     Args:
-        parser: of the command.
-        more: what its help says besides.
+        parser: parser of the command.
+        more: text appended to its help.
     """
     parser.add_argument(
         "--step",
@@ -190,7 +190,7 @@ def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_beam_size(parser: argparse.ArgumentParser) -> None:
-    """Add `--beam_size`, of a search that is not the run's own."""
+    """Add `--beam_size`, which overrides the run's search settings."""
     parser.add_argument(
         "--beam_size",
         type=positive_int,
@@ -210,34 +210,36 @@ def add_pivot(parser: argparse.ArgumentParser) -> None:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import modules that the user named, from the current folder before any other.
+    """Import modules named by the user, searching the current folder first.
 
     Raises:
-        UserError: if one of them is no name of a module, or cannot be imported.
+        UserError: if a name is not a module name, or the module cannot be imported.
     """
     if not names:
         return
     for name in names:
-        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        if name.endswith(".py") or not all(
+            component.isidentifier() for component in name.split(".")
+        ):
             raise UserError(
                 f"--module_import={name}: must be the name of a module, such as my_tasks, without "
                 "folder and .py"
             )
-    here = os.getcwd()
-    sys.path.insert(0, here)
+    working_directory = os.getcwd()
+    sys.path.insert(0, working_directory)
     try:
         for name in names:
             importlib.import_module(name)
     except (ImportError, SyntaxError) as error:
         raise UserError(f"--module_import={name}: {error}; {_remedy(error, names)}") from error
     finally:
-        # What these modules import later is found, but no file here hides a module of others.
-        sys.path.remove(here)
-        sys.path.append(here)
+        # Later imports by these modules still work, but no file here shadows an installed module.
+        sys.path.remove(working_directory)
+        sys.path.append(working_directory)
 
 
 def _remedy(error: Exception, names: Sequence[str]) -> str:
-    """Return what to do about a module that cannot be imported."""
+    """Return the remedy for a module that cannot be imported."""
     missing = getattr(error, "name", None) or ""
     if not isinstance(error, ModuleNotFoundError):
         return "correct it"
@@ -248,16 +250,16 @@ def _remedy(error: Exception, names: Sequence[str]) -> str:
     return f"install it (seqio: mnmt-jax[seqio]; t5x: {docs_page('t5x.md')})"
 
 
-def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
+def _split_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
     """Split `--gin.NAME=VALUE` and `--gin.NAME VALUE` from the other arguments."""
-    rest: list[str] = []
+    others: list[str] = []
     bindings: list[str] = []
     remaining = iter(argv)
     for argument in remaining:
         if argument == "--":
-            return [*rest, argument, *remaining], bindings
+            return [*others, argument, *remaining], bindings
         if not argument.startswith(_PREFIX):
-            rest.append(argument)
+            others.append(argument)
             continue
         name, equals, value = argument[len(_PREFIX) :].partition("=")
         if not equals:
@@ -265,4 +267,4 @@ def _take_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
         if not name or not value:
             raise UserError(f"'{argument}' must be {_PREFIX}NAME=VALUE")
         bindings.append(f"{name}={value}")
-    return rest, bindings
+    return others, bindings

@@ -1,4 +1,4 @@
-"""Sets evaluations of several runs side by side: a table, sample translations, one report page."""
+"""Compare evaluations of several runs: a table, sample translations, one report page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Reads the results, prints the table and the samples, and writes the page."""
+    """Read the results, print the table and the samples, and write the page."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.evaluation.markdown_tables import (
@@ -69,16 +69,16 @@ def main() -> None:
     if groups:
         print(f"\nOver seeds:\n\n{seed_table(groups)}")
     if flags.paired_bootstrap:
-        first, *others = flags.results
-        for folder, result in zip(others, results[1:], strict=True):
-            scores = paired_scores(Path(first), Path(folder), flags.paired_bootstrap)
+        baseline, *other_folders = flags.results
+        for folder, result in zip(other_folders, results[1:], strict=True):
+            scores = paired_scores(Path(baseline), Path(folder), flags.paired_bootstrap)
             print(f"\nAgainst {results[0].name}:\n\n{paired_table(scores, result.name)}")
     print("\nZero-shot translations, in directions never trained on:\n")
     print(sample_lines(results, flags.samples))
 
 
 def _with_folders(results: Sequence[RunResult], folders: Sequence[str]) -> list[RunResult]:
-    """Add the folder of an evaluation to names that are still alike.
+    """Add the folder of an evaluation to names that are not unique.
 
     Raises:
         UserError: if a folder is named twice.

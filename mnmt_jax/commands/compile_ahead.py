@@ -48,7 +48,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line and prints the description."""
+    """Parse the command line and print the description."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not gin_files:
         raise UserError("--gin_file is missing; pass one of gin_configs/models and one of runs")
@@ -71,8 +71,8 @@ def main() -> None:
     if step and not step["fits"]:
         print("train_step does not fit; searching for settings that do", file=sys.stderr)
         trials = (
-            (text, AheadOfTimeCompilation(changed, vocab_size, devices))
-            for text, changed in memory_remedies(config)
+            (text, AheadOfTimeCompilation(smaller_config, vocab_size, devices))
+            for text, smaller_config in memory_remedies(config)
         )
         step["fits_with"] = next((text for text, ahead in trials if ahead.fits()), None)
     described = {"topology": flags.topology, "slices": flags.slices, **description}

@@ -33,7 +33,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Write the files and prints a summary as JSON on stdout."""
+    """Write the files and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.commands.corpus_flags import split_list

@@ -33,10 +33,10 @@ _STANDARD_SPLITS = "train=train,validation=validation,test=test"
 def add_corpus_flags(
     parser: argparse.ArgumentParser,
 ) -> argparse._MutuallyExclusiveGroup:
-    """Add the flags that name a corpus and directions to train on.
+    """Add the flags for a corpus and its training directions.
 
     Returns:
-        The group of which one flag is required.
+        The mutually exclusive group; exactly one of its flags is required.
     """
     group = parser.add_argument_group("corpus")
     which = group.add_mutually_exclusive_group(required=True)
@@ -72,11 +72,11 @@ def add_corpus_flags(
 def add_corpus_file_flags(
     group: argparse._ArgumentGroup, which: argparse._MutuallyExclusiveGroup
 ) -> None:
-    """Add the flags that name files of one's own; `file_corpus` reads them.
+    """Add the flags for user files; `file_corpus` reads them.
 
     Args:
-        group: of the flags.
-        which: the part of it of which one flag may be given.
+        group: group of the flags.
+        which: mutually exclusive group within it.
     """
     which.add_argument(
         "--parallel",
@@ -115,13 +115,13 @@ def add_corpus_file_flags(
 
 
 def add_user_file_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of files of the user's own as a group of theirs."""
+    """Add the flags for user files as a separate group."""
     files = parser.add_argument_group("files of your own")
     add_corpus_file_flags(files, files.add_mutually_exclusive_group())
 
 
 def check_limit(limit: int) -> None:
-    """Check a number of sentences per direction.
+    """Check a limit of sentences per direction.
 
     Raises:
         UserError: if it is below 0.
@@ -131,15 +131,15 @@ def check_limit(limit: int) -> None:
 
 
 def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
-    """Refuse flags that would be ignored; their default must be None.
+    """Reject flags that would be ignored; their default must be None.
 
     Args:
-        arguments: as parsed.
-        flags: names without dashes.
-        place: what they do not apply to.
+        arguments: parsed arguments.
+        flags: names of flags without dashes.
+        place: description of what they do not apply to.
 
     Raises:
-        UserError: if one was given.
+        UserError: if one of them was passed.
     """
     for flag in flags:
         if getattr(arguments, flag) is not None:
@@ -149,7 +149,7 @@ def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str
 def corpus_and_directions(
     arguments: argparse.Namespace,
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Make the corpus and the supervised directions that the flags name.
+    """Create the corpus and the supervised directions that the flags name.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or files or directions are missing.
@@ -173,13 +173,13 @@ def corpus_and_directions(
 
 
 def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
-    """Return the zero-shot directions that the flags' mixture names.
+    """Return the zero-shot directions of the flags' mixture.
 
     Returns:
-        Directions; None for all others between the languages that are trained on.
+        The directions; None means all others between the trained languages.
 
     Raises:
-        UserError: if a language has no training text, and there is no vocabulary that knows it.
+        UserError: if a language has no training text and no vocabulary is named that contains it.
     """
     from mnmt_jax.data.mixtures import get_mixture
 
@@ -190,7 +190,8 @@ def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...]
     untrained = set(itertools.chain.from_iterable(mixture.zero_shot or ())) - trained
     if untrained and not arguments.vocabulary:
         raise UserError(
-            f"--mixture={mixture.name}: has no training text in {join_names(sorted(untrained))}; name "
+            f"--mixture={mixture.name}: has no training text in {join_names(sorted(untrained))}; "
+            "name "
             "with --vocabulary one that knows it, such as that of the language models"
         )
     return mixture.zero_shot
@@ -199,7 +200,7 @@ def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...]
 def _by_language(
     arguments: argparse.Namespace, corpus: Corpus, directions: tuple[Direction, ...]
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Return the corpus and directions, language by language with `--monolingual`."""
+    """Return the corpus and directions, as monolingual text with `--monolingual`."""
     from mnmt_jax.data.mixtures import check_training_text
     from mnmt_jax.data.monolingual import MonolingualCorpus
 
@@ -209,9 +210,10 @@ def _by_language(
         raise UserError(
             "--monolingual: --text names text of single languages already; leave it out"
         )
-    if same := [source for source, target in directions if source == target]:
+    if languages := [source for source, target in directions if source == target]:
         raise UserError(
-            f"--directions: '{same[0]}-{same[0]}' is none of pairs; name with --monolingual those "
+            f"--directions: '{languages[0]}-{languages[0]}' is none of pairs; name with "
+            "--monolingual those "
             "whose text is taken, such as en-de, or with --languages the languages of your files"
         )
     check_training_text(corpus, directions)
@@ -222,12 +224,12 @@ def _by_language(
 def file_corpus(
     arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
 ) -> Corpus:
-    """Make the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
+    """Create the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
 
     Args:
-        arguments: as parsed.
-        name: of the corpus.
-        only: splits to look for, if not all.
+        arguments: parsed arguments.
+        name: name of the corpus.
+        only: splits to look for; None means all.
 
     Raises:
         UserError: if a flag is malformed or files are missing.
@@ -238,7 +240,7 @@ def file_corpus(
     from mnmt_jax.data.translation_file_corpus import BitextFiles
 
     languages = split_list(arguments.languages)
-    if not arguments.bitext:  # whose tags may differ in region alone
+    if not arguments.bitext:  # its tags may differ only in region
         canonical_codes(languages, "--languages")
     for flag in ("parallel", "text"):
         if getattr(arguments, flag, None) and not languages:
@@ -257,54 +259,62 @@ def file_corpus(
             corpus = ParallelFiles(name, pattern, languages, **options)
         return _with_all_languages(corpus, join_names(arguments.bitext or [pattern]))
     except NoFilesError as error:
-        words = {s: guess_split_name(pattern, languages, s) for s in splits if "{split}" in pattern}
-        other = any(word not in ("", splits[split]) for split, word in words.items())
-        found = ",".join(f"{split}={word}" for split, word in words.items() if word and other)
-        raise UserError(f"{error}{f'; perhaps --splits {found}' if found else ''}") from error
+        split_words = {
+            s: guess_split_name(pattern, languages, s) for s in splits if "{split}" in pattern
+        }
+        has_other_names = any(
+            word not in ("", splits[split]) for split, word in split_words.items()
+        )
+        suggested = ",".join(
+            f"{split}={word}" for split, word in split_words.items() if word and has_other_names
+        )
+        raise UserError(
+            f"{error}{f'; perhaps --splits {suggested}' if suggested else ''}"
+        ) from error
 
 
 def benchmark_corpus(
     flags: argparse.Namespace, splits: Collection[str] = ("test",)
 ) -> tuple[Corpus, tuple[str, ...]]:
-    """Make the corpus of a test set, and lists the languages to keep to.
+    """Create the corpus of a test set, and return it with the languages to use.
 
     Args:
-        flags: `task`, `module_import` and those of `add_corpus_file_flags`, as parsed.
-        splits: that files of one's own must have.
+        flags: parsed flags: `task`, `module_import` and the flags of `add_corpus_file_flags`.
+        splits: splits that user files must have.
 
     Raises:
-        UserError: if a flag is malformed or does not apply, or there is no such corpus.
+        UserError: if a flag is malformed or does not apply, or the corpus is unknown.
     """
     if flags.parallel or flags.tsv or flags.bitext:
         corpus = file_corpus(flags, check_name(flags.task, "--task"), only=splits)
         return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
 
-    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
     if flags.module_import and not is_built_in(flags.task):
-        refuse_flags(flags, others, "a seqio mixture, whose module decides it")
+        refuse_flags(flags, inapplicable, "a seqio mixture, whose module decides it")
         import_modules(["mnmt_jax.interop.seqio.tasks"])
         from mnmt_jax.interop.seqio.tasks import RegisteredText
 
         corpus = RegisteredText(flags.task)
-        wanted = corpus.languages
+        available = corpus.languages
     else:
-        corpus, wanted = find_corpus(flags.task)
-        refuse_flags(flags, others, f"the built-in corpus '{flags.task}'")
-    named = split_list(flags.languages)
-    languages = [find_code(code, wanted) for code in named]
+        corpus, available = find_corpus(flags.task)
+        refuse_flags(flags, inapplicable, f"the built-in corpus '{flags.task}'")
+    codes = split_list(flags.languages)
+    languages = [find_code(code, available) for code in codes]
     if None in languages:
-        unknown = named[languages.index(None)]
-        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(wanted)}")
-    canonical_codes(named, "--languages")
-    return corpus, tuple(code for code in wanted if not languages or code in languages)
+        unknown = codes[languages.index(None)]
+        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(available)}")
+    canonical_codes(codes, "--languages")
+    return corpus, tuple(code for code in available if not languages or code in languages)
 
 
 def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
-    """Return how files of one's own would be validated on that have another word for it.
+    """Return a hint to the `--splits` for validation files with another split name.
 
     Returns:
-        A line; empty if there is validation text, or no file of such a name.
+        The hint; empty if there is validation text or no such file.
     """
     if arguments.mixture or corpus.directions("validation"):
         return ""
@@ -316,7 +326,7 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
 
 
 def _pattern(arguments: argparse.Namespace) -> str:
-    """Return the pattern that a flag of files gives, the first one of `--bitext`."""
+    """Return the pattern of the file flag that is set; the first one of `--bitext`."""
     if arguments.bitext:
         with_split = ["{split}" in pattern for pattern in arguments.bitext]
         if any(with_split) and not all(with_split):
@@ -335,7 +345,7 @@ def _pattern(arguments: argparse.Namespace) -> str:
 
 
 def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) -> dict[str, str]:
-    """Return the files' word for each split to look for; a pattern without words has one split."""
+    """Return the name in files of each requested split; a pattern without names has one split."""
     splits = _splits(arguments.splits or _STANDARD_SPLITS)
     if missing := sorted(set(only or ()) - splits.keys()):
         raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
@@ -346,26 +356,27 @@ def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) 
 
 
 def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
-    """Return the corpus unless a language that was asked for has no text in it.
+    """Return the corpus after checking that all requested languages have text in it.
 
-    Of text of single languages that is training text, where there is any.
+    For monolingual text this is the training text, if there is any.
 
     Args:
-        corpus: of files.
-        place: what the user calls them.
+        corpus: corpus of files.
+        place: the user's name for the files.
 
     Raises:
-        UserError: otherwise; of languages that meet none of the others, names one without text.
+        UserError: if a language has no text; if languages occur but never together, the error names
+            a missing one.
     """
     splits = corpus.splits() if corpus.min_languages > 1 else corpus.splits()[:1]
     directions = (pair for split in splits for pair in corpus.directions(split))
-    paired = set(itertools.chain.from_iterable(directions))
-    if alone := [code for code in corpus.languages if code not in paired]:
+    with_text = set(itertools.chain.from_iterable(directions))
+    if without_text := [code for code in corpus.languages if code not in with_text]:
         present = corpus.present()
-        missing = next((code for code in alone if code not in present), alone[0])
-        others = sorted(corpus.languages, key=lambda code: code not in paired)
-        other = next((code for code in others if code != missing), missing)
-        files = [file for s in splits for file in corpus.missing_files(s, (other, missing))]
+        missing = next((code for code in without_text if code not in present), without_text[0])
+        candidates = sorted(corpus.languages, key=lambda code: code not in with_text)
+        partner = next((code for code in candidates if code != missing), missing)
+        files = [file for s in splits for file in corpus.missing_files(s, (partner, missing))]
         raise UserError(
             f"--languages: {place} has no text in '{missing}'"
             f"{f', no file {join_names(files)}' if files else ''}; add its files, or leave it out"
@@ -387,30 +398,30 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
 def parse_directions(
     text: str, languages: Collection[str], others: str = ""
 ) -> tuple[Direction, ...]:
-    """Return the directions of a list such as `en-de,de-en`.
+    """Parse a list of directions such as `en-de,de-en`.
 
     Args:
-        text: of `--directions`.
-        languages: codes that may stand in it, in any form.
-        others: what else may be written, for the error.
+        text: value of `--directions`.
+        languages: codes that may occur in it, in any form.
+        others: description of other allowed values, for the error.
 
     Returns:
         Directions between members of `languages`.
 
     Raises:
-        UserError: if an item is none, or has another language.
+        UserError: if an item is not a direction, or has another language.
     """
     directions: list[Direction] = []
     for item in split_list(text):
-        pairs = _readings(item, languages, others)
+        pairs = _possible_directions(item, languages, others)
         if len(pairs) > 1:
             raise UserError(
                 f"--directions: '{item}' is ambiguous; write codes with '_', such as "
                 f"{' or '.join('-'.join(pair) for pair in pairs)}"
             )
         if not pairs:
-            parted = _parted(item, others)
-            pair = next((pair for pair in parted if all(map(is_code, pair))), parted[0])
+            split_pairs = _possible_pairs(item, others)
+            pair = next((pair for pair in split_pairs if all(map(is_code, pair))), split_pairs[0])
             missing = min(code for code in pair if find_code(code, languages) is None)
             raise UserError(
                 f"--directions: '{item}' has '{missing}', which is not among "
@@ -420,11 +431,13 @@ def parse_directions(
     return tuple(dict.fromkeys(directions))
 
 
-def _readings(item: str, languages: Collection[str], others: str) -> list[Direction]:
-    """Return the directions that an item can mean; those without a fallback if there are any."""
+def _possible_directions(
+    item: str, languages: Collection[str], alternatives: str
+) -> list[Direction]:
+    """Return the directions that an item can denote; exact matches if there are any."""
     exact: dict[Direction, None] = {}
     fallbacks: dict[Direction, None] = {}
-    for pair in _parted(item, others):
+    for pair in _possible_pairs(item, alternatives):
         source, target = (find_code(code, languages) for code in pair)
         if source is None or target is None:
             continue
@@ -435,25 +448,25 @@ def _readings(item: str, languages: Collection[str], others: str) -> list[Direct
 
 
 def check_direction_items(text: str, others: str = "") -> None:
-    """Check that a list writes directions, whatever languages there are.
+    """Check that a list has the form of directions, for any languages.
 
     Args:
-        text: of `--directions`.
-        others: what else may be written, for the error.
+        text: value of `--directions`.
+        others: description of other allowed values, for the error.
 
     Raises:
-        UserError: if an item is none.
+        UserError: if an item is not a direction.
     """
     for item in split_list(text):
-        _parted(item, others)
+        _possible_pairs(item, others)
 
 
-def _parted(item: str, others: str) -> list[tuple[str, str]]:
-    """Return the pairs that a direction can be parted into: codes may have hyphens too."""
-    parts = item.split("-")
-    if len(parts) < 2 or not all(parts):
-        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{others}")
-    return [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
+def _possible_pairs(item: str, alternatives: str) -> list[tuple[str, str]]:
+    """Return the pairs that a direction can be split into: codes may contain hyphens."""
+    components = item.split("-")
+    if len(components) < 2 or not all(components):
+        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
+    return [("-".join(components[:n]), "-".join(components[n:])) for n in range(1, len(components))]
 
 
 def _splits(text: str) -> dict[str, str]:
@@ -467,5 +480,5 @@ def _splits(text: str) -> dict[str, str]:
 
 
 def split_list(text: str | None) -> list[str]:
-    """Return the items of a list with commas; blanks and empty items vanish."""
+    """Return the items of a comma-separated list, without blanks and empty items."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]

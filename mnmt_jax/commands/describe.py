@@ -41,7 +41,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line and prints the description."""
+    """Parse the command line and print the description."""
     arguments, gin_files, bindings = parse_command_line(make_parser())
     if not gin_files:
         raise UserError("--gin_file is missing; pass one of gin_configs/models or gin_configs/runs")

@@ -1,4 +1,4 @@
-"""Translates and scores every direction of a task; writes scores.json, table.md and report.html."""
+"""Translate and score all directions of a task; write scores.json, table.md and report.html."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--run", required=True, help="directory of a trained or imported model")
     parser.add_argument(
@@ -92,7 +92,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     check_limit(flags.limit)
     import_modules(flags.module_import)
@@ -110,7 +110,7 @@ def main() -> None:
     share = work_shard_of(flags)
     check_folder(flags.output)
     detector = find_detector(flags.lid)
-    corpus, wanted = benchmark_corpus(flags)
+    corpus, available = benchmark_corpus(flags)
     subject, languages = load_evaluated_model(
         flags.run,
         flags.step,
@@ -119,12 +119,12 @@ def main() -> None:
         beam_size=flags.beam_size,
         pivot=flags.pivot,
     )
-    if missing := [code for code in wanted if find_code(code, languages) is None]:
+    if missing := [code for code in available if find_code(code, languages) is None]:
         warn(f"not in the model, left out: {' '.join(missing)}")
     benchmark = Benchmark(
         flags.task,
         corpus,
-        languages=[code for code in wanted if code not in missing],
+        languages=[code for code in available if code not in missing],
         limit=flags.limit,
         candidates=languages,
         detector=detector,
@@ -134,7 +134,7 @@ def main() -> None:
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
         warn(f"no off-target ratio, since {detector.name} does not know: {codes}")
-    further = OptionalMetrics(
+    optional_metrics = OptionalMetrics(
         MetricSelection(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,
             flores200_model=flags.flores200_model,
@@ -145,36 +145,36 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    chosen: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
-    chosen["further"] = further
+    options: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
+    options["further"] = optional_metrics
     if share.processes > 1 and not translate_work_shard(
-        subject, benchmark, flags.output, share, **chosen
+        subject, benchmark, flags.output, share, **options
     ):
         return
-    result = evaluate(subject, benchmark, flags.output, **chosen)
+    result = evaluate(subject, benchmark, flags.output, **options)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 
 def _listed(benchmark: Benchmark, which: str) -> tuple[Benchmark, str]:
-    """Return the benchmark with the directions of a list, and which of them are evaluated.
+    """Return the benchmark restricted to listed directions, and the selection to evaluate.
 
     Args:
-        benchmark: with all directions of the task.
-        which: of `--directions`.
+        benchmark: benchmark with all directions of the task.
+        which: value of `--directions`.
 
     Raises:
-        UserError: if the task has no such direction.
+        UserError: if the task lacks a listed direction.
     """
     from mnmt_jax.evaluation.benchmark import WHICH
 
     if which in WHICH:
         return benchmark, which
     codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    named = parse_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
-    if missing := [pair for pair in named if pair not in benchmark.directions]:
+    listed = parse_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
+    if missing := [pair for pair in listed if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
             f"{join_names(list(map('-'.join, benchmark.directions)))}"
         )
-    return benchmark.only(named), "all"
+    return benchmark.only(listed), "all"

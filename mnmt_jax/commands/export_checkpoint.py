@@ -19,7 +19,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line, exports, and prints the files written."""
+    """Parse the command line, export, and print the files written."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.exporting import export_checkpoint

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CORPORA = ("libreoffice_help",)
 RECORD = "corpus.json"
-"""Name of the file that says what a fetched corpus is made of."""
-_WORK = "packages"  # folder of downloads and unpacked trees, within the unfinished output
+"""Name of the file that records the sources of a fetched corpus."""
+_WORK = "packages"  # folder of downloads and unpacked trees, inside the temporary output folder
 
 
 def make_parser() -> CommandParser:
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Write the corpus and prints its record as JSON on stdout."""
+    """Write the corpus and print its record as JSON on stdout."""
     arguments = make_parser().parse_args()
 
     from mnmt_jax.data.libreoffice_corpus import write_help_corpus
@@ -67,14 +67,14 @@ def main() -> None:
 
 
 def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], list[Package]]:
-    """Download and unpacks packages.
+    """Download and unpack packages.
 
     Args:
-        arguments: as parsed.
-        work: folder to make, for downloads and one unpacked tree a package.
+        arguments: parsed arguments.
+        work: folder to create, for downloads and one unpacked tree per package.
 
     Returns:
-        The folder of each language's pages, and the packages that were unpacked.
+        The folder of each language's pages, and the unpacked packages.
 
     Raises:
         UserError: if a language's pages are missing, or a package is damaged or unsafe.
@@ -89,8 +89,8 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
     work.mkdir()
     folder = Path(arguments.source) if arguments.source else work
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.is_file() else "no such folder"
-        raise UserError(f"--from={folder}: {what}; {remedy}")
+        problem = "is a file, not a folder" if folder.is_file() else "no such folder"
+        raise UserError(f"--from={folder}: {problem}; {remedy}")
     if not arguments.source:
         print(f"downloading {len(names)} packages", file=sys.stderr)
         download_packages(list(names.values()), folder, remedy)
@@ -99,24 +99,26 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
         trees = [folder]
         if file := _package_file(folder, name):
             trees = [work / f"tree-{code}"]
-            again = "copy or download the file again"
+            file_remedy = "copy or download the file again"
             packages.append(
-                unpack_package(file, trees[0], under=libreoffice_corpus.HELP_PATH, remedy=again)
+                unpack_package(
+                    file, trees[0], under=libreoffice_corpus.HELP_PATH, remedy=file_remedy
+                )
             )
         elif not arguments.source:
             trees = []
-        place = libreoffice_corpus.find_page_folder(code, trees)
-        if place is None:
+        page_folder = libreoffice_corpus.find_page_folder(code, trees)
+        if page_folder is None:
             raise UserError(f"{folder}: no pages of {name}, packed or unpacked; {remedy}")
-        pages[code] = place
+        pages[code] = page_folder
     return pages, packages
 
 
 def _package_file(folder: Path, name: str) -> Path | None:
-    """Return the file of a package; None if it is not there.
+    """Return the file of a package; None if there is none.
 
     Raises:
-        UserError: if there are several.
+        UserError: if several files match.
     """
     files = sorted(folder.glob(f"{name}_*.deb"))
     if len(files) > 1:
@@ -127,7 +129,7 @@ def _package_file(folder: Path, name: str) -> Path | None:
 def _record(
     corpus: str, packages: list[Package], lines: dict[str, int], folder: Path
 ) -> dict[str, object]:
-    """Return what the corpus is made of, and lines and digest of each of its files."""
+    """Return the record of the corpus: its packages, and lines and digest of each of its files."""
     import dataclasses
 
     from mnmt_jax.data.debian_packages import sha256_of

@@ -1,7 +1,7 @@
 """Convert a checkpoint of fairseq, Hugging Face or t5x into a run directory.
 
-MITRE, M2M-100, NLLB and PhasedDecoder models are known. Nothing inside a file is run: pickles may
-name weights and plain data, and are refused otherwise.
+MITRE, M2M-100, NLLB and PhasedDecoder models are supported. No code in a file is executed: pickles
+may contain weights and plain data only, and are rejected otherwise.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line, imports, and prints the run's directory."""
+    """Parse the command line, import, and print the run's directory."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.importing import import_checkpoint

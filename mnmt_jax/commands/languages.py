@@ -34,12 +34,12 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Print one language a row, with the code that was given first where codes were given."""
+    """Print one language per row; for given codes, with the given code first."""
     flags = make_parser().parse_args()
     from mnmt_jax.vocabulary.languages import LANGUAGES, get_language
 
-    asked = flags.codes or list(LANGUAGES)
-    rows = [_facts(get_language(code)) for code in asked]
+    codes = flags.codes or list(LANGUAGES)
+    rows = [_facts(get_language(code)) for code in codes]
     columns: Sequence[str] = _COLUMNS
     if flags.codes:
         columns = ("given", *_COLUMNS)
@@ -51,8 +51,8 @@ def main() -> None:
         print(line)
 
 
-def _facts(known: Language) -> dict[str, Any]:
-    """Return the facts of a language; `corpora` lists the built-in corpora that have it."""
+def _facts(language: Language) -> dict[str, Any]:
+    """Return the properties of a language; `corpora` lists the built-in corpora with it."""
     from mnmt_jax.vocabulary import languages
 
     lists = {
@@ -66,13 +66,13 @@ def _facts(known: Language) -> dict[str, Any]:
         "opus100": languages.OPUS100_LANGUAGES,
         "opus100_all": languages.OPUS100_ALL_LANGUAGES,
     }
-    facts = dataclasses.asdict(known)
-    corpora = [name for name, codes in lists.items() if known.code in codes]
+    facts = dataclasses.asdict(language)
+    corpora = [name for name, codes in lists.items() if language.code in codes]
     return {**{name: facts[name] for name in _COLUMNS[:-1]}, "corpora": corpora}
 
 
 def _cell(value: str | Sequence[str] | None) -> str:
-    """Return the text of a fact."""
+    """Return the text of a table cell."""
     text = value if isinstance(value, str) or value is None else " ".join(value)
     return text or _ABSENT
 

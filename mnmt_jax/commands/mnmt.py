@@ -15,7 +15,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.runtime.run_command import run_command
 
-# Each is a module of this room, named alike or as said in `_MODULES`.
+# Each command is a module of this package, with the same name or the one in `_MODULES`.
 COMMANDS = {
     "train": "train a model, or resume training",
     "translate": "translate lines of text",
@@ -45,15 +45,15 @@ _COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
 
 def main() -> int | None:
     """Run the command that the first argument names."""
-    given = sys.argv[1:]
-    if given and given[0] in COMMANDS:
-        sys.argv = [f"mnmt {given[0]}", *given[1:]]
-        return module_of(given[0]).main()
-    if given and not given[0].startswith("-"):
-        near = difflib.get_close_matches(given[0], COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "mnmt --help lists them"
-        raise UserError(f"{given[0]}: no such command; {hint}")
-    flags = _parser().parse_args(given)
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in COMMANDS:
+        sys.argv = [f"mnmt {arguments[0]}", *arguments[1:]]
+        return module_of(arguments[0]).main()
+    if arguments and not arguments[0].startswith("-"):
+        matches = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f"did you mean {matches[0]}?" if matches else "mnmt --help lists them"
+        raise UserError(f"{arguments[0]}: no such command; {hint}")
+    flags = _parser().parse_args(arguments)
     if flags.version:
         print(_versions())
     elif flags.completion:
@@ -64,7 +64,7 @@ def main() -> int | None:
 
 
 def run() -> None:
-    """Run `main`; what the installed `mnmt` starts."""
+    """Run `main`; entry point of the installed `mnmt`."""
     run_command(main)
 
 
@@ -86,8 +86,8 @@ def completion(shell: str) -> str:
     _add_flags(parser)
     commands = parser.add_subparsers()
     for name, text in COMMANDS.items():
-        own = module_of(name).make_parser()
-        commands.add_parser(name, help=text, parents=[own], add_help=False)
+        command_parser = module_of(name).make_parser()
+        commands.add_parser(name, help=text, parents=[command_parser], add_help=False)
     for action in _actions(parser):
         if action.metavar in _COMPLETED_AS_FILES or action.dest in _FILE_FLAGS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
@@ -99,8 +99,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
-            for own in action.choices.values():
-                yield from _actions(own)
+            for subparser in action.choices.values():
+                yield from _actions(subparser)
 
 
 def _parser() -> CommandParser:
@@ -132,7 +132,7 @@ def _versions() -> str:
 
     try:
         devices = jax.devices()
-    except (RuntimeError, AssertionError) as error:  # what JAX_PLATFORMS names is not there
+    except (RuntimeError, AssertionError) as error:  # JAX_PLATFORMS names an absent platform
         kind = f"no device ({one_line(error)})"
     else:
         kind = f"{len(devices)} {devices[0].device_kind} ({devices[0].platform})"

@@ -1,10 +1,10 @@
 """Resumable output: translations stored beside the output file until it is complete.
 
-OUTPUT.unfinished   {"made_by": {...}}, then one record per line (`files.make_record`), window by
-                    window; within a window as the batches were done
+OUTPUT.unfinished   {"made_by": {...}}, then one record per line (`text_files.make_record`), window
+                    by window; within a window in the order of the batches
 
-Several processes have OUTPUT.unfinished.0-of-4 and so on, each with the lines of its share, and
-{"lines": N} at the end of what is complete.
+With several processes there are OUTPUT.unfinished.0-of-4 and so on, each with the lines of its
+shard, and {"lines": N} at the end of a complete file.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize
 from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.files.json_objects import differing_keys, parse_json
 
-_LINES = "lines"  # of the whole input: the word that ends the file of one of several processes
-_LAST = 64  # bytes that hold that word
+_LINES = "lines"  # key of the number of input lines, in the last record of a process's file
+_LAST = 64  # bytes at the end of a file that contain this record
 
 
 class TranslateFn(Protocol):
-    """Translate the lines of a window but those that are done, in any order."""
+    """Function that translates the lines of a window that are not done, in any order."""
 
     def __call__(
         self, lines: Sequence[Line], /, *, done: Collection[int]
     ) -> Iterator[tuple[Line, Translation]]:
-        """Yield each line with its translation as soon as that is known."""
+        """Yield (line, translation) as soon as a translation is complete."""
 
 
 class ResumableOutput:
-    """Keep what is done of a file's translation until the whole is written.
+    """Partial translations of a file, kept until the output is complete.
 
-    Used as a context: what was done stays if an error leaves it, and a line says so.
+    Used as a context manager: on an error the finished translations stay, and a line reports this.
 
     Args:
-        output: name of the file to be, which `check_output_file` has passed.
-        made_by: whatever translations depend on besides their sources.
-        window: lines that are in memory together.
-        share: which lines are this process's.
+        output: name of the output file, checked by `check_output_file`.
+        made_by: everything that translations depend on besides their sources.
+        window: number of lines in memory together.
+        share: the lines of this process.
 
     Raises:
-        UserError: if another process writes there, or something is kept that was made by something
-            else, or by another number of processes: a slip in the command must not cost what is
-            done. Of several processes also if the output is there and nothing is kept: one that is
-            started again after the end would do its share once more, for nobody.
+        UserError: if another process writes there, or partial output was made with other settings
+            or by another number of processes: a slip in the command must not destroy finished work.
+            With several processes also if the output exists without partial output: a process
+            restarted after the end would translate its shard again for nothing.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class ResumableOutput:
     ) -> None:
         self.path = Path(unfinished_path(output, share))
         self._output, self._window, self._share = output, window, share
-        self._parts = [Path(unfinished_path(output, each)) for each in share.all()]
+        self._paths = [Path(unfinished_path(output, shard)) for shard in share.all()]
         self._header = (json.dumps({UNFINISHED: made_by}, sort_keys=True) + "\n").encode()
-        self._kept = self._end = self._count = 0
-        self._complete = self._waits = False
-        self._turn: IO[bytes] | None = None
+        self._completed = self._end = self._count = 0
+        self._complete = self._is_waiting = False
+        self._first_file: IO[bytes] | None = None
         self._check_others()
         self._file = self.path.open("a+b")
         try:
@@ -78,36 +78,37 @@ class ResumableOutput:
                 )
             self._begin()
         except BaseException:
-            with contextlib.suppress(OSError):  # the same refusal again, without a name
+            with contextlib.suppress(OSError):  # the same error again, without a name
                 self._file.close()
             raise
 
     def _check_others(self) -> None:
-        """Refuse what another number of processes keeps, or others with other settings."""
-        whole = glob.escape(unfinished_path(self._output))
-        found = {Path(each) for each in (*glob.glob(whole), *glob.glob(f"{whole}.*-of-*"))}
-        if others := sorted(found - set(self._parts)):
+        """Check that no other partial output exists, by other numbers of processes or settings."""
+        pattern = glob.escape(unfinished_path(self._output))
+        partial = {Path(path) for path in (*glob.glob(pattern), *glob.glob(f"{pattern}.*-of-*"))}
+        if unexpected := sorted(partial - set(self._paths)):
             raise UserError(
-                f"{others[0]}: is kept by another number of processes; start as many, or remove it"
+                f"{unexpected[0]}: is kept by another number of processes; start as many, or "
+                "remove it"
             )
-        if self._share.processes > 1 and not found and os.path.exists(self._output):
+        if self._share.processes > 1 and not partial and os.path.exists(self._output):
             raise UserError(
                 f"--output={self._output}: is there already, complete if it is of these processes; "
                 "remove it to translate anew"
             )
-        for path in found - {self.path}:
+        for path in partial - {self.path}:
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 header = file.readline()
                 if header != self._header and header.endswith(b"\n"):
-                    self._refuse(path, header)
+                    self._raise_mismatch(path, header)
 
     def _begin(self) -> None:
-        """Read what earlier translations were made by."""
+        """Read the header with the settings of earlier translations."""
         self._file.seek(0)
-        first = self._file.readline()
-        if first != self._header:
+        header = self._file.readline()
+        if header != self._header:
             if self._file.readline():
-                self._refuse(self.path, first)
+                self._raise_mismatch(self.path, header)
             self._cut()
             self._write(self._header)
         self._end = len(self._header)
@@ -115,75 +116,78 @@ class ResumableOutput:
     def finish(
         self, lines: Iterator[Line], translate: TranslateFn, report: Callable[[int], None]
     ) -> None:
-        """Translate what is not done yet.
+        """Translate the lines that are not done yet.
 
         Args:
             lines: all lines of the input, in order.
-            translate: translates those that are left of a window.
-            report: called with a number of lines that were translated.
+            translate: translates the remaining lines of a window.
+            report: called with the number of newly translated lines.
 
         Raises:
             OSError: if the disk is full.
         """
-        going_on, count = True, 0
+        is_reusing, count = True, 0
         while window := list(itertools.islice(lines, self._window)):
             count += len(window)
-            own = [line for line in window if self._share.holds(line.number)]
-            done = self._reuse(own) if going_on else set()
-            if len(done) == len(own):
+            shard_lines = [line for line in window if self._share.holds(line.number)]
+            done = self._reuse(shard_lines) if is_reusing else set()
+            if len(done) == len(shard_lines):
                 continue
-            if going_on:
+            if is_reusing:
                 self._cut()
-                if self._kept:
-                    _say(f"goes on after {pluralize(self._kept, 'line')} translated before")
-            going_on = False
+                if self._completed:
+                    _report(f"goes on after {pluralize(self._completed, 'line')} translated before")
+            is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
-                self._kept += 1
+                self._completed += 1
                 report(1)
-        if going_on:
+        if is_reusing:
             self._cut()
         if self._share.processes > 1:
             self._write(json.dumps({_LINES: count}).encode() + b"\n")
             self._count = count
 
     def is_last(self) -> bool:
-        """Return whether every process has finished, to one of them alone.
+        """Return whether all processes have finished; True in only one of them.
 
         Raises:
-            UserError: if another one had other settings, or another input.
+            UserError: if another process had other settings or another input.
         """
         if self._share.processes == 1:
             return True
-        left = [path for path in self._parts if not self._is_done(path)]
-        if not left and self.path != self._parts[0]:
+        unfinished = [path for path in self._paths if not self._is_done(path)]
+        if not unfinished and self.path != self._paths[0]:
             with contextlib.suppress(FileNotFoundError):  # written by another process meanwhile
-                self._turn = self._parts[0].open("rb")
-                lock(self._turn, wait=True)
-            left = [path for path in self._parts if not self._is_done(path)]
-        self._waits = bool(left)
-        return not left
+                self._first_file = self._paths[0].open("rb")
+                lock(self._first_file, wait=True)
+            unfinished = [path for path in self._paths if not self._is_done(path)]
+        self._is_waiting = bool(unfinished)
+        return not unfinished
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield what all processes made complete, in the order of the lines."""
+        """Yield the complete records of all processes, in the order of the lines."""
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(path.open("rb")) for path in self._parts]
+            files = [stack.enter_context(path.open("rb")) for path in self._paths]
             for file in files:
                 file.readline()
-            parts = [_records(file) for file in files]
-            for first in itertools.count(0, self._window):
-                numbers = range(first, first + self._window)
-                own = (sum(map(share.holds, numbers)) for share in self._share.all())
-                found = [itertools.islice(*each) for each in zip(parts, own, strict=True)]
-                window = sorted(itertools.chain(*found), key=lambda record: record["line"])
+            readers = [_records(file) for file in files]
+            for start in itertools.count(0, self._window):
+                numbers = range(start, start + self._window)
+                counts = (sum(map(share.holds, numbers)) for share in self._share.all())
+                slices = [
+                    itertools.islice(*reader_and_count)
+                    for reader_and_count in zip(readers, counts, strict=True)
+                ]
+                window = sorted(itertools.chain(*slices), key=lambda record: record["line"])
                 yield from window
                 if len(window) < len(numbers):
                     return
 
     def remove(self) -> None:
-        """Remove the files of all processes: the whole is written."""
-        for path in self._parts:
+        """Remove the files of all processes, after the output has been written."""
+        for path in self._paths:
             path.unlink(missing_ok=True)
         self._complete = True
 
@@ -196,68 +200,69 @@ class ResumableOutput:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(OSError):  # of a write that was refused, and has been reported
+        with contextlib.suppress(OSError):  # of a refused write that has been reported already
             self._file.close()
-        if self._turn:
-            self._turn.close()
+        if self._first_file:
+            self._first_file.close()
         if self._complete:
             return
-        if self._waits and not error:
-            done = f"process {self._share.process} of {self._share.processes} has done its lines"
-            return _say(f"{done}; the last one to end writes {self._output}")
-        if self._kept:
-            kept = pluralize(self._kept, "translated line")
-            _say(f"{kept} kept in {self.path}: the same command goes on")
+        if self._is_waiting and not error:
+            status = f"process {self._share.process} of {self._share.processes} has done its lines"
+            return _report(f"{status}; the last one to end writes {self._output}")
+        if self._completed:
+            line_count = pluralize(self._completed, "translated line")
+            _report(f"{line_count} kept in {self.path}: the same command goes on")
         else:
             self.path.unlink(missing_ok=True)
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
-        """Return the numbers of a window's lines that are done, up to the first bad record."""
+        """Return the numbers of the finished lines of a window, up to the first bad record."""
         lines = {line.number: (line.text, list(line.others)) for line in window}
         done: set[int] = set()
         while len(done) < len(window):
-            found = self._file.readline()
-            record = _read(found)
+            stored = self._file.readline()
+            record = _read(stored)
             number = record.get("line", 0) - 1
-            told = record.get("source", ...), record.get("others", [])
-            if number in done or lines.get(number) != told:
+            source = record.get("source", ...), record.get("others", [])
+            if number in done or lines.get(number) != source:
                 break
             done.add(number)
-            self._kept += 1
-            self._end += len(found)
+            self._completed += 1
+            self._end += len(stored)
         return done
 
     def _is_done(self, path: Path) -> bool:
-        """Return whether a process has done all lines of its share."""
+        """Return whether a process has finished all lines of its shard."""
         try:
             with path.open("rb") as file:
                 header = file.readline()
                 file.seek(max(len(header), file.seek(0, os.SEEK_END) - _LAST))
                 end = file.read()
-                last = _read(end[end.rfind(b"\n", 0, -1) + 1 :])
+                record = _read(end[end.rfind(b"\n", 0, -1) + 1 :])
         except FileNotFoundError:
             return False
-        if last.get(_LINES) is None:
+        if record.get(_LINES) is None:
             return False
-        if last[_LINES] != self._count:
+        if record[_LINES] != self._count:
             raise UserError(
-                f"{path}: is of {pluralize(last[_LINES], 'line')}, this process read {self._count}; "
-                "give every process the same input"
+                f"{path}: is of {pluralize(record[_LINES], 'line')}, this process read "
+                f"{self._count}; give every process the same input"
             )
         return True
 
-    def _refuse(self, path: Path, header: bytes) -> NoReturn:
-        """State what a file was made by that is not this."""
-        old, new = (_read(text).get(UNFINISHED) for text in (header, self._header))
-        if old is None or new is None:
+    def _raise_mismatch(self, path: Path, header: bytes) -> NoReturn:
+        """Raise an error that names the settings in which a file differs."""
+        recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
+        if recorded is None or current is None:
             raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
         raise UserError(
-            f"{path}: keeps translations made with other settings ({join_names(differing_keys(old, new))}); "
+            f"{path}: keeps translations made with other settings "
+            f"({join_names(differing_keys(recorded, current))}); "
             "give the same ones, or remove it to translate anew"
         )
 
     def _cut(self) -> None:
-        """Remove what stands after the last good record."""
+        """Truncate the file after the last good record."""
         self._file.truncate(self._end)
 
     def _write(self, text: bytes) -> None:
@@ -273,7 +278,7 @@ def _records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _read(text: bytes) -> dict[str, Any]:
-    """Return a record; an empty one if it was cut."""
+    """Return a record; an empty one if it is truncated."""
     try:
         record = parse_json(text, finite=False) if text.endswith(b"\n") else {}
     except ValueError:
@@ -281,5 +286,5 @@ def _read(text: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -72,21 +72,25 @@ def main() -> None:
     model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
     if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):
-        settings["temperature"] = model.config.decode.temperature  # 0 too, which is refused
-    found = model.continuations(prompts, language=flags.language, count=flags.count, **settings)
+        settings["temperature"] = model.config.decode.temperature  # 0 too, which is rejected
+    continuations = model.continuations(
+        prompts, language=flags.language, count=flags.count, **settings
+    )
     limited = 0
     with open_output(flags.output) as file:
-        for each in found:
-            limited += each.limited
+        for continuation in continuations:
+            limited += continuation.limited
             record = {
-                "line": each.prompt + 1,
-                "draw": each.draw + 1,
-                "text": each.text,
-                "log_prob": each.log_prob,
-                "tokens": len(each.tokens),
-                "limited": each.limited,
+                "line": continuation.prompt + 1,
+                "draw": continuation.draw + 1,
+                "text": continuation.text,
+                "log_prob": continuation.log_prob,
+                "tokens": len(continuation.tokens),
+                "limited": continuation.limited,
             }
-            print(format_record(record) if flags.format == "jsonl" else each.text, file=file)
+            print(
+                format_record(record) if flags.format == "jsonl" else continuation.text, file=file
+            )
     if limited:
         warn(
             f"{pluralize(limited, 'text')} at the length limit (Decode.max_length="

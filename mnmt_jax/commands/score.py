@@ -1,7 +1,7 @@
 """Print log-probabilities of texts or translations as JSON lines, and the perplexity.
 
-A language model scores texts of one language (`--language`), a translator the lines of
-`--reference` as translations of those of `--input` (`--source`, `--target`).
+A language model scores texts of one language (`--language`), a translation model scores the lines
+of `--reference` as translations of the lines of `--input` (`--source`, `--target`).
 """
 
 from __future__ import annotations
@@ -87,23 +87,23 @@ def main() -> None:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    """Check that the flags are those of one kind of model.
+    """Check that the flags belong to one kind of model.
 
     Raises:
-        UserError: otherwise.
+        UserError: if they do not.
     """
-    given = [name for name in _OF_PAIRS if getattr(flags, name) is not None]
-    if flags.language is not None and given:
+    pair_flags = [name for name in _OF_PAIRS if getattr(flags, name) is not None]
+    if flags.language is not None and pair_flags:
         raise UserError(
-            f"--language is for a language model, --{given[0]} for a translator; leave one out"
+            f"--language is for a language model, --{pair_flags[0]} for a translator; leave one out"
         )
-    if flags.language is None and not given:
+    if flags.language is None and not pair_flags:
         raise UserError(
             "whose text --input has is missing; name --language for a language model, --source, "
             "--target and --reference for a translator"
         )
-    if flags.language is None and len(given) < len(_OF_PAIRS):
-        missing = [f"--{name}" for name in _OF_PAIRS if name not in given]
+    if flags.language is None and len(pair_flags) < len(_OF_PAIRS):
+        missing = [f"--{name}" for name in _OF_PAIRS if name not in pair_flags]
         raise UserError(
             f"{', '.join(missing)} missing; a language model needs --language, a translator "
             "--source, --target and --reference"
@@ -113,7 +113,7 @@ def _check(flags: argparse.Namespace) -> None:
 def _scores(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> tuple[list[Score], str]:
-    """Return the score of each line, and what their perplexity is called."""
+    """Return the score of each line, and the name of their perplexity."""
     lines = list(read_lines(flags.input, droppable=False))
     if flags.language is not None:
         from mnmt_jax.decoding.language_model import LanguageModel

@@ -1,4 +1,4 @@
-"""Text input and output: files and pipes, plain or gzip. Does not import JAX."""
+"""Text input and output: files and pipes, plain or gzip. Independent of JAX."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from mnmt_jax.decoding.translate_lines import Translation
 
 BadLines = dict[str, list[int]]
-"""Numbers of bad lines, from 1, by the reason of their flaw: "bad_utf8" or "too_long"."""
+"""Numbers of bad lines, from 1, by reason: "bad_utf8" or "too_long"."""
 
 UNFINISHED = "made_by"
-"""First word of a file of translations that are kept until they are complete."""
+"""First key in a file of partial translations."""
 
 
 def read_lines(
     path: str | None, bad: BadLines | None = None, *, droppable: bool = True
 ) -> Iterator[str]:
-    """Yield the lines of a file as `text_lines.read_lines` does.
+    """Yield the lines of a file, as `text_reader.read_lines`.
 
     Args:
         path: a text file, gzip or not; None reads standard input.
-        bad: takes the numbers, from 1, of lines that are not UTF-8 or too long, which are read as
-            blank; None stops at the first.
-        droppable: the command has `--on_bad_line`.
+        bad: receives the numbers, from 1, of lines that are not UTF-8 or too long, which are read
+            as blank; None raises an error at the first.
+        droppable: whether the command has `--on_bad_line`.
 
     Raises:
-        UserError: if the file cannot be read, a line is bad and must not be, or more than a few of
-            them are not UTF-8.
+        UserError: if the file cannot be read, a line is bad without `bad`, or more than a few lines
+            are not UTF-8.
     """
     name, number = path or "standard input", 0
     undecodable = EncodingCheck()
@@ -51,27 +51,27 @@ def read_lines(
         if not isinstance(line, text_reader.Flaw):
             yield line
             continue
-        place, too_long = f"{name}, line {number}", line.reason == "too_long"
+        location, too_long = f"{name}, line {number}", line.reason == "too_long"
         if bad is None:
             remedy = "split the line" if too_long else line.remedy
             drop = ", or take such lines as blank with --on_bad_line=drop" if droppable else ""
-            raise UserError(f"{place}: {line.detail}; {remedy}{drop}")
+            raise UserError(f"{location}: {line.detail}; {remedy}{drop}")
         bad.setdefault(line.reason, []).append(number)
         if not too_long:
-            undecodable.add(place, line.encoding, number)
+            undecodable.add(location, line.encoding, number)
         yield ""
     undecodable.check(number)
 
 
 def check_input_file(path: str | None, flag: str = "--input") -> None:
-    """Check that a file to read is there.
+    """Check that an input file exists.
 
     Args:
         path: its name; None is standard input.
-        flag: by which it is given.
+        flag: flag that names it.
 
     Raises:
-        UserError: if it is not, or a folder.
+        UserError: if it does not exist or is a folder.
     """
     if path is not None and (os.path.isdir(path) or not os.path.exists(path)):
         what = "is a folder" if os.path.isdir(path) else "no such file"
@@ -81,16 +81,17 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
 def check_output_file(
     output: str, source: str | None, flag: str = "--input", share: WorkShard = WHOLE
 ) -> None:
-    """Check that a file can be written, and neither it nor its `unfinished_path` is the one read.
+    """Check that a file can be written, and neither it nor its `unfinished_path` is the input.
 
     Args:
-        output: the name of the one.
-        source: the name of the other; None is standard input.
-        flag: by which that is given.
-        share: of several processes.
+        output: name of the output file.
+        source: name of the input file; None is standard input.
+        flag: flag that names the input file.
+        share: shard of this process.
 
     Raises:
-        UserError: if it is, also by a link, or if `output` is a folder or in none that is there.
+        UserError: if the input would be replaced, also through a link, if `output` is a folder, or
+            if its folder cannot be written.
     """
     if is_stream(output):
         return
@@ -113,27 +114,27 @@ def check_output_file(
 
 
 def _is_read(path: str, source: str | None) -> bool:
-    """Return whether a path is the file that is read, also by a link."""
+    """Return whether a path is the input file, also through a link."""
     try:
-        read = os.stat(sys.stdin.fileno() if source is None else source)
-        return stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(path))
-    except (OSError, ValueError):  # one of them is not there
+        status = os.stat(sys.stdin.fileno() if source is None else source)
+        return stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.stat(path))
+    except (OSError, ValueError):  # one of them does not exist
         return False
 
 
 def unfinished_path(output: str, share: WorkShard = WHOLE) -> str:
-    """Return where the translations for a file are kept until they are complete.
+    """Return the path of a file's partial translations.
 
     Args:
         output: name of the file.
-        share: of several processes, each of which has a file.
+        share: shard of this process; each of several processes has a separate file.
     """
     path = f"{os.path.realpath(output)}.unfinished"
     return f"{path}.{share}" if share.processes > 1 else path
 
 
 def _check_unfinished(path: str) -> None:
-    """Refuse a file by the name of kept translations that holds something else."""
+    """Check that a file at the path of partial translations has that format."""
     if not os.path.exists(path):
         return
     with contextlib.suppress(IsADirectoryError), open(path, "rb") as file:
@@ -144,7 +145,7 @@ def _check_unfinished(path: str) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path is no file to replace: a device, a pipe, an output of the process."""
+    """Return whether a path is a device, a pipe or an output of the process, not a regular file."""
     if os.path.abspath(path) in ("/dev/stdout", "/dev/stderr"):
         return True
     if os.path.realpath(os.path.dirname(path)).startswith("/proc/"):
@@ -156,14 +157,14 @@ def is_stream(path: str) -> bool:
 def open_output(path: str | None) -> Iterator[IO[str]]:
     """Open a file that appears under its name only when everything has been written.
 
-    A line on standard error says so if a file with text is replaced.
+    If a file with text is replaced, a line on standard error reports it.
 
     Args:
-        path: a name, compressed if it ends in `.gz`; links are followed, devices and pipes written
-            directly. None writes to standard output.
+        path: name of the file, compressed if it ends in `.gz`; links are followed, devices and
+            pipes are written directly. None writes to standard output.
 
     Raises:
-        OSError: if it cannot be written; names it.
+        OSError: if it cannot be written; the error names it.
     """
     if path is None:
         sys.stdout.reconfigure(  # type: ignore[union-attr]
@@ -186,15 +187,15 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 
 
 def make_record(line: Line, translation: Translation) -> dict[str, Any]:
-    """Return all that is said about one translated line.
+    """Return the record of a translated line.
 
     Args:
         line: the line.
-        translation: what became of it.
+        translation: its translation.
 
     Returns:
-        What every line has; `others` if it was contrasted with some, `pivot` if it went through
-        another language, `unknown_characters` if its source has some.
+        The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
+        translated through a pivot language, `unknown_characters` if its source has some.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.others:

@@ -1,4 +1,4 @@
-"""Trains a model, or continues a training: the same command does both."""
+"""Train a model, or continue a training: the same command does both."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mnmt_jax.errors import UserError
 if TYPE_CHECKING:
     from mnmt_jax.training.source_runs import SourceRunSpec
 
-_SIGNAL_STATUS = 128  # what a shell reports for a process that a signal ended, plus its number
+_SIGNAL_STATUS = 128  # exit status of a process ended by a signal, minus the signal number
 
 
 def make_parser() -> CommandParser:
-    """Makes the parser of the command line."""
+    """Make the parser of the command line."""
     parser = CommandParser(description=__doc__, formatter_class=DefaultsHelpFormatter)
     parser.add_argument(
         "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
@@ -55,7 +55,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> int | None:
-    """Parses the command line and trains."""
+    """Parse the command line and train."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not is_distributed(flags):
         return _train(flags, gin_files, bindings)
@@ -71,41 +71,41 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
     from mnmt_jax.config.loading import load_config
     from mnmt_jax.training.train import train
 
-    origins = _origins(flags.initialize_from, flags.initialize_step)
+    origins = _source_runs(flags.initialize_from, flags.initialize_step)
     import_modules(flags.module_import)
     stopped = train(load_config(gin_files, bindings), flags.workdir, origins)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 
-def _origins(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, ...]:
-    """Returns the runs to start from, each with its step.
+def _source_runs(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, ...]:
+    """Return the source runs, each with its step.
 
     Args:
-        runs: RUN or NAME=RUN; what is there as it stands is a RUN.
-        steps: STEP, of all that have none of their own, or NAME=STEP.
+        runs: RUN or NAME=RUN; an existing path is always a RUN.
+        steps: STEP, for all runs without a named step, or NAME=STEP.
 
     Raises:
-        UserError: if a run has no name, a step is nobody's, or one of two.
+        UserError: if a run has no path, a step belongs to no run, or a run has two steps.
     """
     from mnmt_jax.training.source_runs import SourceRunSpec
 
     if "" in runs:
         raise UserError("--initialize_from= names no run; leave it out, or name one")
-    named = [("", run) if Path(run).exists() else _named(run) for run in runs]
-    chosen: dict[str, int | str] = {}
+    named_runs = [("", run) if Path(run).exists() else _split_name(run) for run in runs]
+    step_of: dict[str, int | str] = {}
     for text in steps:
-        name, step = _named(text)
-        if name in chosen:
+        name, step = _split_name(text)
+        if name in step_of:
             raise UserError(f"--initialize_step={text}: not the only one of its name; leave one")
-        if not named or (name and name not in dict(named)):
-            given = f"{name}=RUN" if name else "RUN"
-            raise UserError(f"--initialize_step={text}: needs --initialize_from={given}")
-        chosen[name] = checkpoint_step(step)
-    default = chosen.get("")
-    return tuple(SourceRunSpec(run, chosen.get(name, default), name) for name, run in named)
+        if not named_runs or (name and name not in dict(named_runs)):
+            needed_flag = f"{name}=RUN" if name else "RUN"
+            raise UserError(f"--initialize_step={text}: needs --initialize_from={needed_flag}")
+        step_of[name] = checkpoint_step(step)
+    default = step_of.get("")
+    return tuple(SourceRunSpec(run, step_of.get(name, default), name) for name, run in named_runs)
 
 
-def _named(text: str) -> tuple[str, str]:
-    """Splits NAME=VALUE; the name is empty if there is none."""
+def _split_name(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE; the name is empty if there is none."""
     name, equals, value = text.partition("=")
     return (name, value) if equals and is_source_run_name(name) else ("", text)

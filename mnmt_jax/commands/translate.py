@@ -112,7 +112,7 @@ def main() -> None:
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        marked = _into_file(job, lines, flags)
+        marked = _translate_to_file(job, lines, flags)
         if marked is None:
             return
     else:
@@ -120,19 +120,19 @@ def main() -> None:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
             marked = _write(records, file, flags.format)
-    _tell(bad, marked, job.decode)
+    _report_events(bad, marked, job.decode)
 
 
 @dataclasses.dataclass
 class _Marked:
-    """Numbers of lines that something happened to.
+    """Numbers of lines with special events, by kind of event.
 
     Attributes:
-        truncated: cut to the largest bucket.
-        limited: whose translation is as long as allowed.
-        alone: without another to contrast with.
-        unknown: with characters that no piece of the vocabulary covers.
-        characters: how often each of those was met.
+        truncated: source truncated to the largest bucket.
+        limited: translation reached the length limit.
+        alone: no other line to contrast with.
+        unknown: characters that no piece of the vocabulary covers.
+        characters: counts of these characters.
     """
 
     truncated: list[int] = dataclasses.field(default_factory=list)
@@ -142,13 +142,13 @@ class _Marked:
     characters: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Note what a record says of its line."""
-        alone = bool(record["nbest"]) and "others" not in record
+        """Add the events of a record."""
+        is_alone = bool(record["nbest"]) and "others" not in record
         unknown = record.get("unknown_characters", "")
         for numbers, mark in (
             (self.truncated, record["truncated"]),
             (self.limited, record["limited"]),
-            (self.alone, alone),
+            (self.alone, is_alone),
             (self.unknown, unknown),
         ):
             if mark:
@@ -156,37 +156,37 @@ class _Marked:
         self.characters.update(unknown)
 
 
-def _tell(bad: BadLines, marked: _Marked, decode: Decode) -> None:
-    """State which lines were read, contrasted or written otherwise than they might have been."""
+def _report_events(bad: BadLines, marked: _Marked, decode: Decode) -> None:
+    """Print warnings about bad, uncontrasted, truncated and limited lines."""
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
     ):
-        _warn(bad.get(reason, []), "line", f"{what}, taken as blank", remedy)
+        _warn_lines(bad.get(reason, []), "line", f"{what}, taken as blank", remedy)
     if decode.source_contrast:
-        _warn(
+        _warn_lines(
             marked.alone,
             "line",
             "without another to contrast with, translated without source contrast",
             "translate more lines together",
         )
-    _warn(
+    _warn_lines(
         marked.truncated,
         "line",
         f"of more than {max(decode.buckets)} tokens with tags cut",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
-    _warn(
+    _warn_lines(
         marked.limited,
         "translation",
         f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
         "raise --gin.Decode.max_length",
     )
-    _tell_unknown(marked, decode)
+    _report_unknown(marked, decode)
 
 
-def _tell_unknown(marked: _Marked, decode: Decode) -> None:
-    """Count the characters that the vocabulary does not have, and name the most frequent."""
+def _report_unknown(marked: _Marked, decode: Decode) -> None:
+    """Print a message about the characters that the vocabulary lacks, with the most frequent."""
     if not marked.characters:
         return
     from mnmt_jax.vocabulary.unknown_characters import describe_unknown
@@ -196,7 +196,7 @@ def _tell_unknown(marked: _Marked, decode: Decode) -> None:
         lines = pluralize(len(marked.unknown), "line")
         print(f"copied into {lines} what the vocabulary lacks: {characters}", file=sys.stderr)
         return
-    _warn(
+    _warn_lines(
         marked.unknown,
         "line",
         f"with characters unknown to the vocabulary, read as <unk> or bytes ({characters})",
@@ -204,13 +204,13 @@ def _tell_unknown(marked: _Marked, decode: Decode) -> None:
     )
 
 
-def _into_file(
+def _translate_to_file(
     job: TranslationJob, lines: Iterator[Line], flags: argparse.Namespace
 ) -> _Marked | None:
-    """Translate into a file, going on where the same command was stopped.
+    """Translate into a file, resuming where the same command was stopped.
 
     Returns:
-        As `_write`; None if another process is to write it.
+        The events, as `_write`; None if another process writes the output.
     """
     from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.decoding.translation_job import WINDOW_SIZE
@@ -228,7 +228,7 @@ def _into_file(
 
 
 def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> _Marked:
-    """Write a line per record, and return what happened to which lines."""
+    """Write a line per record, and return the lines with events."""
     marked = _Marked()
     for record in records:
         print(format_record(record) if form == "jsonl" else record["translation"], file=file)
@@ -238,7 +238,7 @@ def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> _M
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """Take numbers of translated lines for a bar, if this is a terminal, and for a last word."""
+    """Yield a function that counts translated lines for a progress bar and a final message."""
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
@@ -252,12 +252,12 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield report
     seconds = time.monotonic() - start
     rate = count / max(seconds, 1e-9)
-    done = f"{pluralize(count, 'line')} in {seconds:.1f} s"
-    print(f"{done} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
+    summary = f"{pluralize(count, 'line')} in {seconds:.1f} s"
+    print(f"{summary} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
 
 
-def _warn(numbers: list[int], noun: str, what: str, remedy: str) -> None:
-    """State which lines something happened to, if any."""
+def _warn_lines(numbers: list[int], noun: str, what: str, remedy: str) -> None:
+    """Print a warning about lines with an event, if any."""
     if numbers:
         shown = join_names([str(number) for number in numbers])
         warn(f"{pluralize(len(numbers), noun)} {what} (line {shown}); {remedy}")

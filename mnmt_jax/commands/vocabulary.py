@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Made = tuple[Vocabulary, dict[str, Any]]
 
-# Flags of the training itself: their types, and what they say.
+# Flags of the training itself: their types and help texts.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "vocab_size": (positive_int, "pieces, without language tags; default: 8000"),
     "character_coverage": (float, "fraction of characters covered by pieces; default: 1.0"),
@@ -43,9 +43,9 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "seed": (int, "random seed of the sample; default: 0"),
 }
 TRAINING_FLAGS = (*_OPTIONS, "model_type", "byte_fallback", "text_normalization")
-# The rule of --lavs that reads a flag.
+# The rule of --lavs that uses a flag.
 _RULE_OF = {"lavs_threshold": "code", "lavs_pairs": "paper"}
-_THRESHOLD = 20  # of the authors' script
+_THRESHOLD = 20  # rule of the authors' script
 
 
 def make_parser() -> CommandParser:
@@ -83,7 +83,7 @@ def make_parser() -> CommandParser:
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the training of a SentencePiece model."""
+    """Add the flags for training a SentencePiece model."""
     for flag, (kind, text) in _OPTIONS.items():
         parser.add_argument(
             f"--{flag}", type=kind, metavar="N" if kind is not str else "RULE", help=text
@@ -99,7 +99,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
-    """Add `--byte_fallback`, of the training of a SentencePiece model."""
+    """Add `--byte_fallback`, for training a SentencePiece model."""
     parser.add_argument(
         "--byte_fallback",
         action=argparse.BooleanOptionalAction,
@@ -110,14 +110,14 @@ def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
 def training_options(
     arguments: argparse.Namespace, flags: Sequence[str] = TRAINING_FLAGS
 ) -> SentencePieceOptions:
-    """Return what flags of a training say.
+    """Return the training options set by flags.
 
     Args:
-        arguments: as parsed.
-        flags: that the command has.
+        arguments: parsed arguments.
+        flags: flags that the command has.
 
     Raises:
-        UserError: if a value is impossible.
+        UserError: if a value is invalid.
     """
     from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 
@@ -126,7 +126,7 @@ def training_options(
 
 
 def main() -> None:
-    """Write the vocabulary and prints a summary as JSON on stdout."""
+    """Write the vocabulary and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
@@ -142,25 +142,25 @@ def main() -> None:
     print(json.dumps(summary, indent=2))
 
 
-def _check_output(arguments: argparse.Namespace, made: Vocabulary | None = None) -> None:
-    """Check that --output may be written; `made`, if it is known yet, may lie there already.
+def _check_output(arguments: argparse.Namespace, vocabulary: Vocabulary | None = None) -> None:
+    """Check that --output may be written; it may already contain the same vocabulary.
 
     Raises:
         UserError: otherwise.
     """
     from mnmt_jax.vocabulary.vocabulary_files import check_vocabulary_folder
 
-    fingerprint = None if made is None else made.fingerprint
+    fingerprint = None if vocabulary is None else vocabulary.fingerprint
     check_vocabulary_folder(
         arguments.output, overwrite=arguments.overwrite, fingerprint=fingerprint
     )
 
 
 def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary to --output, in place of an earlier one or as a new folder.
+    """Write the vocabulary to --output, replacing an earlier one or as a new folder.
 
     Raises:
-        UserError: if it cannot be written, or another process has written there meanwhile.
+        UserError: if it cannot be written, or another process has written there in the meantime.
     """
     from mnmt_jax.files.atomic_write import locked, new_folder
     from mnmt_jax.vocabulary.vocabulary_files import FACTS_FILE
@@ -176,12 +176,12 @@ def _save(arguments: argparse.Namespace, vocabulary: Vocabulary) -> None:
 
 
 def _adopt(arguments: argparse.Namespace) -> Made:
-    """Wrap a model that is there."""
+    """Create a vocabulary from an existing model."""
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-    others = [flag for flag in FILE_FLAGS if flag != "languages"]
+    inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
-    flags = ("name", "directions", *others, *training)
+    flags = ("name", "directions", *inapplicable, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:
@@ -201,18 +201,18 @@ def _train(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     _check_output(arguments)
-    chosen = training_options(arguments)
+    options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     print(f"reading {corpus.name}", file=sys.stderr)
-    text = language_text(corpus, directions, chosen.sentences)
-    print(f"training {chosen.vocab_size} pieces", file=sys.stderr)
-    vocabulary = train_sentencepiece(text, None, options=chosen)
+    text = language_text(corpus, directions, options.sentences)
+    print(f"training {options.vocab_size} pieces", file=sys.stderr)
+    vocabulary = train_sentencepiece(text, None, options=options)
     _save(arguments, vocabulary)
     return vocabulary, {}
 
 
 def _split(arguments: argparse.Namespace) -> Made:
-    """Give languages copies of the pieces that they share."""
+    """Split pieces shared by languages into language-specific copies."""
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.mixtures import language_lines
     from mnmt_jax.vocabulary import lavs
@@ -247,7 +247,7 @@ def _split(arguments: argparse.Namespace) -> Made:
 def _by_code(
     arguments: argparse.Namespace, counts: PieceCounts, pieces: Sequence[str]
 ) -> tuple[PiecesByLanguage, PiecesByLanguage, dict[str, int]]:
-    """Return which pieces the code's rule flags, which of them it splits, and its setting."""
+    """Return the pieces flagged by the code's rule, those that it splits, and its setting."""
     from mnmt_jax.vocabulary import lavs
 
     threshold = arguments.lavs_threshold or _THRESHOLD
@@ -264,7 +264,7 @@ def _by_code(
 def _by_paper(
     arguments: argparse.Namespace, counts: PieceCounts, pieces: Sequence[str]
 ) -> tuple[PiecesByLanguage, PiecesByLanguage, dict[str, int]]:
-    """Return what `_by_code` does, by the published rule, which splits all that it flags."""
+    """Return the same as `_by_code` for the published rule, which splits all flagged pieces."""
     from mnmt_jax.vocabulary import lavs
 
     flagged = lavs.flag_by_sharing(counts, pieces, arguments.lavs_pairs)
@@ -277,12 +277,12 @@ def _check_split(arguments: argparse.Namespace) -> None:
     """Check the flags that belong to `--lavs`.
 
     Raises:
-        UserError: if one is missing, or of another rule or of a training.
+        UserError: if one is missing, or belongs to another rule or to training.
     """
     flags = ("sentencepiece", *TRAINING_FLAGS)
     refuse_flags(arguments, flags, "--lavs, which trains no pieces")
-    others = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
-    refuse_flags(arguments, others, f"--lavs {arguments.lavs}")
+    inapplicable = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
+    refuse_flags(arguments, inapplicable, f"--lavs {arguments.lavs}")
     if not arguments.vocabulary:
         raise UserError("--lavs needs --vocabulary, a folder that 'mnmt vocabulary' wrote")
     if arguments.lavs == "paper" and not arguments.lavs_pairs:

@@ -1,4 +1,4 @@
-"""Configuration: gin files to frozen dataclasses. Besides t5x the only room with gin."""
+"""Configuration: gin files to frozen dataclasses. Only this package and t5x use gin."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _PUBLIC = ("sections", "loading")
 
 
 def __getattr__(name: str) -> Any:
-    """Finds what other code asks of the room itself, such as `Model` or `load_config`."""
+    """Resolve the public names of the submodules, such as `Model` or `load_config`."""
     for module in _PUBLIC if not name.startswith("_") else ():
-        found = importlib.import_module(f"{__name__}.{module}")
-        if hasattr(found, name):
-            return getattr(found, name)
+        submodule = importlib.import_module(f"{__name__}.{module}")
+        if hasattr(submodule, name):
+            return getattr(submodule, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

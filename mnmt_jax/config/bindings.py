@@ -1,7 +1,7 @@
-"""What gin files and command lines bind: plain values by section and field, and macros.
+"""Bindings of gin files and command lines: plain values by section and field, and macros.
 
-Nothing here is looked up by name outside the sections, and nothing is called. Later words replace
-earlier ones, as in gin.
+Only names of sections are looked up, and nothing is called. As in gin, later bindings replace
+earlier ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """Stands in a value for what its name is bound to."""
+    """A macro reference inside a value."""
 
     name: str
 
@@ -28,14 +28,14 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """Stands in a value for what gin would call."""
+    """A configurable reference inside a value, which gin would call."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
-    """A value, and `FILE:LINE: ` if it came from a file."""
+    """A value, with `FILE:LINE: ` as its location if it came from a file."""
 
     value: Any
     place: str
@@ -50,93 +50,94 @@ class Bindings:
         further: Callable[[str], type | None],
         titles: Callable[[], Sequence[str]],
     ) -> None:
-        """Starts without any.
+        """Create empty bindings.
 
         Args:
-            sections: the dataclasses that every configuration has.
+            sections: the dataclasses that all configurations have.
             further: returns the dataclass of another section by its name; None if there is none.
-            titles: returns the names of the sections that `further` knows.
+            titles: returns the names of the sections that `further` accepts.
         """
         self._known = {section.__name__: _field_names(section) for section in sections}
         self._further, self._titles = further, titles
         self._fields: dict[str, dict[str, _Bound]] = {}
         self._macros: dict[str, _Bound] = {}
-        self._used: set[str] = set()  # macros that some value mentions
-        self._named: set[Any] = set()  # methods of lists, those that later ones replaced too
+        self._used: set[str] = set()  # macros referenced by some value
+        self._named: set[Any] = set()  # methods in lists, including lists replaced later
 
     def bind(self, statement: Any, told: str, place: str) -> None:
-        """Takes a binding, or a block's head, whose bindings follow as statements of their own.
+        """Add a binding, or the head of a block, whose bindings follow as separate statements.
 
         Args:
-            statement: of gin's parser: `scope`, `selector`, and of bindings `arg_name`, `value`.
-            told: what stands before an error in the statement that does not name it.
-            place: what stands before one that names it, and before errors that show later.
+            statement: statement of gin's parser: `scope`, `selector`, and in bindings `arg_name`
+                and `value`.
+            told: prefix of error messages that do not name the statement.
+            place: prefix of error messages that name it, and of later errors.
 
         Raises:
-            UserError: if there is no such field, or the value would be called.
+            UserError: if the field does not exist, or the value would be called.
         """
         scope, title = statement.scope, statement.selector
         field = getattr(statement, "arg_name", None)
         if field == "":
             name = f"{scope}/{title}" if scope else title
-            self._macros[name] = self._taken(statement.value, told, place)
+            self._macros[name] = self._checked_value(statement.value, told, place)
             return
         if scope:
-            full = ".".join(filter(None, (f"{scope}/{title}", field)))
-            raise UserError(f"{place}gin binding '{full}' is never read; check its name")
-        known = self._field_names(title)
-        if known is None:
+            full_name = ".".join(filter(None, (f"{scope}/{title}", field)))
+            raise UserError(f"{place}gin binding '{full_name}' is never read; check its name")
+        field_names = self._field_names(title)
+        if field_names is None:
             raise UserError(f"{place}{_no_such_name(title, [*self._known, *self._titles()])}")
         if field is None:
             return
-        if field not in known:
+        if field not in field_names:
             raise UserError(f"{place}{self.no_such_field(title, field)}")
         if field == "methods":
-            self._named |= {part for part in _parts(statement.value) if isinstance(part, str)}
-        of_section = self._fields.setdefault(title, {})
-        of_section[field] = self._taken(statement.value, told, place)
+            self._named |= {entry for entry in _leaves(statement.value) if isinstance(entry, str)}
+        section_fields = self._fields.setdefault(title, {})
+        section_fields[field] = self._checked_value(statement.value, told, place)
 
     def forget(self, title: str) -> None:
-        """Leaves out what was bound of a section."""
+        """Remove the bindings of a section."""
         self._fields.pop(title, None)
 
     def value(self, title: str, field: str, default: Any) -> Any:
-        """Returns a value without macros, unchecked; the default if nothing is bound."""
+        """Return a value with macros resolved, unchecked; the default if nothing is bound."""
         bound = self._fields.get(title, {}).get(field)
         return default if bound is None else self._value(bound)
 
     def place(self, title: str, field: str = "") -> str:
-        """Returns `FILE:LINE: ` of a binding, or of a section's first, if it came from a file."""
+        """Return `FILE:LINE: ` of a binding from a file, or of a section's first binding."""
         bound = self._fields.get(title, {})
-        return next((each.place for name, each in bound.items() if field in ("", name)), "")
+        return next((item.place for name, item in bound.items() if field in ("", name)), "")
 
     def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
-        """Makes a section.
+        """Build a section.
 
         Args:
             section: the dataclass.
-            further: fields whose values are not those of the bindings.
+            further: field values that override the bindings.
 
         Raises:
-            UserError: if a value is not what it must be, or a macro has no value.
+            UserError: if a value is invalid, or a macro has no value.
         """
         bound = self._fields.get(section.__name__, {})
         values = {name: self._value(item) for name, item in bound.items()}
         try:
             return section(**values | dict(further or {}))
         except UserError as error:
-            named = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
-            place = next((self.place(section.__name__, name) for name in named), "")
-            raise UserError(f"{place}{error}") from error
+            field_names = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
+            location = next((self.place(section.__name__, name) for name in field_names), "")
+            raise UserError(f"{location}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
-        """Checks that everything bound is of use, or was until a later word left its method out.
+        """Check that all bindings are used, or belong to a method that a later binding removed.
 
         Args:
-            sections: names of those that were made.
+            sections: names of the sections that were built.
 
         Raises:
-            UserError: if a macro is not used, or a section was not made.
+            UserError: if a macro is not used, or a section was not built.
         """
         for name in self._macros.keys() - self._used:
             raise UserError(
@@ -161,53 +162,62 @@ class Bindings:
         return self._known[title]
 
     def no_such_field(self, title: str, field: str) -> str:
-        """Says which field of a section was perhaps meant; nothing if there is no such section."""
-        known = self._field_names(title)
-        if known is None:
+        """Return the message about an unknown field; empty if the section is unknown too."""
+        field_names = self._field_names(title)
+        if field_names is None:
             return ""
-        earlier = was_legacy(f"{title}.{field}")
-        return earlier or _no_such_name(field, known, f"{title}.")
+        legacy = was_legacy(f"{title}.{field}")
+        return legacy or _no_such_name(field, field_names, f"{title}.")
 
-    def _taken(self, value: Any, told: str, place: str) -> _Bound:
-        for part in _parts(value):
-            if isinstance(part, Reference):
-                raise UserError(f"{told}{part.text} would be called; write the value itself")
-            if isinstance(part, Macro):
-                self._used.add(part.name)
-        return _Bound(value, place)
+    def _checked_value(self, value: Any, prefix: str, location: str) -> _Bound:
+        for entry in _leaves(value):
+            if isinstance(entry, Reference):
+                raise UserError(f"{prefix}{entry.text} would be called; write the value itself")
+            if isinstance(entry, Macro):
+                self._used.add(entry.name)
+        return _Bound(value, location)
 
     def _value(self, bound: _Bound) -> Any:
-        """Returns a value without macros; a list that is written out may hold such lists."""
-        value, names = self._followed(bound.value, bound.place, ())
+        """Return a value with macros resolved; a written-out list may contain such lists."""
+        value, names = self._resolved(bound.value, bound.place, ())
         if not isinstance(value, list | tuple):
             return value
-        return self._filled(value, bound.place, names, inner=2)
+        return self._resolved_list(value, bound.place, names, inner=2)
 
-    def _filled(self, value: Any, place: str, names: tuple[str, ...], *, inner: int) -> Any:
-        """Returns a list without macros, which holds lists to a depth."""
+    def _resolved_list(
+        self, value: Any, location: str, names: tuple[str, ...], *, inner: int
+    ) -> Any:
+        """Return a list with macros resolved, nested up to a depth."""
         if inner and isinstance(value, list | tuple):
-            return type(value)(self._filled(part, place, names, inner=inner - 1) for part in value)
-        found = self._followed(value, place, names)[0]
-        # No macro in a list is a list: those that hold macros twice each would grow without end.
-        if isinstance(found, list | tuple | dict):
-            raise UserError(
-                f"{place}a list inside a list, which no field holds so; flatten it or write it out"
+            return type(value)(
+                self._resolved_list(entry, location, names, inner=inner - 1) for entry in value
             )
-        return found
+        resolved = self._resolved(value, location, names)[0]
+        # A macro in a list must not be a list: lists that contain a macro twice would grow
+        # exponentially.
+        if isinstance(resolved, list | tuple | dict):
+            raise UserError(
+                f"{location}a list inside a list, which no field holds so; flatten it or write it "
+                "out"
+            )
+        return resolved
 
-    def _followed(
-        self, value: Any, place: str, names: tuple[str, ...]
+    def _resolved(
+        self, value: Any, location: str, names: tuple[str, ...]
     ) -> tuple[Any, tuple[str, ...]]:
-        """Returns what a macro stands for, through other macros, and the macros on the way."""
+        """Return the value of a macro, resolved through other macros, and the macros passed."""
         while isinstance(value, Macro):
             if value.name in names:
-                circle = " ".join(f"%{name}" for name in names)
+                cycle = " ".join(f"%{name}" for name in names)
                 raise UserError(
-                    f"{place}macros stand for each other in a circle ({circle}); give one of them "
+                    f"{location}macros stand for each other in a circle ({cycle}); give one of "
+                    "them "
                     "a value"
                 )
             if value.name not in self._macros:
-                raise UserError(f"{place}{value} has no value; bind it, e.g. --gin.{value.name}=1")
+                raise UserError(
+                    f"{location}{value} has no value; bind it, e.g. --gin.{value.name}=1"
+                )
             names = (*names, value.name)
             value = self._macros[value.name].value
         return value, names
@@ -217,21 +227,23 @@ def _field_names(section: type) -> list[str]:
     return [field.name for field in dataclasses.fields(section)]
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Yields what containers hold, at any depth."""
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the leaves of nested containers."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts(part)
+        for entry in value:
+            yield from _leaves(entry)
     else:
         yield value
 
 
-def _no_such_name(name: str, known: Sequence[str], place: str = "") -> str:
-    """Says of an unknown name which one was perhaps meant."""
-    near = [place + other for other in difflib.get_close_matches(name, known, n=2)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    if not near and not place and name[:1].isupper():
+def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str:
+    """Return the message about an unknown name, with suggestions."""
+    matches = [prefix + match for match in difflib.get_close_matches(name, candidates, n=2)]
+    hint = (
+        f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(candidates)}"
+    )
+    if not matches and not prefix and name[:1].isupper():
         hint += "; a method of your own needs --module_import"
-    return f"{place}{name}: no such name; {hint}"
+    return f"{prefix}{name}: no such name; {hint}"

@@ -1,4 +1,4 @@
-"""Gin's grammar alone: a text as statements, with marks where gin would look up or call."""
+"""Gin's grammar: text to statements, with placeholders where gin would look up or call names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cac
 
 
 class _AsData(config_parser.ParserDelegate):
-    """Makes marks of what gin's own delegate looks up and later calls."""
+    """Parser delegate that returns placeholders for macros and references."""
 
     def configurable_reference(self, name: str, evaluate: bool) -> Reference:
         return Reference(f"@{name}{'()' if evaluate else ''}")
@@ -27,21 +27,23 @@ class _AsData(config_parser.ParserDelegate):
 
 
 def statements_of(text: str, named: str) -> Iterator[Any]:
-    """Yields gin's statements of a text; `named` is its file's name, empty for a binding."""
+    """Yield gin's statements of a text; `named` is the name of its file, empty for a binding."""
     try:
         yield from config_parser.ConfigParser(text, _AsData())
     except SyntaxError as error:
-        place = f"{named}:{error.lineno}" if named else text
-        raise UserError(f"{place}: {_syntax(error.msg)}") from error
+        location = f"{named}:{error.lineno}" if named else text
+        raise UserError(f"{location}: {_syntax(error.msg)}") from error
     except tokenize.TokenError as error:
-        place = f"{named}:{error.args[1][0]}" if named else text
-        raise UserError(f"{place}: a bracket or quote is not closed ({error.args[0]})") from error
+        location = f"{named}:{error.args[1][0]}" if named else text
+        raise UserError(
+            f"{location}: a bracket or quote is not closed ({error.args[0]})"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{named or text}: {_syntax(str(error))}") from error
 
 
 def _syntax(message: str) -> str:
-    """Says in one line what gin's parser says in several."""
+    """Return the message of gin's parser as a single line."""
     text = " ".join(message.split())
     if "malformed node" in text or "Unable to parse value" in text:
         return re.sub(r"^malformed node.*?> ", "", text) + _QUOTES

@@ -1,4 +1,4 @@
-"""Reads the configuration of a run that an earlier version wrote: what moved, and where to."""
+"""Migration of run configurations written by earlier versions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class _Moved:
-    """Where a field of an earlier version went.
+    """The new location of a field of an earlier version.
 
     Attributes:
-        now: the field that has it.
-        value: of its value there; here it is written as this makes of it.
-        methods: where the method that has it now is named, if one has.
+        now: new name of the field.
+        value: converts a value of the old field.
+        methods: field that lists the method that now has the setting; empty if no method has it.
         method: that method.
-        note: added to the error message.
+        note: text added to the error message.
     """
 
     now: str
@@ -34,7 +34,7 @@ def _sinusoidal(base: Any) -> tuple[str, Any]:
     return "sinusoidal", base
 
 
-# A method was in use if its first field here was not 0.
+# A method was used if its first field in this table was not 0.
 _MOVED = {
     "Model.adaption_mlp": _to_method("Model.methods", "adaption", "Adaption.mlp"),
     "Model.adaption_dropout": _to_method("Model.methods", "adaption", "Adaption.dropout"),
@@ -44,15 +44,15 @@ _MOVED = {
         "Model.positions", _sinusoidal, note="which is ('sinusoidal', 10000.0) for base 10000"
     ),
 }
-# What an earlier version let choose, and an error says of it; a run's own is left out.
+# Removed fields with their error messages; in the configuration of a run they are dropped.
 _GONE = {"Train.loss_chunk": "is gone, 4608 tokens for all runs; leave it out"}
 _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
-# What every model of a version that did not write it had.
+# Values in all versions that did not write these fields.
 _ALWAYS = {"activation": "relu", "embedding_scale": True}
 
 
 def was_legacy(field: str) -> str:
-    """Returns what became of a field of an earlier version, for an error; empty if it is no such.
+    """Return an error message about a field of an earlier version; empty if it is not one.
 
     Args:
         field: `Section.name`.
@@ -64,41 +64,41 @@ def was_legacy(field: str) -> str:
 
 
 def migrate(statements: Iterable[Any]) -> list[Any]:
-    """Returns gin's statements of a run as this version would have written them.
+    """Return gin's statements of a run as this version would write them.
 
     Args:
-        statements: bindings of plain values; others are left as they are.
+        statements: bindings of plain values; other statements are not changed.
     """
-    kept, found = [], {}
+    migrated, legacy = [], {}
     for statement in statements:
         field = f"{statement.selector}.{statement.arg_name}" if _is_binding(statement) else ""
         if field in _MOVED:
-            found[field] = statement
+            legacy[field] = statement
         elif field not in _GONE:
-            kept.append(statement)
-    used = {_MOVED[field].method for field in _SWITCHES if field in found and found[field].value}
-    for field, statement in found.items():
+            migrated.append(statement)
+    used = {_MOVED[field].method for field in _SWITCHES if field in legacy and legacy[field].value}
+    for field, statement in legacy.items():
         moved = _MOVED[field]
         if moved.method in {"", *used}:
-            kept.append(_renamed(statement, moved.now, moved.value(statement.value)))
+            migrated.append(_renamed(statement, moved.now, moved.value(statement.value)))
             if field in _SWITCHES:
-                kept.append(_renamed(statement, moved.methods, (moved.method,)))
-    return kept
+                migrated.append(_renamed(statement, moved.methods, (moved.method,)))
+    return migrated
 
 
 def migrate_facts(model: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an adapter says of the model it is for, as this version would have written it.
+    """Return an adapter's description of its model as this version would write it.
 
     Args:
-        model: of the adapter's file.
-        here: the same of the model at hand; rates that earlier versions did not write are its.
+        model: description in the adapter's file.
+        here: description of the current model, used for rates that earlier versions did not write.
     """
     facts = _ALWAYS | dict(model)
     if "position_base" in facts:
         facts["positions"] = [*_sinusoidal(facts.pop("position_base"))]
     mlp = facts.pop("adaption_mlp", 0)
     if "methods" not in facts:
-        rates = {each["name"]: each.get("dropout") for each in here["methods"]}
+        rates = {method["name"]: method.get("dropout") for method in here["methods"]}
         adaption = {"name": "adaption", "mlp": mlp, "dropout": rates.get("adaption")}
         facts["methods"] = [adaption] if mlp else []
     return facts

@@ -1,7 +1,7 @@
-"""Gin files to a configuration and back.
+"""Loading and saving of configurations as gin files.
 
-Of gin this room takes the grammar alone: a file is read as data, and nothing in it is imported or
-called. t5x, which reads the same files, uses gin itself (`mnmt_jax.interop.t5x.parsed`).
+Only gin's grammar is used: a file is read as data, and nothing in it is imported or called. t5x
+reads the same files with gin itself (`mnmt_jax.interop.t5x.parsed`).
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from mnmt_jax.files.atomic_write import write_text
 
 
 class Source(Protocol):
-    """Where the values of sections come from: `Bindings`, or gin itself."""
+    """A source of the values of sections: `Bindings`, or gin itself."""
 
     def value(self, title: str, field: str, default: Any) -> Any:
-        """Returns what a field is bound to."""
+        """Return the value bound to a field."""
 
     def place(self, title: str, field: str) -> str:
-        """Returns `FILE:LINE: ` of a binding, for errors."""
+        """Return `FILE:LINE: ` of a binding, for errors."""
 
     def section(self, section: type, further: Mapping[str, Any]) -> Any:
-        """Makes a section, with values that are not bound."""
+        """Build a section, with additional values."""
 
 
 _MARK = "# Written by mnmt-jax.\n"
 
 MAX_INCLUDES = 1000
-"""Inclusions that the gin files of one configuration may have: files that include the next twice
-double them."""
+"""Maximum number of inclusions in a configuration. It bounds chains of files that include the next
+file twice, which grow exponentially."""
 
 MAX_INCLUDE_DEPTH = 50
-"""Inclusions within each other."""
+"""Maximum depth of nested inclusions."""
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# A wheel holds the gin files within the package; a checkout has them beside it.
+# In a wheel the gin files are inside the package; in a checkout they are next to it.
 GIN_ROOT = _PACKAGE if (_PACKAGE / "gin_configs").is_dir() else _PACKAGE.parent
 
 
@@ -62,68 +62,69 @@ def load_config(
     run: Path | None = None,
     forget: Sequence[str] = (),
 ) -> Config:
-    """Reads gin files and bindings.
+    """Load a configuration from gin files and bindings.
 
     Args:
-        gin_files: paths, later ones win; they and what they include are looked up in the working
-            directory and then in `GIN_ROOT`. An `import` in them must name what has been imported.
+        gin_files: paths; later files win. They and their includes are looked up in the working
+            directory and then in `GIN_ROOT`. An `import` in them must name a module that has been
+            imported.
         bindings: `Section.field=value` in gin syntax, applied last.
-        run: configuration of a run, read first; somebody else may have made it, so it may hold
-            bindings alone: no `import` and no `include`.
-        forget: sections of that configuration that are left out.
+        run: configuration of a run, read first. It is untrusted, so it may contain only bindings:
+            no `import` and no `include`.
+        forget: sections of that configuration to ignore.
 
     Raises:
-        UserError: if a file is missing, does not parse, names an unknown field or macro, or binds
-            something that nothing reads.
+        UserError: if a file is missing, does not parse, names an unknown field or macro, or has an
+            unused binding.
     """
-    found = _bindings()
+    values = _bindings()
     if run is not None:
-        _read_file(found, run, str(run), values_alone=True)
+        _read_file(values, run, str(run), values_alone=True)
     for title in forget:
-        found.forget(title)
+        values.forget(title)
     reads = itertools.count(1)
     for path in gin_files:
         if (file := _find(path)) is None:
             raise UserError(f"--gin_file={path}: no such file")
-        _read_file(found, file, path, reads=reads)
+        _read_file(values, file, path, reads=reads)
     for binding in bindings:
-        _read_binding(found, binding)
-    config = build_config(found)
-    if not found.place("Model", "methods").startswith(f"{run}:"):
+        _read_binding(values, binding)
+    config = build_config(values)
+    if not values.place("Model", "methods").startswith(f"{run}:"):
         check_edits(config.model.methods)
-    read = (*SECTIONS.values(), *map(type, config.methods))
-    found.check_read([section.__name__ for section in read])
+    sections = (*SECTIONS.values(), *map(type, config.methods))
+    values.check_read([section.__name__ for section in sections])
     return config
 
 
 def build_config(source: Source) -> Config:
-    """Makes all sections, those of the methods that `Model` and `Train` name first."""
-    made = {}
+    """Build all sections, and the sections of the methods named in `Model` and `Train`."""
+    sections = {}
     for name, section in SECTIONS.items():
-        further: dict[str, Any] = {}
+        overrides: dict[str, Any] = {}
         if section in (Model, Train):
             title = section.__name__
             try:
-                chosen = _chosen(title, source.value(title, "methods", ()))
+                methods = _selected_methods(title, source.value(title, "methods", ()))
             except UserError as error:
                 raise UserError(f"{source.place(title, 'methods')}{error}") from error
-            further["methods"] = [source.section(each, {}) for each in chosen]
-        made[name] = source.section(section, further)
-    return Config(**made)
+            overrides["methods"] = [source.section(method, {}) for method in methods]
+        sections[name] = source.section(section, overrides)
+    return Config(**sections)
 
 
-def _chosen(title: str, names: Any) -> list[type[Method]]:
+def _selected_methods(title: str, names: Any) -> list[type[Method]]:
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{title}.methods={names!r} must be a tuple, such as ('adaption',)")
     return [get_method(name, f"{title}.methods") for name in names]
 
 
 def no_such_field(title: str, field: str) -> str:
-    """Returns what to say of a field that a section does not have; nothing if neither is ours.
+    """Return the message about an unknown field; empty if the section is unknown too.
 
     Args:
-        title: of the section, such as `Model`.
-        field: its name.
+        title: name of the section, such as `Model`.
+        field: name of the field.
     """
     return _bindings().no_such_field(title, field)
 
@@ -133,110 +134,113 @@ def _bindings() -> Bindings:
 
 
 def _find(path: str) -> Path | None:
-    """Returns a file below the working directory or else the repository root."""
+    """Return a file in the working directory or else in `GIN_ROOT`; None if there is none."""
     return next((file for file in (Path(path), GIN_ROOT / path) if file.is_file()), None)
 
 
 def _read_file(
-    found: Bindings,
+    values: Bindings,
     path: Path,
-    named: str,
+    display_name: str,
     *,
     values_alone: bool = False,
     within: tuple[Path, ...] = (),
     reads: Iterator[int] | None = None,
 ) -> None:
-    """Reads a file and those that it includes.
+    """Read a file and its includes.
 
     Args:
-        found: takes the bindings.
-        path: where it is.
-        named: how messages name it.
-        values_alone: refuse `import` and `include`.
-        within: the files that led here by including.
-        reads: counts the inclusions of all files; None begins at one.
+        values: bindings to add to.
+        path: path of the file.
+        display_name: name of the file in messages.
+        values_alone: whether to refuse `import` and `include`.
+        within: the chain of files that include this one.
+        reads: counter of inclusions over all files; None starts a new one.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{named}: not UTF-8 text; give a gin file") from error
+        raise UserError(f"{display_name}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())
-    statements = statements_of(text, named)
+    statements = statements_of(text, display_name)
     for statement in migrate(statements) if values_alone else statements:
-        place = f"{named}:{statement.location.line_num}: "
-        includes = isinstance(statement, config_parser.IncludeStatement)
-        if not includes and not isinstance(statement, config_parser.ImportStatement):
-            found.bind(statement, place, place)
+        location = f"{display_name}:{statement.location.line_num}: "
+        is_include = isinstance(statement, config_parser.IncludeStatement)
+        if not is_include and not isinstance(statement, config_parser.ImportStatement):
+            values.bind(statement, location, location)
         elif values_alone:
-            told = f"include '{statement.filename}'" if includes else statement.format()
-            raise UserError(
-                f"{place}{told}: the configuration of a run holds values alone; remove the line"
+            text_of_statement = (
+                f"include '{statement.filename}'" if is_include else statement.format()
             )
-        elif includes:
-            _include(found, statement.filename, place, within, reads)
+            raise UserError(
+                f"{location}{text_of_statement}: the configuration of a run holds values alone; "
+                "remove the line"
+            )
+        elif is_include:
+            _include(values, statement.filename, location, within, reads)
         else:
-            _check_imported(statement, place)
+            _check_imported(statement, location)
 
 
 def _include(
-    found: Bindings,
+    values: Bindings,
     filename: str,
-    place: str,
+    location: str,
     within: tuple[Path, ...],
     reads: Iterator[int] | None,
 ) -> None:
     file = _find(filename)
     if file is None:
-        raise UserError(f"{place}include '{filename}': no such file")
+        raise UserError(f"{location}include '{filename}': no such file")
     if file.resolve() in within:
         raise UserError(
-            f"{place}include '{filename}': files include each other in a circle; remove the line"
+            f"{location}include '{filename}': files include each other in a circle; remove the line"
         )
     reads = reads or itertools.count(1)
     if len(within) > MAX_INCLUDE_DEPTH or next(reads) > MAX_INCLUDES:
         raise UserError(
-            f"{place}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
+            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
             f"{MAX_INCLUDE_DEPTH} within each other; include each file once"
         )
-    _read_file(found, file, filename, within=within, reads=reads)
+    _read_file(values, file, filename, within=within, reads=reads)
 
 
-def _check_imported(statement: config_parser.ImportStatement, place: str) -> None:
-    """Checks that a module was imported already: a gin file imports nothing itself."""
-    told = f"{place}{statement.format()}"
+def _check_imported(statement: config_parser.ImportStatement, location: str) -> None:
+    """Check that a module has been imported already: a gin file imports nothing itself."""
+    prefix = f"{location}{statement.format()}"
     if statement.module.startswith("__gin__"):
-        raise UserError(f"{told}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
+        raise UserError(f"{prefix}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
     if statement.module not in sys.modules:
         raise UserError(
-            f"{told}: a gin file imports nothing by itself; if you trust the module, pass "
+            f"{prefix}: a gin file imports nothing by itself; if you trust the module, pass "
             f"--module_import={statement.module}"
         )
 
 
-def _read_binding(found: Bindings, text: str) -> None:
+def _read_binding(values: Bindings, text: str) -> None:
     for statement in statements_of(text, ""):
         if not isinstance(statement, config_parser.BindingStatement):
             raise UserError(f"{text}: must be NAME=VALUE")
-        found.bind(statement, f"{text}: ", "")
+        values.bind(statement, f"{text}: ", "")
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    """Writes every field, defaults included, as a gin file that `load_config` reads back."""
+    """Write every field, defaults included, as a gin file that `load_config` reads back."""
     lines = [_MARK]
     for section in (*(getattr(config, name) for name in SECTIONS), *config.methods):
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            value = tuple(each.name for each in value) if field.name == "methods" else value
+            value = tuple(method.name for method in value) if field.name == "methods" else value
             lines.append(f"{type(section).__name__}.{field.name} = {value!r}")
         lines.append("")
     write_text(Path(path), "\n".join(lines))
 
 
 def is_saved_config(text: str) -> bool:
-    """Returns whether `save_config` wrote a text, of this version or of one without the mark."""
+    """Return whether `save_config` wrote a text, in this or an earlier version without the mark."""
     if text.startswith(_MARK):
         return True
     lines = [line for line in text.splitlines() if line]
     sections = [line.partition(".")[0] for line in lines if re.match(r"\w+\.\w+ = ", line)]
-    wanted = [section.__name__ for section in SECTIONS.values()]
-    return len(sections) == len(lines) and list(dict.fromkeys(sections)) == wanted
+    expected = [section.__name__ for section in SECTIONS.values()]
+    return len(sections) == len(lines) and list(dict.fromkeys(sections)) == expected

@@ -1,7 +1,7 @@
-"""Configuration: six frozen dataclasses, and one per method, that gin files fill.
+"""Configuration sections: six frozen dataclasses, and one per method, bound by gin.
 
-The path of a value is `.gin` file -> dataclass -> module: two hops. Values that can be derived are
-properties or are computed where they are used, never keys.
+A value passes from `.gin` file to dataclass to module, in two steps. Values that can be derived are
+properties or are computed where they are used; they are never keys.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from mnmt_jax.errors import UserError
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Data(Checked):
-    """What a run reads and how rows are laid out.
+    """Training data of a run and the layout of its rows.
 
     Attributes:
         cache: token cache directory (`mnmt cache` makes one).
         tasks: names of the training tasks; empty means every task with a `train` split.
         temperature: T of p_i ~ (n_i / N)^(1/T); 1 is proportional, larger is flatter.
-        instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: where language tags stand.
+        instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: position of the language tags.
         rows: rows of one global batch (of one micro-batch when accumulating).
         source_length: tokens of a row's source span.
         target_length: tokens of a row's target span.
-        max_segments: sentence pairs packed into a row at most; 1 switches packing off.
+        max_segments: maximum number of sentence pairs packed into a row; 1 disables packing.
         chunk_examples: examples planned (shuffled, packed) at a time.
-        validation_examples: sentence pairs validated on of each task, its first ones; more than
-            there are takes all.
+        validation_examples: number of sentence pairs per task used for validation, the first ones;
+            a larger number than available uses all.
     """
 
     cache: str = ""
@@ -64,32 +64,34 @@ class Data(Checked):
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Model(Checked):
-    """Sizes and structure of a model. Dimensions live here and nowhere else.
+    """Sizes and structure of a model. Dimensions are defined only here.
 
     Attributes:
         layout: row of `mnmt_jax.design.layouts.LAYOUTS`.
         stage_layers: layers of each stage.
         embed: residual width.
         mlp: hidden width of the feed-forward layers.
-        activation: between their two maps: `relu` or `gelu`, the exact one, x * Phi(x).
-        heads: attention heads; `embed` must be a multiple.
-        vocab_size: entries the vocabulary must have; 0 accepts any. Never sets a size by itself.
+        activation: activation of the feed-forward layers: `relu` or the exact `gelu`, x * Phi(x).
+        heads: attention heads; must divide `embed`.
+        vocab_size: required size of the vocabulary; 0 accepts any. It is only a check and sets no
+            size.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
         register_factor: source tokens per register; r = ceil(n / register_factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
-        positions: how a position is told: `('sinusoidal', base)` of the wavelengths, 10000 as
-            published, `('learned', rows)`, a vector for each of so many positions, or `()`.
-        embedding_scale: multiply a token's vector by sqrt(embed) before its position is added.
-        methods: what makes it another model (`mnmt_jax.methods`), in the order in which they edit
-            the plan; gin names them, e.g. `('adaption',)`, and has a section for each.
-        lora_rank: rank of the trained change (LoRA, `mnmt_jax.model.lora`) that projections carry
-            beside their weights; 0 is without.
-        lora: patterns (`mnmt_jax.model.param_patterns`) of the projections that carry it.
+        positions: position encoding: `('sinusoidal', base)` with the base of the wavelengths, 10000
+            as published; `('learned', rows)` with a vector for each of `rows` positions; or `()`
+            for none.
+        embedding_scale: whether to multiply token embeddings by sqrt(embed) before positions are
+            added.
+        methods: methods that change the model (`mnmt_jax.methods`), in the order in which they edit
+            the plan; gin lists their names, e.g. `('adaption',)`, and has a section for each.
+        lora_rank: rank of the LoRA update of projections (`mnmt_jax.model.lora`); 0 disables LoRA.
+        lora: patterns (`mnmt_jax.model.param_patterns`) of the projections with LoRA.
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
-        attention: `split` (each role meets only the keys it may see), `fused` (the same by a kernel
-            of its own where one fits, on TPU and GPU) or `dense` (the slow oracle).
-        remat: recompute each layer in the backward pass instead of keeping its activations.
+        attention: `split` (each role computes only visible keys), `fused` (the same with a fused
+            kernel where one fits, on TPU and GPU) or `dense` (the slow reference).
+        remat: whether to recompute each layer in the backward pass instead of storing activations.
     """
 
     layout: str = "register"
@@ -113,7 +115,7 @@ class Model(Checked):
     remat: bool = False
 
     def __post_init__(self) -> None:
-        """Checks every field, and that the widths fit each other."""
+        """Check every field, and that the widths are compatible."""
         super().__post_init__()
         check_once("Model", self.methods)
         if self.embed % self.heads:
@@ -139,7 +141,7 @@ class Model(Checked):
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Checked):
-    """Adam as fairseq computes it, its schedule, and the loss it minimises.
+    """Adam as in fairseq, its schedule, and the loss.
 
     Attributes:
         learning_rate: peak.
@@ -147,12 +149,13 @@ class Optimizer(Checked):
         warmup_steps: updates of linear warm-up.
         initial_learning_rate: rate of the first update.
         eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
-        weight_decay: decoupled, on every parameter that trains.
-        clip_norm: global gradient norm above which gradients are scaled down; 0 is off.
+        weight_decay: decoupled, on all trained parameters.
+        clip_norm: global gradient norm above which gradients are scaled down; 0 disables clipping.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
         accumulate: micro-batches per update.
-        frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that do not train. LoRA's
-            own always do; with `Model.lora_rank` and no pattern they alone do.
+        frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that are not trained. LoRA
+            parameters are always trained; with `Model.lora_rank` and no pattern only they are
+            trained.
     """
 
     learning_rate: Weight = 5e-4
@@ -167,7 +170,7 @@ class Optimizer(Checked):
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks every field, and that the schedule has the warm-up it needs."""
+        """Check every field, and that the schedule has its required warm-up."""
         super().__post_init__()
         if self.schedule == "inverse_sqrt" and not self.warmup_steps:
             raise UserError(
@@ -179,25 +182,25 @@ class Optimizer(Checked):
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Train(Checked):
-    """Length of a run and what happens on the way.
+    """Length of a run, and its logging, validation and checkpoints.
 
     Attributes:
         steps: updates.
-        seed: the run's: of parameters, dropout, and the order and mixing of the data.
+        seed: seed of parameters, dropout, and the order and mixing of the data.
         log_every: updates between lines of `metrics.jsonl`.
         eval_every: updates between validations.
         save_every: updates between checkpoints.
         keep_last: newest checkpoints kept.
-        keep_best: checkpoints kept besides, the best by validation loss among those validated at
+        keep_best: additional checkpoints kept: the best by validation loss among those validated at
             their step; 0 keeps none.
-        keep_every: checkpoints whose step is a multiple of this are kept for good besides, for
-            curves over training; 0 keeps none. A multiple of `save_every`.
-        best_by: the tasks whose mean loss that is: those trained on, or all that have validation
-            text, which chooses by directions that count as zero-shot.
-        patience: updates without a better loss by `best_by` after which the run ends before
-            `steps`; 0 is off.
-        methods: what only training knows (`mnmt_jax.methods`), e.g. `('instructcl',)` in gin; what
-            changes the model stands in `Model.methods`.
+        keep_every: additional checkpoints kept permanently: those whose step is a multiple of this,
+            for curves over training; 0 keeps none. Must be a multiple of `save_every`.
+        best_by: tasks whose mean loss ranks checkpoints: `supervised`, the trained tasks, or `all`
+            with validation text, which then also selects by zero-shot directions.
+        patience: updates without a better loss by `best_by` after which the run stops early; 0
+            disables early stopping.
+        methods: methods that only affect training (`mnmt_jax.methods`), e.g. `('instructcl',)` in
+            gin; methods that change the model are listed in `Model.methods`.
     """
 
     steps: Amount = 100_000
@@ -213,7 +216,7 @@ class Train(Checked):
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks every field, and that the best checkpoint can be known."""
+        """Check every field, and that the best checkpoint can be determined."""
         super().__post_init__()
         check_once("Train", self.methods)
         for method in self.methods:
@@ -248,31 +251,32 @@ _LEAST_TEMPERATURE = 1e-3  # logits divided by it stay finite in float32
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Decode(Checked):
-    """How translations are searched.
+    """Search settings of translation.
 
     Attributes:
-        beam_size: hypotheses per sentence: 1 is greedy search, more are a beam, or so many samples.
+        beam_size: hypotheses per sentence: 1 is greedy search, more is a beam, or the number of
+            samples.
         length_penalty: score = sum of log-probabilities / length ** length_penalty; from -5 to 5,
-            where scores of every length stay finite and different from zero.
-        max_length: generated tokens at most, without eos.
+            so that scores of all lengths stay finite and nonzero.
+        max_length: maximum number of generated tokens, without eos.
         max_length_per_source: if > 0 the limit is min(max_length, this x source tokens + 10).
         batch: sentences translated together.
-        buckets: source lengths (with tag and eos) that inputs are padded to; longer input is cut
-            to the largest and marked.
-        temperature: of sampling; 0 searches.
-        top_k: sample among the k best; 0 is all.
-        top_p: sample among the smallest set of this probability mass; 1 is all.
-        seed: of sampling, and of which lines are contrasted.
-        source_contrast: weight of the probabilities given another line, which are subtracted
-            (`mnmt_jax.decoding.contrastive_decoding`; published with 0.7); 0 is off.
-        language_contrast: weight of the probabilities given each of `contrast_languages` as the
-            language wanted, which are subtracted too (published with 0.1); 0 is off.
-        contrast_languages: codes of languages, and `source` for that of the line.
-        allow_unk: whether `<unk>` may be generated; a published search may have allowed it.
+        buckets: source lengths (with tag and eos) that inputs are padded to; longer inputs are
+            truncated to the largest and marked.
+        temperature: sampling temperature; 0 searches instead.
+        top_k: sample among the k best tokens; 0 means all.
+        top_p: sample among the smallest set with this probability mass; 1 means all.
+        seed: seed of sampling, and of the choice of contrast lines.
+        source_contrast: weight of the subtracted probabilities given another line
+            (`mnmt_jax.decoding.contrastive_decoding`; published with 0.7); 0 disables it.
+        language_contrast: weight of the subtracted probabilities given each of `contrast_languages`
+            as target language (published with 0.1); 0 disables it.
+        contrast_languages: language codes, and `source` for the source language of the line.
+        allow_unk: whether `<unk>` may be generated, as some published searches allow.
         copy_unknown: whether source characters that no piece of the vocabulary covers are copied
-            into the translation, instead of being read (`mnmt_jax.decoding.copy_unknown`).
-        weights: what a model that is loaded computes with (`mnmt_jax.decoding.weight_precision`): as they
-            are `stored`, or rounded to `bfloat16` or `int8`.
+            into the translation instead of encoded (`mnmt_jax.decoding.copy_unknown`).
+        weights: precision of the loaded weights (`mnmt_jax.decoding.weight_precision`): as
+            `stored`, or rounded to `bfloat16` or `int8`.
     """
 
     beam_size: Annotated[int, Range(low=1, high=4096)] = 5
@@ -293,7 +297,7 @@ class Decode(Checked):
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
 
     def __post_init__(self) -> None:
-        """Checks every field, that there is a bucket, and that contrasts leave something."""
+        """Check every field, that there is a bucket, and that contrasts sum to less than 1."""
         super().__post_init__()
         if 0 < self.temperature < _LEAST_TEMPERATURE:
             raise UserError(
@@ -317,17 +321,17 @@ class Decode(Checked):
 
     @property
     def method(self) -> str:
-        """What the values amount to: `sample`, `beam` or `greedy`."""
+        """The resulting search method: `sample`, `beam` or `greedy`."""
         return "sample" if self.temperature else "beam" if self.beam_size > 1 else "greedy"
 
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Mesh(Checked):
-    """Shape of the device mesh; its third axis, `data`, takes the devices that are left.
+    """Shape of the device mesh; its third axis, `data`, uses the remaining devices.
 
     Attributes:
-        fsdp: batch shards with sharded parameters; -1 takes them all.
+        fsdp: batch shards with sharded parameters; -1 uses all devices.
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 
@@ -337,7 +341,7 @@ class Mesh(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """All six together: a run's whole configuration."""
+    """The complete configuration of a run."""
 
     data: Data
     model: Model
@@ -347,16 +351,16 @@ class Config:
     mesh: Mesh
 
     def __post_init__(self) -> None:
-        """Checks that no method stands both in `Model` and in `Train`."""
+        """Check that no method is listed in both `Model` and `Train`."""
         check_once("Model.methods and Train", self.methods)
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """Those of the model and of training."""
+        """The methods of the model and of training."""
         return (*self.model.methods, *self.train.methods)
 
     def bind_languages(self, languages: Sequence[str], find_code: FindCode) -> Config:
-        """Returns it with what methods must know of a vocabulary.
+        """Return the configuration with its methods bound to a vocabulary's languages.
 
         Args:
             languages: codes, in the order of their tags.
@@ -364,16 +368,16 @@ class Config:
                 (`mnmt_jax.vocabulary.language_codes.find_code`).
 
         Raises:
-            UserError: if a method is of another vocabulary.
+            UserError: if a method is bound to another vocabulary.
         """
 
-        def changed(section: Any) -> Any:
+        def bound(section: Any) -> Any:
             methods = tuple(
                 method.bind_languages(languages, find_code) for method in section.methods
             )
             return dataclasses.replace(section, methods=methods)
 
-        return dataclasses.replace(self, model=changed(self.model), train=changed(self.train))
+        return dataclasses.replace(self, model=bound(self.model), train=bound(self.train))
 
 
 SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}

@@ -1,9 +1,10 @@
 """Collectives of a compiled program, parsed from its HLO text.
 
-A collective inside a loop runs once per round: its bytes are multiplied by the loop's rounds, which
-the compiler states or the loop's condition shows. A loop that ends when its work is done, as a
-search, has no such number: it counts as one round. An exchange that libtpu spreads over several
-fusions, to hide it behind them, stands in each of them and counts once.
+A collective inside a loop is executed in each iteration: its bytes are multiplied by the trip
+count,
+which the compiler states or the loop's condition shows. A loop with a dynamic condition, such as a
+search, has no trip count and counts once. libtpu may spread an exchange over several fusions to
+overlap it with them; it is then written in each of them and is counted once.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Collective:
 
     Attributes:
         kind: e.g. `all-reduce`.
-        axes: mesh axes whose devices take part, in the mesh's order.
-        count: instructions executed per step, rounds of loops included.
-        bytes: of their results on one device, per step.
+        axes: mesh axes over which devices communicate, in the mesh's order.
+        count: instructions executed per step, loop iterations included.
+        bytes: bytes of their results on one device, per step.
     """
 
     kind: str
@@ -55,35 +56,40 @@ class Collective:
 
 
 def find_collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective, ...]:
-    """List a compiled program's exchanges, those of one kind and the same axes together.
+    """Return a compiled program's collectives, grouped by kind and axes.
 
     Args:
-        program: one device's program, `compiled.as_text()`.
+        program: HLO text for one device, `compiled.as_text()`.
         mesh_shape: size of each mesh axis, in the mesh's order.
 
     Returns:
-        Sorted by bytes, most first.
+        The collectives, sorted by bytes in descending order.
     """
-    often = loop_trip_counts(program)
+    trip_counts = loop_trip_counts(program)
     totals: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    spread: set[str] = set()
+    seen_channels: set[str] = set()
     for computation, line in instructions(program):
-        found = _COLLECTIVE.search(line)
-        if not found:
+        match = _COLLECTIVE.search(line)
+        if not match:
             continue
-        if part := _SPREAD.search(line):
-            if part["channel"] in spread:
+        if spread_match := _SPREAD.search(line):
+            if spread_match["channel"] in seen_channels:
                 continue
-            spread.add(part["channel"])
-        times = often.get(computation, 1)
-        axes = _axes(_group(found["rest"], math.prod(mesh_shape.values())), mesh_shape)
+            seen_channels.add(spread_match["channel"])
+        times = trip_counts.get(computation, 1)
+        axes = _axes(_group(match["rest"], math.prod(mesh_shape.values())), mesh_shape)
         if not axes:
-            continue  # a group of one device: nothing travels
-        total = totals.setdefault((found["kind"], axes), [0, 0])
+            continue  # a group of one device: no communication
+        total = totals.setdefault((match["kind"], axes), [0, 0])
         total[0] += times
-        total[1] += times * _bytes(found["result"], found["kind"], bool(found["start"]))
-    listed = (Collective(*key, *total) for key, total in totals.items())
-    return tuple(sorted(listed, key=lambda one: (-one.bytes, one.kind, one.axes)))
+        total[1] += times * _bytes(match["result"], match["kind"], bool(match["start"]))
+    collectives = (Collective(*key, *total) for key, total in totals.items())
+    return tuple(
+        sorted(
+            collectives,
+            key=lambda collective: (-collective.bytes, collective.kind, collective.axes),
+        )
+    )
 
 
 def instructions(program: str) -> Iterator[tuple[str, str]]:
@@ -98,29 +104,29 @@ def instructions(program: str) -> Iterator[tuple[str, str]]:
 
 
 def loop_trip_counts(program: str) -> dict[str, int]:
-    """Return how often each computation inside a loop runs; the others run once."""
-    inside: dict[str, tuple[str, int]] = {}
+    """Return the trip counts of computations inside loops; all others run once."""
+    callers: dict[str, tuple[str, int]] = {}
     bounds = _bounds(program)
     for computation, line in instructions(program):
         if loop := _LOOP.search(line):
-            known = _ROUNDS.search(line)
-            count = int(known[1]) if known else bounds.get(loop["condition"], 1)
-            inside[loop["body"]] = inside[loop["condition"]] = (computation, count)
+            stated = _ROUNDS.search(line)
+            count = int(stated[1]) if stated else bounds.get(loop["condition"], 1)
+            callers[loop["body"]] = callers[loop["condition"]] = (computation, count)
         else:
             for called in _CALL.findall(line):
-                inside.setdefault(called, (computation, 1))
+                callers.setdefault(called, (computation, 1))
 
     def times(name: str, depth: int = 0) -> int:
-        if name not in inside or depth > len(inside):
+        if name not in callers or depth > len(callers):
             return 1
-        outer, count = inside[name]
-        return count * times(outer, depth + 1)
+        caller, count = callers[name]
+        return count * times(caller, depth + 1)
 
-    return {name: times(name) for name in inside}
+    return {name: times(name) for name in callers}
 
 
 def _bounds(program: str) -> dict[str, int]:
-    """Return what the counter of a loop, which starts at 0, is compared to, by its condition."""
+    """Return the bounds of loop counters, which start at 0, by the loop's condition."""
     constants: dict[tuple[str, str], int] = {}
     counters: set[tuple[str, str]] = set()
     bounds = {}
@@ -137,7 +143,7 @@ def _bounds(program: str) -> dict[str, int]:
 def _bytes(result: str, kind: str, started: bool) -> int:
     shapes = _SHAPE.findall(result)
     if started and kind in ("all-gather", "collective-permute", "reduce-scatter"):
-        # Such an instruction returns (operands, results, scalars of its own).
+        # Such an instruction returns (operands, results, internal scalars).
         shapes = [(dtype, shape) for dtype, shape in shapes if shape]
         shapes = shapes[len(shapes) // 2 :]
     return sum(
@@ -152,17 +158,19 @@ def _item_bytes(dtype: str) -> int:
     return max(int(re.sub(r"\D", "", dtype)) // 8, 1)
 
 
-def _group(rest: str, devices: int) -> Sequence[int]:
-    """Return the first group of devices that exchange; all of them if the text names none."""
-    if groups := _GROUPS.search(rest):
+def _group(operands: str, devices: int) -> Sequence[int]:
+    """Return the first group of communicating devices; all devices if the text names none."""
+    if groups := _GROUPS.search(operands):
         return _first_group(groups[1]) or range(devices)
-    if pairs := _PAIRS.search(rest):
+    if pairs := _PAIRS.search(operands):
         numbers = [int(number) for number in re.findall(r"\d+", pairs[1])]
-        return sorted({numbers[0], *(b for a, b in _pairs(numbers) if a == numbers[0])})
+        return sorted(
+            {numbers[0], *(b for a, b in _source_target_pairs(numbers) if a == numbers[0])}
+        )
     return range(devices)
 
 
-def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def _source_target_pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
@@ -172,8 +180,8 @@ def _first_group(text: str) -> list[int]:
     if text.startswith("mesh"):
         axes = {name: int(size) for name, size in _MESH_AXIS.findall(text)}
         varies = re.findall(r"'\w+'", text.rsplit("{", maxsplit=1)[1])
-        found = _DEVICE_IDS.search(text)
-        numbers = _iota(*found.groups()) if found else np.arange(math.prod(axes.values()))
+        match = _DEVICE_IDS.search(text)
+        numbers = _iota(*match.groups()) if match else np.arange(math.prod(axes.values()))
         numbers = numbers.reshape(list(axes.values()))
         return numbers[tuple(slice(None) if a in varies else 0 for a in axes)].reshape(-1).tolist()
     shape, source, *order = re.findall(r"[\[(]([\d,]+)[\])]", text)
@@ -182,14 +190,16 @@ def _first_group(text: str) -> list[int]:
 
 
 def _iota(shape: str, order: str | None = None) -> np.ndarray:
-    """Return 0, 1, 2, ... in a shape such as `4,2`, its axes then in an order such as `1,0`."""
+    """Return 0, 1, 2, ... in a shape such as `4,2`, transposed to an axis order such as `1,0`."""
     sizes = [int(size) for size in shape.split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return numbers.transpose([int(axis) for axis in order.split(",")]) if order else numbers
 
 
 def _axes(group: Sequence[int], mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-    places = np.array(np.unravel_index(np.asarray(group), tuple(mesh_shape.values())))
+    coordinates = np.array(np.unravel_index(np.asarray(group), tuple(mesh_shape.values())))
     return tuple(
-        axis for axis, place in zip(mesh_shape, places, strict=True) if len(set(place.tolist())) > 1
+        axis
+        for axis, coordinate in zip(mesh_shape, coordinates, strict=True)
+        if len(set(coordinate.tolist())) > 1
     )

@@ -1,8 +1,8 @@
 """Ahead-of-time compilation for absent TPUs or GPUs, with memory and cost analysis.
 
-Bytes per chip and exchanges are those of the program that would run there, and so are libtpu's
-FLOPs. Seconds are libtpu's estimate of cycles, one instruction after the other and without
-exchanges, at the chip's clock; they are not measured. For GPUs there are none.
+Bytes per chip, collectives and libtpu's FLOPs are those of the program that would run there.
+Seconds are libtpu's cycle estimate, with sequential instructions and without communication, at the
+chip's clock; they are not measured. For GPUs there are none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TOO_LARGE = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
     re.IGNORECASE,
 )
-_TOKENS = 32  # a side of a sentence pair, where FLOPs are counted
+_TOKENS = 32  # length of either side of a sentence pair when FLOPs are counted
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
 _NO_VOCABULARY: Any = types.SimpleNamespace(
@@ -72,7 +72,7 @@ class AheadOfTimeCompilation:
     """A configuration on a topology.
 
     Attributes:
-        config: of the run.
+        config: configuration of the run.
         vocab_size: entries of the vocabulary.
         devices: from `mnmt_jax.cost.topologies`.
     """
@@ -93,17 +93,17 @@ class AheadOfTimeCompilation:
 
     @functools.cached_property
     def chip(self) -> Chip | None:
-        """What is known of the devices."""
+        """Known properties of the devices; None if unknown."""
         return chip_of(self.devices[0].device_kind)
 
     def describe(self, programs: Sequence[str] = PROGRAMS) -> dict[str, Any]:
-        """Compile programs and returns what is known of each, ready for JSON.
+        """Compile programs and return their JSON-serialisable figures.
 
         Args:
-            programs: which of `PROGRAMS`.
+            programs: names among `PROGRAMS`.
 
         Raises:
-            UserError: if there is no such program, or the configuration does not fit the mesh.
+            UserError: if a program is unknown, or the configuration does not fit the mesh.
         """
         if unknown := [name for name in programs if name not in PROGRAMS]:
             raise UserError(f"--programs: {unknown[0]!r} must be one of {', '.join(PROGRAMS)}")
@@ -133,29 +133,29 @@ class AheadOfTimeCompilation:
         is_tpu = self.devices[0].platform == "tpu"
         used_bytes = _bytes(compiled.memory_analysis(), is_tpu=is_tpu)
         facts = _facts(compiled, dict(self.mesh.shape), chip)
-        found = {"fits": True, "bytes": used_bytes, **facts}
+        figures = {"fits": True, "bytes": used_bytes, **facts}
         if chip:
-            found["bytes"]["of_chip"] = chip.memory
-            over = found["bytes"]["peak"] - chip.memory
-            if over > 0 and not is_tpu:  # libtpu would have said it, XLA for GPUs says nothing
-                found["bytes"]["over"], found["fits"] = over, False
-            seconds = found["cycles"] / chip.clock if found["cycles"] and chip.clock else None
-            found["seconds"] = seconds
+            figures["bytes"]["of_chip"] = chip.memory
+            excess = figures["bytes"]["peak"] - chip.memory
+            if excess > 0 and not is_tpu:  # libtpu reports it, XLA for GPUs does not
+                figures["bytes"]["over"], figures["fits"] = excess, False
+            seconds = figures["cycles"] / chip.clock if figures["cycles"] and chip.clock else None
+            figures["seconds"] = seconds
             if name == "train_step":
                 flops = self._model_flops() / len(self.devices)
-                found["model_flops"] = flops
+                figures["model_flops"] = flops
                 used = flops / (seconds * chip.peak_flops) if seconds else None
-                found["model_flops_utilization"] = used
-        return found
+                figures["model_flops_utilization"] = used
+        return figures
 
     def fits(self) -> bool:
-        """Return whether the training step's rows can be split and it fits the chips' memory."""
+        """Return whether the training step's rows can be sharded and its memory fits the chips."""
         if self.config.data.rows % batch_shards(self.mesh):
             return False
         return bool(self._describe("train_step")["fits"])
 
     def _model_flops(self) -> float:
-        """Count an update's operations, rows full of sentence pairs of one length."""
+        """Count an update's FLOPs, with rows full of sentence pairs of one length."""
         data = self.config.data
         pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
         views = dict.fromkeys(required_views(self.config), float(_TOKENS))
@@ -163,28 +163,29 @@ class AheadOfTimeCompilation:
 
     def _lower_train_step(self) -> Any:
         learner, mesh = self.learner, self.mesh
-        like = self._state
+        state = self._state
         return jax.jit(
             functools.partial(train_step, learner),
             donate_argnums=0,
-            out_shardings=(shardings_of(like), replicated(mesh)),
-        ).lower(like, self._batch())
+            out_shardings=(shardings_of(state), replicated(mesh)),
+        ).lower(state, self._batch())
 
     def _lower_prefill(self) -> Any:
-        given = self._state.params, self._sources()
-        placed = jax.tree.map(self._remembered, jax.eval_shape(self._prefill, *given))
-        return jax.jit(self._prefill, out_shardings=placed).lower(*given)
+        inputs = self._state.params, self._sources()
+        shardings = jax.tree.map(self._state_sharding, jax.eval_shape(self._prefill, *inputs))
+        return jax.jit(self._prefill, out_shardings=shardings).lower(*inputs)
 
     def _lower_decode_step(self) -> Any:
         cache = jax.eval_shape(self._prefill, self._state.params, self._sources())
         cache = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._remembered(a)), cache
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._state_sharding(a)),
+            cache,
         )
 
         def step(params: Any, tokens: Any, cache: Any) -> Any:
             return self.learner.model.apply({"params": params}, tokens, cache, method="step")
 
-        tokens = self._of_rows(jnp.int32, self.config.decode.beam_size)
+        tokens = self._row_shape(jnp.int32, self.config.decode.beam_size)
         return jax.jit(step, donate_argnums=2).lower(self._state.params, tokens, cache)
 
     def _lower_search(self) -> Any:
@@ -195,9 +196,9 @@ class AheadOfTimeCompilation:
                 "contrast; leave it out, or change Decode"
             )
         request = Request(
-            prefix=self._of_rows(jnp.int32, self._converter.instruction.target_extra),
-            max_length=self._of_rows(jnp.int32),
-            active=self._of_rows(jnp.bool),
+            prefix=self._row_shape(jnp.int32, self._converter.instruction.target_extra),
+            max_length=self._row_shape(jnp.int32),
+            active=self._row_shape(jnp.bool),
             max_steps=self._steps,
             allow_unk=decode.allow_unk,
         )
@@ -220,34 +221,34 @@ class AheadOfTimeCompilation:
 
     @property
     def _steps(self) -> int:
-        """Generated tokens that there is room for, with eos."""
+        """Maximum number of generated tokens, with eos."""
         decode = self.config.decode
         return length_limit(decode, max(decode.buckets)) + 1
 
-    def _remembered(self, array: Any) -> NamedSharding:
+    def _state_sharding(self, array: Any) -> NamedSharding:
         return NamedSharding(self.mesh, decoding_state_spec(len(array.shape)))
 
-    def _of_rows(self, dtype: Any, *more: int) -> Any:
-        shape = (self._decoded_rows, *more)
+    def _row_shape(self, dtype: Any, *trailing: int) -> Any:
+        shape = (self._decoded_rows, *trailing)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh))
 
     @functools.cached_property
     def _state(self) -> TrainState:
-        """Shapes of the train state, placed; rows of a batch do not matter."""
+        """Shapes and shardings of the train state; the number of rows does not matter."""
         batch = self._converter.batch(_NO_PAIRS, 1)
         return abstract_state(make_init(self.learner, self._shapes(batch, ()), 0), self.mesh)
 
     def _sources(self) -> dict[str, Any]:
-        """Shapes of the static roles while translating: one sentence a row, the largest bucket."""
+        """Shapes of the static roles in translation: one sentence per row, the largest bucket."""
         bucket = max(self.config.decode.buckets)
         converter = dataclasses.replace(self._converter, lengths=Lengths(bucket, bucket))
         return self._shapes(converter.static_batch(_NO_PAIRS, self._decoded_rows), ())
 
     @property
     def _decoded_rows(self) -> int:
-        """Rows of a batch that is translated: as many on each device."""
-        parts = batch_shards(self.mesh)
-        return -(-self.config.decode.batch // parts) * parts
+        """Rows of a translation batch, rounded up to the same number on each device."""
+        shards = batch_shards(self.mesh)
+        return -(-self.config.decode.batch // shards) * shards
 
     def _batch(self) -> dict[str, Any]:
         """Shapes of an update's micro-batches."""
@@ -256,9 +257,9 @@ class AheadOfTimeCompilation:
         return self._shapes(batch, (self.config.optimizer.accumulate,))
 
     def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
-        placed = batch_sharding(self.mesh, len(leading))
+        sharding = batch_sharding(self.mesh, len(leading))
         return {
-            name: jax.ShapeDtypeStruct((*leading, *array.shape), array.dtype, sharding=placed)
+            name: jax.ShapeDtypeStruct((*leading, *array.shape), array.dtype, sharding=sharding)
             for name, array in batch.items()
             if name != TASK
         }
@@ -270,7 +271,7 @@ class AheadOfTimeCompilation:
 
 
 def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield changes that make a training step smaller, the cheapest first, each upon the last."""
+    """Yield cumulative changes that reduce a training step's memory, the cheapest first."""
     model, optimizer = config.model, config.optimizer
     flags = []
     if not model.remat:
@@ -281,23 +282,23 @@ def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
         config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=-1))
         flags.append("--gin.Mesh.fsdp=-1")
         yield " ".join(flags), config
-    rows, parts = config.data.rows, optimizer.accumulate
+    rows, accumulate = config.data.rows, optimizer.accumulate
     for _ in range(3):
         if rows % 2:
             return
-        rows, parts = rows // 2, parts * 2
+        rows, accumulate = rows // 2, accumulate * 2
         config = dataclasses.replace(
             config,
             data=dataclasses.replace(config.data, rows=rows),
-            optimizer=dataclasses.replace(optimizer, accumulate=parts),
+            optimizer=dataclasses.replace(optimizer, accumulate=accumulate),
         )
-        more = [f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={parts}"]
-        yield " ".join([*flags, *more]), config
+        batch_flags = [f"--gin.Data.rows={rows}", f"--gin.Optimizer.accumulate={accumulate}"]
+        yield " ".join([*flags, *batch_flags]), config
 
 
 def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
     costs, text = compiled.cost_analysis(), compiled.as_text()
-    # XLA's totals count a loop's body once.
+    # XLA's totals count the body of a loop once.
     cycles = estimate_cycles(text)
     share = cycles.executed / cycles.once if cycles.once else 1.0
     kernels = _kernel_cycles(cycles.kernels, chip)
@@ -308,42 +309,46 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
         "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
         "without_estimate": cycles.absent if cycles.executed else None,
-        "collectives": [dataclasses.asdict(one) for one in find_collectives(text, mesh_shape)],
+        "collectives": [
+            dataclasses.asdict(collective) for collective in find_collectives(text, mesh_shape)
+        ],
     }
 
 
 def _bytes(memory: Any, *, is_tpu: bool) -> dict[str, int]:
-    """Return the bytes of a program on one device, by what they are for, and their sum.
+    """Return the memory of a program on one device in bytes, by purpose, and the peak.
 
     Args:
         memory: a program's `memory_analysis`.
-        is_tpu: libtpu's temporaries count what lies in one place one after the other as if it lay
-            side by side; those alive at the busiest moment are counted instead, if it says them.
+        is_tpu: libtpu's temporaries count buffers that share memory over time separately; the live
+            buffers at the peak are counted instead, if stated.
     """
-    held = {
+    by_purpose = {
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
     }
-    alive = memory.peak_memory_in_bytes - sum(held.values())
-    held["temporaries"] = alive if is_tpu and alive > 0 else memory.temp_size_in_bytes
-    held["program"] = memory.generated_code_size_in_bytes
-    return {**held, "peak": sum(held.values())}
+    live_at_peak = memory.peak_memory_in_bytes - sum(by_purpose.values())
+    by_purpose["temporaries"] = (
+        live_at_peak if is_tpu and live_at_peak > 0 else memory.temp_size_in_bytes
+    )
+    by_purpose["program"] = memory.generated_code_size_in_bytes
+    return {**by_purpose, "peak": sum(by_purpose.values())}
 
 
 def _kernel_cycles(stated: dict[str, int], chip: Chip | None) -> int:
-    """Return the cycles of our own kernels, as if computing always waited for all bytes."""
+    """Return the cycles of our own kernels, without overlap of compute and memory access."""
     computing, moved = (stated.get(name, 0) for name in KERNEL_METADATA)
     waiting = moved * chip.clock / chip.bandwidth if chip and chip.bandwidth else 0
     return computing + round(waiting)
 
 
 def _does_not_fit(error: Exception) -> dict[str, Any]:
-    """Return by how much memory is exceeded; other errors are raised again."""
-    found = _TOO_LARGE.search(str(error))
-    if not found:
+    """Return by how much the memory is exceeded; re-raise other errors."""
+    match = _TOO_LARGE.search(str(error))
+    if not match:
         raise error
-    needed = float(found[1]) * _UNITS[found[2].upper()]
-    present = float(found[3]) * _UNITS[found[4].upper()]
+    needed = float(match[1]) * _UNITS[match[2].upper()]
+    present = float(match[3]) * _UNITS[match[4].upper()]
     return {
         "fits": False,
         "bytes": {"peak": int(needed), "of_chip": int(present), "over": int(needed - present)},

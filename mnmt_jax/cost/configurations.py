@@ -79,13 +79,13 @@ micro-batch into as many parts, 8 in these files; two runs need another number:
 
 
 def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """List the model files that expect a vocabulary: those of published models."""
+    """Return the model files of published models, which expect a vocabulary."""
     files = sorted((folder / "models").glob("*.gin"))
     return tuple(path for path in files if load_config([str(path)]).model.vocab_size)
 
 
 def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
-    """List the run files of published models, not those of our benchmarks and of your text."""
+    """Return the run files of published models, without our benchmarks and user text."""
     files = sorted((folder / "runs").glob("*.gin"))
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own", "libreoffice")))
 
@@ -113,13 +113,13 @@ def parameter_counts(model: Model) -> dict[str, int]:
 
 @functools.cache
 def trainable_count(config: Config) -> int:
-    """Count the parameters that a model and run train, with the vocabulary the model expects."""
+    """Count the trained parameters of a configuration, with the vocabulary the model expects."""
     shapes = parameter_shapes(config.model, config.model.vocab_size)
     return Trainable.from_config(config.model, config.optimizer).count(shapes)
 
 
 def configuration_page() -> str:
-    """Write the page: every published model's size, every run's settings."""
+    """Return the page of all published models' sizes and all runs' settings."""
     return (
         _INTRODUCTION
         + _MODELS.format(lora=", ".join(map(_lora_count, _LORA_MODELS)))
@@ -183,7 +183,7 @@ def _run_row(name: str, config: Config) -> list[str]:
 
 
 def _trained(config: Config) -> str:
-    """State in words what a run trains."""
+    """Return a description of the parameters that a run trains."""
     if config.model.lora_rank and not config.optimizer.frozen:
         return f"LoRA: rank {config.model.lora_rank} on {', '.join(config.model.lora)}"
     return f"all but {', '.join(config.optimizer.frozen)}" if config.optimizer.frozen else "all"

@@ -1,6 +1,6 @@
 """Cycle estimates of a compiled TPU program, and instructions without an estimate.
 
-Read from the program's text. An instruction inside a loop counts as often as the loop runs.
+They are read from the program's text. An instruction inside a loop is multiplied by the trip count.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _APPLIES = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _KERNEL_CALL = "tpu_custom_call"
-# As Pallas writes the metadata of a kernel.
+# Kernel metadata as written by Pallas.
 _KERNEL = re.compile(rf'"({"|".join(KERNEL_METADATA)})":"(\d+)"')
 _SUFFIX = re.compile(r"(?:_?fusion)?(?:\.\w+)*$")
-# Names for what others compute, and where a counted body or instruction is called or waited for.
+# Names of other instructions' results, and calls of or waits for counted instructions.
 _NO_WORK = re.compile(
     r"(?:after-all|bitcast|call|conditional|constant|domain|get-tuple-element|opt-barrier|parameter"
     r"|partition-id|replica-id|tuple|while|.*-done)$"
 )
 _RANDOM = re.compile(r"threefry|random_bits| rng-bit-generator\(| rng\(")
 _HASH = f" constant({MULTIPLIERS[0]})"
-# Threefry rotates 20 times; nothing else here shifts as often.
+# Threefry rotates 20 times; no other code here has as many shifts.
 _SHIFT, _SHIFTS = " shift-right-logical(", 20
 
 
 @dataclasses.dataclass(frozen=True)
 class CycleEstimates:
-    """The compiler's estimate of a program's cycles, instructions one after the other.
+    """The compiler's estimate of a program's cycles, with sequential instructions.
 
     Attributes:
-        once: cycles of every instruction once, as XLA's own totals count.
-        executed: cycles, those inside loops as often as they run; 0 where the text states none.
-        random: of `executed`, those of instructions that also draw random bits.
-        absent: instructions that state no cycles though they do something, by kind, most first.
-        kernels: what our own kernels state of themselves, by the names of `KERNEL_METADATA`; in
-            none of the others.
+        once: cycles with each instruction counted once, as in XLA's own totals.
+        executed: cycles with instructions in loops multiplied by trip counts; 0 if the text states
+            none.
+        random: cycles in `executed` of instructions that also draw random bits.
+        absent: number of working instructions without stated cycles, by kind, in descending order.
+        kernels: metadata of our own kernels, summed by the names of `KERNEL_METADATA`; not part of
+            the other fields.
     """
 
     once: int
@@ -57,13 +58,13 @@ class CycleEstimates:
 
 
 def estimate_cycles(program: str) -> CycleEstimates:
-    """Add up the cycles that a TPU program states, and counts what states none.
+    """Sum the cycles stated in a TPU program, and count instructions without them.
 
     Args:
-        program: one device's program, `compiled.as_text()`.
+        program: HLO text for one device, `compiled.as_text()`.
     """
     times, bodies = loop_trip_counts(program), _bodies(program)
-    inner = {
+    applied = {
         name
         for lines in bodies.values()
         for line in lines
@@ -73,38 +74,40 @@ def estimate_cycles(program: str) -> CycleEstimates:
     once = executed = random = 0
     absent: collections.Counter[str] = collections.Counter()
     for computation, line in instructions(program):
-        often = times.get(computation, 1)
+        count = times.get(computation, 1)
         if cycles := _CYCLES.search(line):
             once += int(cycles[1])
-            executed += int(cycles[1]) * often
-            random += int(cycles[1]) * often * _draws(line, bodies)
-        elif computation not in inner and (kind := _kind(line)):
-            absent[kind] += often
+            executed += int(cycles[1]) * count
+            random += int(cycles[1]) * count * _draws(line, bodies)
+        elif computation not in applied and (kind := _kind(line)):
+            absent[kind] += count
     kernels, calls = _kernels(program, times)
-    called = collections.Counter({f"custom-call {_KERNEL_CALL}": calls})
-    return CycleEstimates(once, executed, random, dict((absent - called).most_common()), kernels)
+    kernel_calls = collections.Counter({f"custom-call {_KERNEL_CALL}": calls})
+    return CycleEstimates(
+        once, executed, random, dict((absent - kernel_calls).most_common()), kernels
+    )
 
 
 def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
-    """Add up what kernels state of themselves, and counts those that do.
+    """Sum the metadata of kernels, and count the kernels that have it.
 
-    It stands on lines of its own after a call, and again after what takes the call's results apart.
+    It is on separate lines after a call, and again after the instructions that unpack its results.
     """
     stated: collections.Counter[str] = collections.Counter()
-    calls, called = 0, False
+    calls, in_kernel_call = 0, False
     for computation, line in instructions(program):
-        often = times.get(computation, 1)
+        count = times.get(computation, 1)
         if _INSTRUCTION.match(line):
-            called = f'custom_call_target="{_KERNEL_CALL}"' in line
-        if called:
-            found = {name: int(value) * often for name, value in _KERNEL.findall(line)}
-            stated.update(found)
-            calls += often * (KERNEL_METADATA[0] in found)
+            in_kernel_call = f'custom_call_target="{_KERNEL_CALL}"' in line
+        if in_kernel_call:
+            metadata = {name: int(value) * count for name, value in _KERNEL.findall(line)}
+            stated.update(metadata)
+            calls += count * (KERNEL_METADATA[0] in metadata)
     return dict(stated), calls
 
 
 def _bodies(program: str) -> dict[str, list[str]]:
-    """Return the lines of each computation."""
+    """Return the lines by computation."""
     bodies: dict[str, list[str]] = collections.defaultdict(list)
     for computation, line in instructions(program):
         bodies[computation].append(line)
@@ -112,26 +115,28 @@ def _bodies(program: str) -> dict[str, list[str]]:
 
 
 def _draws(line: str, bodies: dict[str, list[str]]) -> bool:
-    """Return whether an instruction, or what is fused into it, draws random bits."""
+    """Return whether an instruction, including fused instructions, draws random bits."""
     inside = list(_inside(line, bodies))
-    shifts = sum(_SHIFT in one for one in inside)
-    named = any(_HASH in one or (" rng" in one and _RANDOM.search(one)) for one in inside)
-    return shifts >= _SHIFTS or named
+    shifts = sum(_SHIFT in inner for inner in inside)
+    has_generator = any(
+        _HASH in inner or (" rng" in inner and _RANDOM.search(inner)) for inner in inside
+    )
+    return shifts >= _SHIFTS or has_generator
 
 
 def _inside(line: str, bodies: dict[str, list[str]]) -> Iterator[str]:
     yield line
     for name in _CALLS.findall(line):
-        for one in bodies.get(name, ()):
-            yield from _inside(one, bodies)
+        for inner in bodies.get(name, ()):
+            yield from _inside(inner, bodies)
 
 
 def _kind(line: str) -> str:
-    """Name what an instruction without an estimate does; empty if it does nothing."""
-    found = _INSTRUCTION.match(line)
-    if not found:
+    """Return the kind of an instruction without an estimate; empty if it does no work."""
+    match = _INSTRUCTION.match(line)
+    if not match:
         return ""
-    operation = _OPERATION.match(_without_tuple(found["rest"]))
+    operation = _OPERATION.match(_without_tuple(match["rest"]))
     if not operation or _NO_WORK.match(kind := operation["kind"]):
         return ""
     if _RANDOM.search(line):
@@ -140,15 +145,15 @@ def _kind(line: str) -> str:
         target = _TARGET.search(line)
         return f"custom-call {target[1]}" if target else kind
     if kind == "fusion":
-        return f"fusion {_SUFFIX.sub('', found['name'])}".strip()
+        return f"fusion {_SUFFIX.sub('', match['name'])}".strip()
     return "scalar" if _ONE_NUMBER.match(operation["result"]) else kind.removesuffix("-start")
 
 
 def _without_tuple(text: str) -> str:
-    """Return the text with one word in place of a tuple that it starts with."""
+    """Return the text with an initial tuple replaced by the word `tuple`."""
     depth = 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if not depth:
-            return f"tuple{text[place + 1 :]}" if place else text
+            return f"tuple{text[position + 1 :]}" if position else text
     return text

@@ -19,47 +19,47 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable_params import Trainable
 
 _LORA, _EMBEDDING, _NORMS = "lora", "embedding", "norms"
-# Listed even where a model has none.
+# Listed even if a model has none.
 _COMPONENTS = (_LORA, _EMBEDDING, "attention", "memory_attention", "mlp", _NORMS, "adaption")
 _EVERYTHING_TRAINS = Optimizer()
 
 
 def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
-    """Count parameters per component and in `total`, without what stands beside the plan.
+    """Count parameters per component and in `total`, without auxiliary sublayers.
 
     Args:
         shapes: a parameter tree of arrays or shapes.
-        plan: of the model.
+        plan: plan of the model.
     """
-    aside = {each.name for each in plan.auxiliary}
+    auxiliary = {sublayer.name for sublayer in plan.auxiliary}
     tables = [table.name for table in plan.tables]
     tables += [f"{name}_positions" for name in tables]
     components = dict.fromkeys(tables, _EMBEDDING) | {
         LORA_A: _LORA,
         LORA_B: _LORA,
     }
-    layers = (each for _, layer in plan.layers() for each in layer)
-    for each in (*layers, *plan.around()):
-        components |= {each.name: each.kind.component, f"{each.name}_norm": _NORMS}
-        components |= each.kind.inner
+    layers = (sublayer for _, layer in plan.layers() for sublayer in layer)
+    for sublayer in (*layers, *plan.around()):
+        components |= {sublayer.name: sublayer.kind.component, f"{sublayer.name}_norm": _NORMS}
+        components |= sublayer.kind.inner
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         names = [entry.key for entry in path]
-        if names[0] in aside:
+        if names[0] in auxiliary:
             continue
-        named = [components[name] for name in reversed(names) if name in components]
-        counts[named[0]] += int(np.prod(leaf.shape))
+        matches = [components[name] for name in reversed(names) if name in components]
+        counts[matches[0]] += int(np.prod(leaf.shape))
     return counts | {"total": sum(counts.values())}
 
 
 def count_auxiliary_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
-    """Count the parameters of each sublayer beside the plan, which training alone asks for.
+    """Count the parameters of each auxiliary sublayer; only training uses them.
 
     Args:
         shapes: as for `count_parameters`.
-        plan: of the model.
+        plan: plan of the model.
     """
-    trees = {each.name: jax.tree.leaves(shapes[each.name]) for each in plan.auxiliary}
+    trees = {sublayer.name: jax.tree.leaves(shapes[sublayer.name]) for sublayer in plan.auxiliary}
     return {name: sum(int(np.prod(x.shape)) for x in leaves) for name, leaves in trees.items()}
 
 
@@ -72,7 +72,7 @@ def describe(
     beam: int,
     optimizer: Optimizer = _EVERYTHING_TRAINS,
 ) -> Mapping[str, Any]:
-    """Describe a model for one sentence pair of the given lengths.
+    """Describe a model for a sentence pair of given lengths.
 
     Args:
         config: the model.
@@ -80,12 +80,12 @@ def describe(
         source_length: source tokens, tag and eos included.
         target_length: target tokens, eos included.
         beam: hypotheses while decoding.
-        optimizer: says what does not train.
+        optimizer: names the frozen parameters.
 
     Returns:
-        JSON-ready figures; FLOPs count a multiply-add as two. Where sublayers stand beside the
-        plan, as a critic does, `parameters_beside` counts theirs, and nothing else does. Beams are
-        those of a translator; what fills masks keeps no keys and values.
+        JSON-serialisable figures; FLOPs count a multiply-add as two. Parameters of auxiliary
+        sublayers, such as a critic, are only counted in `parameters_beside`. Only translation
+        models have beams; masked language models have no key-value cache.
     """
     plan = build_model(config, vocab_size).plan
     layout = plan.layout
@@ -95,10 +95,10 @@ def describe(
     shapes = parameter_shapes(config, vocab_size)
     counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
     if unused := _unused_elsewhere(config, plan):
-        counts["unused_elsewhere"] = unused  # the authors' code has them besides
-    beside = count_auxiliary_parameters(shapes, plan)
+        counts["unused_elsewhere"] = unused  # additional parameters in the authors' code
+    auxiliary = count_auxiliary_parameters(shapes, plan)
     lengths = {"source": source_length, "target": target_length}
-    found = {
+    figures = {
         "layout": layout.name,
         "stages": [
             {"roles": stage.roles, "sees": stage.sees, "layers": stage.layers}
@@ -106,7 +106,7 @@ def describe(
         ],
         "vocabulary": vocab_size,
         "parameters": counts,
-        **({"parameters_beside": beside} if beside else {}),
+        **({"parameters_beside": auxiliary} if auxiliary else {}),
         "lengths": lengths | ({"beam": beam} if translates(layout) else {}),
         "flops_per_target_token": {
             "forward": round(forward_flops(*sizes) / target_length),
@@ -115,14 +115,14 @@ def describe(
     }
     if layout.grows:
         beams = beam if translates(layout) else 1
-        found["key_value_bytes_per_sentence"] = cache_bytes(config, layout, sentence, beams)
-    return found
+        figures["key_value_bytes_per_sentence"] = cache_bytes(config, layout, sentence, beams)
+    return figures
 
 
 def _unused_elsewhere(config: Model, plan: Plan) -> int:
-    """Count what the authors' models hold and do not use: of layers, and positions of padding."""
-    sublayers = (each for _, layer in plan.layers() for each in layer)
-    of_layers = sum(each.kind.unused_elsewhere(config) for each in sublayers)
+    """Count the unused parameters of the authors' models: in layers and positions of padding."""
+    sublayers = (sublayer for _, layer in plan.layers() for sublayer in layer)
+    in_layers = sum(sublayer.kind.unused_elsewhere(config) for sublayer in sublayers)
     if "learned" not in config.positions:
-        return of_layers
-    return of_layers + FIRST_ROW * config.embed * sum(table.embeds for table in plan.tables)
+        return in_layers
+    return in_layers + FIRST_ROW * config.embed * sum(table.embeds for table in plan.tables)

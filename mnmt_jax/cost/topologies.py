@@ -13,23 +13,23 @@ import jax
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError
 
-# libtpu must not ask for the facts of a machine it is not on, nor complain of them.
+# libtpu must not query the metadata of a TPU host, nor print errors about it.
 _LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_STDERR_LOG_LEVEL": "3",
-    # libtpu locks the machine's chips for one process. Compilation for a topology uses none.
+    # libtpu locks the machine's chips for a single process. Compilation for a topology uses none.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# The threads of its compiler overflow their stack on some large models (seen with 0.0.42.1).
-# Without the second, a product whose result is large and whose parameters `fsdp` splits becomes a
-# loop over their parts that adds them up in the chip's memory.
+# The first flag: compiler threads overflow their stack on some large models (seen with 0.0.42.1).
+# The second: otherwise a product with a large result and parameters sharded over `fsdp` becomes a
+# loop over the shards that accumulates in the chip's memory.
 _LIBTPU_FLAGS = (
     "--fibers_default_thread_stack_size=16777216"
     " --xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000"
 )
-# XLA's own products in Triton want to be tried on the GPU; without them all are cuBLAS's.
+# XLA autotunes its Triton matrix products on the GPU; without them all products use cuBLAS.
 _GPU_FLAG = "--xla_gpu_enable_triton_gemm=false"
 _TPU = re.compile(r"(v|tpu)\d")
 _KIB = 1 << 10
@@ -37,16 +37,16 @@ _KIB = 1 << 10
 
 @dataclasses.dataclass(frozen=True)
 class _Gpu:
-    """What XLA asks of a GPU, as its maker's documents give it.
+    """Properties of a GPU for XLA, from the vendor's documentation.
 
     Attributes:
-        kind: of `mnmt_jax.distributed.chips`.
-        capability: the major number of CUDA's compute capability, whose minor one is 0.
+        kind: device kind as in `mnmt_jax.distributed.chips`.
+        capability: major number of CUDA's compute capability; the minor one is 0.
         cores: streaming multiprocessors.
-        shared: memory of one of them that its threads can share, KiB.
-        cache: of second level, MiB.
+        shared: shared memory per multiprocessor, KiB.
+        cache: second-level cache, MiB.
         clock: GHz.
-        bandwidth: of the memory, bytes per second.
+        bandwidth: memory bandwidth, bytes per second.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class _Gpu:
     bandwidth: float
 
     def target(self) -> str:
-        """Return XLA's description of it, a text of its `GpuTargetConfigProto`."""
+        """Return XLA's description of the GPU, a text-format `GpuTargetConfigProto`."""
         chip = chip_of(self.kind)
         assert chip is not None
         feature = "feature_extension: ACCELERATED_FEATURES" if self.capability >= 9 else ""
@@ -95,15 +95,15 @@ _GPUS = {
 
 
 def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
-    """Return the devices of a topology, none of which need be there.
+    """Return the devices of a topology, which need not exist on this machine.
 
     Args:
-        topology: of TPUs e.g. "v5e:4x4" or "v5p:4x4x8"; of GPUs "a100:8", "h100:8" or "h200:8",
-            those of one host.
-        slices: how many of them, joined by the data-centre network.
+        topology: for TPUs e.g. "v5e:4x4" or "v5p:4x4x8"; for GPUs "a100:8", "h100:8" or "h200:8",
+            on one host.
+        slices: number of slices, connected by the data-centre network.
 
     Raises:
-        UserError: if the compiler is not installed or knows no such topology.
+        UserError: if the compiler is not installed or does not know the topology.
     """
     name, _, size = topology.partition(":")
     if name in _GPUS:
@@ -123,11 +123,11 @@ def _tpus(topology: str, slices: int) -> list[jax.Device]:
         )
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
-    given = os.environ.get("LIBTPU_INIT_ARGS", "")
-    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {given}".strip()
+    user_flags = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{_LIBTPU_FLAGS} {user_flags}".strip()
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
     if topology.startswith("v4:"):
-        options["chip_config_name"] = "megacore"  # one device per chip, as jax has it on a v4
+        options["chip_config_name"] = "megacore"  # one device per chip, as in JAX on a v4
     return _devices(topology, platform="tpu", topology_name=topology, **options)
 
 
@@ -153,13 +153,14 @@ def _devices(topology: str, /, **options: Any) -> list[jax.Device]:
     try:
         return topologies.get_topology_desc(**options).devices
     except Exception as error:  # jax raises several kinds
-        raise UserError(f"--topology={topology}: {_explained(error)}") from error
+        raise UserError(f"--topology={topology}: {_refusal_message(error)}") from error
 
 
-def _explained(error: Exception) -> str:
-    """Return the cause of a compiler's refusal of a topology, and the remedy.
+def _refusal_message(error: Exception) -> str:
+    """Return the cause and the remedy of a compiler's refusal of a topology.
 
-    libtpu's own text for a second process tells to delete a lock file that a live process holds.
+    libtpu's own message for a second process recommends deleting a lock file that a live process
+    holds.
     """
     text = " ".join(str(error).split())
     if "lockfile" in text:

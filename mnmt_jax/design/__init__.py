@@ -1,1 +1,1 @@
-"""A model and its training as data: roles, layers, further sentences, objectives. No arrays."""
+"""Models and training as data, without arrays: roles, layers, batch views and objectives."""

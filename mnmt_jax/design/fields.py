@@ -1,4 +1,4 @@
-"""What a value of the configuration may be: its field's type says it, ranges and choices too."""
+"""Field types of the configuration: ranges, choices and validation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that a field, or each entry of a tuple, may hold.
+    """The range of numbers allowed in a field, or in each entry of a tuple.
 
     Attributes:
         low: smallest value.
         high: largest value.
-        above: whether `low` itself is too small.
-        below: whether `high` itself is too large.
+        above: whether `low` is excluded.
+        below: whether `high` is excluded.
     """
 
     low: float = -math.inf
@@ -34,12 +34,12 @@ class Range:
         return is_number and not too_small and not too_large
 
     def __str__(self) -> str:
-        parts = []
+        limits = []
         if self.low > -math.inf:
-            parts.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
+            limits.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
         if self.high < math.inf:
-            parts.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
-        return " and ".join(parts) or "finite"
+            limits.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
+        return " and ".join(limits) or "finite"
 
 
 def _plain(limit: float) -> str:
@@ -49,7 +49,7 @@ def _plain(limit: float) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Named:
-    """The pairs of a name and a value that a field may hold, or nothing: `()`.
+    """The (name, value) pairs allowed in a field; `()` is allowed too.
 
     Attributes:
         kinds: the type of each name's value.
@@ -58,25 +58,25 @@ class Named:
     kinds: Mapping[str, Any]
 
     def checked(self, field: str, value: Any) -> tuple[Any, ...]:
-        """Returns a pair with its value as what it must be.
+        """Return a pair with its value converted to the declared type.
 
         Raises:
-            UserError: if it is no such pair.
+            UserError: if it is not an allowed pair.
         """
         pair = value if isinstance(value, tuple | list) else (value,)
         if not pair:
             return ()
-        name, *rest = pair
-        if not isinstance(name, str) or name not in self.kinds or len(rest) != 1:
+        name, *values = pair
+        if not isinstance(name, str) or name not in self.kinds or len(values) != 1:
             raise UserError(f"{field}={value!r} must be {self}")
-        return name, _part(field, value, rest[0], self.kinds[name])
+        return name, _checked_entry(field, value, values[0], self.kinds[name])
 
     def __str__(self) -> str:
         pairs = (f"('{name}', {_KINDS[_base(kind)]})" for name, kind in self.kinds.items())
         return f"{', '.join(pairs)} or ()"
 
 
-# What a field may hold is its type: every number of the configuration has one of these.
+# The type of a field defines its allowed values. All numbers of the configuration use these types.
 # The limits are those of int32 and, with room for powers and sums, of float32.
 _MOST = 2**31 - 1
 _LARGE = 1e9
@@ -88,7 +88,7 @@ Length = Annotated[int, Range(low=1, high=2**16)]
 Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
 Weight = Annotated[float, Range(low=0, high=_LARGE)]
 Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
-Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout, a label's share
+Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout or label smoothing
 Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
 
 _LARGEST_INTEGER = 2**64
@@ -96,10 +96,10 @@ _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a stri
 
 
 class Checked:
-    """Base of a configuration dataclass: checks every field, and gives each its declared type."""
+    """Base of configuration dataclasses: checks all fields and converts them to their types."""
 
     def __post_init__(self) -> None:
-        """Checks all fields.
+        """Check all fields.
 
         Raises:
             UserError: if a value has the wrong type or is out of its range.
@@ -110,44 +110,48 @@ class Checked:
 
 
 def field_types(section: type) -> Mapping[str, Any]:
-    """Returns the declared type of each field, with what it may hold."""
+    """Return the declared type of each field, with its constraints."""
     types = typing.get_type_hints(section, include_extras=True)
     return {field.name: types[field.name] for field in dataclasses.fields(section)}
 
 
 def _checked(field: str, value: Any, kind: Any) -> Any:
-    """Returns a value of its declared type: lists become tuples, integers become floats."""
+    """Return a value converted to its declared type: lists to tuples, integers to floats."""
     allowed = _allowed(kind)
     if isinstance(allowed, Named):
         return allowed.checked(field, value)
     if typing.get_origin(kind) is not tuple:
-        return _part(field, value, value, kind)
+        return _checked_entry(field, value, value, kind)
     inner = typing.get_args(kind)[0]
     if not isinstance(value, tuple | list):
         raise UserError(f"{field}={value!r} must be a tuple, such as ({value!r},)")
     if typing.get_origin(inner) is not tuple:
-        return tuple(_part(field, value, part, inner) for part in value)
-    if not all(isinstance(part, tuple | list) for part in value):
+        return tuple(_checked_entry(field, value, entry, inner) for entry in value)
+    if not all(isinstance(entry, tuple | list) for entry in value):
         raise UserError(f"{field}={value!r} must be a tuple of tuples, such as ({value!r},)")
-    return tuple(_checked(field, part, inner) for part in value)
+    return tuple(_checked(field, entry, inner) for entry in value)
 
 
-def _part(field: str, whole: Any, value: Any, kind: Any) -> Any:
-    """Returns a value, or an entry of a tuple, as what it must be."""
+def _checked_entry(field: str, field_value: Any, value: Any, kind: Any) -> Any:
+    """Return a value, or an entry of a tuple, converted to its declared type."""
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         if not any(value == choice and type(value) is type(choice) for choice in choices):
-            raise UserError(f"{field}={whole!r} must be one of {', '.join(map(str, choices))}")
+            raise UserError(
+                f"{field}={field_value!r} must be one of {', '.join(map(str, choices))}"
+            )
         return value
     allowed = _allowed(kind)
     typed = _typed(field, value, _base(kind))
     if allowed and typed not in allowed:
-        raise UserError(f"{field}={typed if whole is value else whole!r} must be {allowed}")
+        raise UserError(
+            f"{field}={typed if field_value is value else field_value!r} must be {allowed}"
+        )
     return typed
 
 
 def _allowed(kind: Any) -> Any:
-    """Returns what an annotated type says of its values."""
+    """Return the constraint of an annotated type; None if there is none."""
     return next(iter(getattr(kind, "__metadata__", ())), None)
 
 

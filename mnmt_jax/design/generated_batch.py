@@ -1,4 +1,4 @@
-"""Micro-batches that training makes of its own, with the model as it is at that moment."""
+"""Micro-batches that training generates with the current parameters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class GenerationModel(Protocol):
-    """What a batch may be made of, inside the update.
+    """The inputs and the model available to `GeneratedBatch.make`, inside the update.
 
     Attributes:
         batch: the arrays of the micro-batch.
-        rng: of draws; its own for every step, micro-batch and derived batch.
+        rng: random key; unique for each step, micro-batch and generated batch.
     """
 
     batch: Batch
@@ -27,20 +27,20 @@ class GenerationModel(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Structure, with layer counts."""
+        """Layout, with layer counts."""
 
     @property
     def vocab_size(self) -> int:
-        """Ids of the vocabulary, of which the last are the tags, in the order of the languages."""
+        """Size of the vocabulary; its last ids are the tags, in the order of the languages."""
 
     def greedy(self, batch: Batch, prefix: Array, limits: Array, steps: int) -> Array:
-        """Translates with the parameters as they are; no gradient flows through it.
+        """Translate greedily with the current parameters, without gradients.
 
         Args:
             batch: spans of the static roles, one sentence per row.
             prefix: int32 [rows, prefix], the first target input and any forced tokens.
-            limits: int32 [rows], generated tokens at most, without eos.
-            steps: generated tokens at most of any row, with eos.
+            limits: int32 [rows], maximum number of generated tokens per row, without eos.
+            steps: maximum number of generated tokens of any row, with eos.
 
         Returns:
             int32 [rows, steps]: tokens that end in eos, then pad.
@@ -49,11 +49,12 @@ class GenerationModel(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedBatch:
-    """A micro-batch made of each micro-batch, whose cross entropy is learnt beside its own.
+    """A batch generated from each micro-batch; its cross entropy is added to the loss.
 
     Attributes:
-        name: under which `metrics.jsonl` reports its loss, in nats per target token of its own.
-        make: returns its arrays, named as those of the micro-batch.
+        name: name in `metrics.jsonl`, where its loss is reported in nats per generated target
+            token.
+        make: returns its arrays, named like those of the micro-batch.
     """
 
     name: str

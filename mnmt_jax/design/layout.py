@@ -1,12 +1,12 @@
-"""Types of the role layout: which kinds of position a model has and which see which.
+"""Role layouts: the kinds of position of a model and their visibility.
 
-A *role* is what a position is (source, register, trigger, target). A *stage* is a run of layers
-with one table: a row per query role, a letter per key role. A *layout* is a list of stages.
-Structure is static and lives here, in plain Python; which positions hold real tokens is data
+A *role* is the kind of a position (source, register, trigger, target). A *stage* is a run of layers
+that share one table: a row per query role, a letter per key role. A *layout* is a list of stages.
+Structure is static and defined here in plain Python; which positions hold real tokens is data
 (`segment_ids`).
 
-Everything a model needs to know about its variant follows from the layout: the attention mask, the
-keys each role's queries meet, and what the decode cache must hold.
+The layout determines everything that a model needs to know about its variant: the attention mask,
+the keys that each role's queries attend to, and the content of the decode cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mnmt_jax.errors import UserError
 
 
 class Sees(enum.Enum):
-    """What a query role sees of a key role: nothing, everything, or its own past and itself."""
+    """Visibility of a key role to a query role: none, full, or causal (past and present)."""
 
     NONE = "."
     FULL = "f"
@@ -32,12 +32,12 @@ class Stage:
     """A run of layers that share one visibility table.
 
     Attributes:
-        roles: spans present in these layers, in order.
+        roles: roles present in these layers, in order.
         sees: one string per query role, one letter (`Sees`) per key role, e.g. `("f.", "fc")`.
-        memory: cross-attention edges `(reader, read)`: the reader role attends, with projections
-            and a softmax of its own, to the read role's states at the end of the stage that last
-            held it.
-        layers: number of layers; 0 in the rows of the table, set by `Layout.with_layers`.
+        memory: cross-attention edges `(reader, read)`: the reader role attends, with separate
+            projections and a separate softmax, to the read role's states at the end of the last
+            stage that contains it.
+        layers: number of layers; 0 in the table of layouts, set by `Layout.with_layers`.
     """
 
     roles: tuple[str, ...]
@@ -46,34 +46,35 @@ class Stage:
     layers: int = 0
 
     def visibility(self, query_role: str, key_role: str) -> Sees:
-        """Returns what `query_role` sees of `key_role`."""
+        """Return the visibility of `key_role` to `query_role`."""
         return Sees(self.sees[self.roles.index(query_role)][self.roles.index(key_role)])
 
     def key_roles(self, query_role: str) -> tuple[str, ...]:
-        """Returns the roles that `query_role` attends to, in row order."""
+        """Return the roles that `query_role` attends to, in row order."""
         return tuple(r for r in self.roles if self.visibility(query_role, r) is not Sees.NONE)
 
     def restrict(self, roles: tuple[str, ...]) -> Stage:
-        """Returns the stage with the given roles alone, without its memory edges."""
-        kept = tuple(role for role in self.roles if role in roles)
-        sees = tuple("".join(self.visibility(q, k).value for k in kept) for q in kept)
-        return Stage(kept, sees, layers=self.layers)
+        """Return the stage restricted to some roles, without its memory edges."""
+        remaining = tuple(role for role in self.roles if role in roles)
+        sees = tuple("".join(self.visibility(q, k).value for k in remaining) for q in remaining)
+        return Stage(remaining, sees, layers=self.layers)
 
     def memory_role(self, reader: str) -> str | None:
-        """Returns the role whose frozen states `reader` cross-attends to, or None."""
+        """Return the role whose frozen states `reader` cross-attends to, or None."""
         return dict(self.memory).get(reader)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A model's structure: its stages and the one role that predicts and grows.
+    """A model's structure: its stages and the role that is generated.
 
     Raises:
-        ValueError: at construction, if a rule of the design is broken: (1) CAUSAL stands only on
+        ValueError: at construction, if a rule of the design is broken: (1) CAUSAL occurs only on
             the diagonal; (2) no role but `generated` sees `generated`, which is why prefilled keys
             stay valid while decoding; (3) every role sees itself, so no real query has an empty
-            row; (4) a role is carried from the stage before or embedded where it first appears, and
-            never returns once gone; a memory edge reads a role of an earlier stage.
+            row; (4) a role is carried over from the previous stage or embedded where it first
+            appears, and never reappears after it has ended; a memory edge reads a role of an
+            earlier stage.
     """
 
     name: str
@@ -81,13 +82,13 @@ class Layout:
     generated: str = "target"
 
     def __post_init__(self) -> None:
-        """Checks rules 1 to 4."""
+        """Check rules 1 to 4."""
         for number, stage in enumerate(self.stages):
             _check_table(self, number, stage)
         _check_lifetimes(self)
 
     def with_layers(self, stage_layers: tuple[int, ...]) -> Layout:
-        """Returns the layout with `stage_layers[i]` layers in stage i.
+        """Return the layout with `stage_layers[i]` layers in stage i.
 
         Raises:
             UserError: if the number of entries differs from the number of stages or one is < 1.
@@ -104,36 +105,36 @@ class Layout:
         return dataclasses.replace(self, stages=stages)
 
     def embedded_roles(self) -> tuple[str, ...]:
-        """Returns every role, in order of first appearance; the batch holds a span for each."""
+        """Return every role, in order of first appearance; the batch holds a span for each."""
         roles: dict[str, None] = {}
         for stage in self.stages:
             roles.update(dict.fromkeys(stage.roles))
         return tuple(roles)
 
     def static_roles(self) -> tuple[str, ...]:
-        """Returns the roles fixed before decoding: all but `generated`."""
+        """Return the roles fixed before decoding: all but `generated`."""
         return tuple(role for role in self.embedded_roles() if role != self.generated)
 
     def static_stages(self, layers: int | None = None) -> tuple[Stage, ...]:
-        """Returns the stages with the static roles alone; by rule 2 they run without the rest.
+        """Return the stages restricted to the static roles; rule 2 lets them run alone.
 
         Args:
-            layers: how many, counted through all stages; None is all.
+            layers: number of layers, counted across stages; None means all.
         """
         static, stages = self.static_roles(), []
-        left = self.layers if layers is None else layers
+        remaining = self.layers if layers is None else layers
         for stage in self.stages:
-            if left > 0:
-                kept = min(stage.layers, left)
-                stages.append(dataclasses.replace(stage.restrict(static), layers=kept))
-                left -= kept
+            if remaining > 0:
+                count = min(stage.layers, remaining)
+                stages.append(dataclasses.replace(stage.restrict(static), layers=count))
+                remaining -= count
         return tuple(stages)
 
     @property
     def grows(self) -> bool:
-        """Whether the generated role predicts what follows; otherwise it predicts what it holds.
+        """Whether the generated role predicts the next token; otherwise it predicts masked tokens.
 
-        That is so where it sees its own future: there is nothing left to say but what is masked.
+        It predicts masked tokens if it sees its own future.
         """
         role = self.generated
         return all(
@@ -149,19 +150,19 @@ class Layout:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The last layer of each stage, counted from 1 through all stages."""
+        """The last layer of each stage, counted from 1 across stages."""
         return tuple(itertools.accumulate(stage.layers for stage in self.stages))
 
     def check_passed(self, field: str, layer: int, role: str) -> None:
-        """Checks that a role passes a layer.
+        """Check that a role is present in a layer.
 
         Args:
-            field: of the configuration, which names the layer.
-            layer: counted from 1 through all stages.
-            role: whose states are wanted.
+            field: configuration field that names the layer.
+            layer: number of the layer, counted from 1 across stages.
+            role: role whose states are needed.
 
         Raises:
-            UserError: otherwise.
+            UserError: if it is not.
         """
         legal = self.layers_with(role)
         if not legal:
@@ -173,14 +174,14 @@ class Layout:
             )
 
     def layers_with(self, role: str) -> tuple[int, ...]:
-        """Returns the layers that a role passes, counted from 1 through all stages."""
+        """Return the layers in which a role is present, counted from 1 across stages."""
         passed = [role in stage.roles for stage in self.stages for _ in range(stage.layers)]
         return tuple(number for number, present in enumerate(passed, start=1) if present)
 
     def reachable(self, query_role: str) -> frozenset[str]:
-        """Returns the roles whose input vectors can influence `query_role`'s final state.
+        """Return the roles whose input vectors can influence `query_role`'s final state.
 
-        This is boolean reachability of the tables over all layers; the tests hold it against the
+        This is boolean reachability of the tables over all layers; the tests compare it with the
         support of the model's Jacobian.
         """
         carried = {role: frozenset([role]) for role in self.embedded_roles()}
@@ -194,15 +195,16 @@ class Layout:
 def live_roles(
     stages: tuple[Stage, ...], wanted: Collection[tuple[int, str]]
 ) -> tuple[frozenset[str], ...]:
-    """Returns, per layer over all stages, the roles whose states after it reach an output.
+    """Return, per layer over all stages, the roles whose states after it reach an output.
 
-    Other roles' queries and feed-forward layers are dead work there; the compiler removes them,
-    because spans are separate arrays. This list is what the tests hold the compiler to, and what
-    `mnmt_jax.model.flops` counts.
+    Queries and feed-forward layers of other roles are dead code; the compiler removes them because
+    spans are separate arrays. The tests compare the compiled program with this list, and
+    `mnmt_jax.model.flops` counts by it.
 
     Args:
-        stages: with their layers.
-        wanted: layers, counted from 1, each with a role whose states after it are an output.
+        stages: stages with layer counts.
+        wanted: layers, counted from 1, each with a role whose states after that layer are an
+            output.
     """
     live: list[frozenset[str]] = []
     needed: frozenset[str] = frozenset()
@@ -215,7 +217,7 @@ def live_roles(
             live.append(needed)
             needed = needed.union(*(stage.key_roles(role) for role in needed))
             layer -= 1
-        remembered |= frozenset(read for _, read in stage.memory)
+        remembered |= frozenset(memory_role for _, memory_role in stage.memory)
     return tuple(reversed(live))
 
 
@@ -225,8 +227,10 @@ def _one_layer(
     after = {}
     for role in stage.roles:
         origins = [carried[key] for key in stage.key_roles(role)]
-        read = stage.memory_role(role)
-        after[role] = carried[role].union(*origins, memory[read] if read else frozenset())
+        memory_role = stage.memory_role(role)
+        after[role] = carried[role].union(
+            *origins, memory[memory_role] if memory_role else frozenset()
+        )
     return after
 
 
@@ -255,10 +259,10 @@ def _check_lifetimes(layout: Layout) -> None:
             raise ValueError(f"{where}: rule 4, {sorted(returned)} left an earlier stage")
         if number:
             gone |= set(layout.stages[number - 1].roles) - set(stage.roles)
-        for reader, read in stage.memory:
-            if reader not in stage.roles or read not in gone:
+        for reader, memory_role in stage.memory:
+            if reader not in stage.roles or memory_role not in gone:
                 raise ValueError(
-                    f"{where}: rule 4, memory ({reader}, {read}) must read an ended role"
+                    f"{where}: rule 4, memory ({reader}, {memory_role}) must read an ended role"
                 )
     if layout.generated not in layout.stages[-1].roles:
         raise ValueError(f"layout '{layout.name}': the last stage lacks '{layout.generated}'")

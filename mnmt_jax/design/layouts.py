@@ -1,12 +1,13 @@
-"""The one table of variants. Adding a variant is one row here, one drawn mask, one gin file.
+"""The table of layouts. A new variant is one row here, one drawn mask and one gin file.
 
-Letters: `f` sees all, `c` sees its own past and itself, `.` sees nothing. A row reads "this role,
-as a query, sees of (each role in order)". Nothing outside this file compares a layout's name.
+Letters: `f` full, `c` causal (past and present), `.` none. A row reads "this role, as a query, sees
+(each role in order)". No code outside this file compares layout names.
 
-The `trigger` role is the first input token of the target once more, as a static role of length one:
+The `trigger` role is a copy of the first target input token, as a static role of length one:
 PhasedDecoder's published runs let the source see it (`--attention-position-bias 1`). Its state
-equals that of target position 0 in every layer, because both see the source and themselves, so the
-copy gives the source what the reference gives it while no static role depends on what is generated.
+equals that of target position 0 in every layer, because both see the source and themselves. The
+source thus gets the same information as in the reference, and no static role depends on generated
+tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.errors import UserError, docs_page
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
-LANGUAGES = ("source_lang", "target_lang")  # arrays of a batch: of each sentence pair of a row
+LANGUAGES = (
+    "source_lang",
+    "target_lang",
+)  # arrays of a batch: language of each sentence pair in a row
 
 _ROWS = (
     # Plain decoder-only, lower triangle over source and target (Gao et al. 2022; TDO paper, App.
@@ -29,8 +33,8 @@ _ROWS = (
     Layout("prefix_trigger", (Stage((SOURCE, TRIGGER, TARGET), ("ff.", "ff.", "f.c")),)),
     # Registers (MITRE paper, section 3.2): the target reads the registers, never the source.
     Layout("register", (Stage((SOURCE, REGISTER, TARGET), ("f..", "ff.", ".fc")),)),
-    # Ablation "register yes, mask no" (MITRE paper, Table 5; that the source sees registers is
-    # ours).
+    # Ablation "register yes, mask no" (MITRE paper, Table 5; that the source sees registers is our
+    # choice).
     Layout("register_open", (Stage((SOURCE, REGISTER, TARGET), ("ff.", "ff.", "ffc")),)),
     # Two-stage decoder-only (TDO paper, section 4.1, App. D).
     Layout("two_stage", (Stage((SOURCE,), ("f",)), Stage((SOURCE, TARGET), ("f.", "fc")))),
@@ -58,8 +62,8 @@ _ROWS = (
             Stage((TARGET,), ("c",), memory=((TARGET, REGISTER),)),
         ),
     ),
-    # Grafting: the target's first layers know no source, as a language model (Graformer, section
-    # 3.3).
+    # Grafting: the target's first layers do not see the source, as in a language model (Graformer,
+    # section 3.3).
     Layout(
         "grafted",
         (
@@ -70,9 +74,9 @@ _ROWS = (
     ),
 )
 _LANGUAGE_MODELS = (
-    # Text continued from its language's tag (Graformer, section 3.2: mGPT).
+    # Text continuation from the tag of its language (Graformer, section 3.2: mGPT).
     Layout("causal_lm", (Stage((TARGET,), ("c",)),)),
-    # Masked tokens told from all others (Graformer, section 3.1: mBERT).
+    # Prediction of masked tokens from all others (Graformer, section 3.1: mBERT).
     Layout("masked_lm", (Stage((SOURCE,), ("f",)),), generated=SOURCE),
 )
 
@@ -81,12 +85,12 @@ LANGUAGE_MODELS = {row.name: row for row in _LANGUAGE_MODELS}
 
 
 def translates(layout: Layout) -> bool:
-    """Returns whether a model turns sources into targets; otherwise it is a language model."""
+    """Return whether a model translates; otherwise it is a language model."""
     return layout.name not in LANGUAGE_MODELS
 
 
 def check_translates(layout: Layout) -> None:
-    """Checks that a model turns sources into targets.
+    """Check that a model translates.
 
     Raises:
         UserError: if it is a language model.
@@ -99,7 +103,7 @@ def check_translates(layout: Layout) -> None:
 
 
 def check_language_model(layout: Layout) -> None:
-    """Checks that a model knows text of single languages, without sources.
+    """Check that a model is a language model.
 
     Raises:
         UserError: if it translates.
@@ -113,10 +117,10 @@ def check_language_model(layout: Layout) -> None:
 
 
 def check_continues(layout: Layout) -> None:
-    """Checks that a language model continues text.
+    """Check that a language model can continue text.
 
     Raises:
-        UserError: if it fills masks.
+        UserError: if it is a masked language model.
     """
     if not layout.grows:
         raise UserError(
@@ -126,21 +130,21 @@ def check_continues(layout: Layout) -> None:
 
 
 def _uses(layout: Layout) -> str:
-    """Says which commands there are for a language model."""
+    """Return the hint that lists the commands for a language model."""
     sample = ", continue text with 'mnmt sample --language'" if layout.grows else ""
     return f"score text with 'mnmt score --language'{sample}"
 
 
 def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str) -> None:
-    """Checks that a model can learn of what a cache has.
+    """Check that a model can be trained on the tasks of a cache.
 
     Args:
-        layout: of the model.
-        tasks: source and target language of each task trained on, twice the same of text of one.
-        cache: that has them.
+        layout: layout of the model.
+        tasks: task name -> source and target language; both are equal for monolingual text.
+        cache: path of the cache.
 
     Raises:
-        UserError: if it is a language model and a task has pairs, or translates and none has.
+        UserError: if a language model gets a task with pairs, or a translation model gets none.
     """
     pairs = [name for name, (source, target) in tasks.items() if source != target]
     if pairs and not translates(layout):
@@ -158,15 +162,15 @@ def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str
 
 
 def check_taken_of(name: str, needed: str, flag: str) -> None:
-    """Checks that a run is of the kind that parameters are taken of.
+    """Check that a source run has the layout that its parameters are copied from.
 
     Args:
-        name: of its layout.
-        needed: name of the layout that it must have.
-        flag: what names the run.
+        name: name of its layout.
+        needed: name of the required layout.
+        flag: flag that names the run.
 
     Raises:
-        UserError: otherwise.
+        UserError: if the layouts differ.
     """
     if name != needed:
         raise UserError(
@@ -176,16 +180,16 @@ def check_taken_of(name: str, needed: str, flag: str) -> None:
 
 
 def get_layout(name: str, stage_layers: tuple[int, ...]) -> Layout:
-    """Returns a row of the table with its layer counts set.
+    """Return a row of the table with its layer counts set.
 
     Args:
         name: a key of `LAYOUTS` or `LANGUAGE_MODELS`.
-        stage_layers: number of layers of each stage.
+        stage_layers: number of layers per stage.
 
     Raises:
         UserError: if the name is unknown or `stage_layers` does not fit the row.
     """
-    known = LAYOUTS | LANGUAGE_MODELS
-    if name not in known:
-        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(known)}")
-    return known[name].with_layers(stage_layers)
+    layouts = LAYOUTS | LANGUAGE_MODELS
+    if name not in layouts:
+        raise UserError(f"Model.layout='{name}' is unknown; choose one of {', '.join(layouts)}")
+    return layouts[name].with_layers(stage_layers)

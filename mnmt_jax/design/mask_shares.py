@@ -1,4 +1,4 @@
-"""How tokens are hidden from a model that fills masks."""
+"""Masking rates of masked language models."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class MaskShares:
-    """Which tokens are asked for, and what stands in their place.
+    """The tokens to predict, and their replacements.
 
-    Of a sentence of n tokens, eos included, floor(share * n + u) are asked for, u uniform in [0, 1)
-    and all choices equally likely.
+    In a sentence of n tokens, including eos, floor(share * n + u) tokens are predicted, with u
+    uniform
+    in [0, 1) and all choices equally likely.
 
     Attributes:
-        share: of the tokens that are asked for.
-        random: of those, the share that another token stands for, uniform over all but specials.
-        kept: of those, the share that stays as it is; the rest is the mask.
+        share: fraction of tokens to predict.
+        random: fraction of these replaced by another token, uniform over all but special tokens.
+        kept: fraction of these left unchanged; all others are replaced by the mask.
 
     Source: Devlin et al. 2019, section 3.1; count, eos and tags as in Graformer's code
     (Sun et al. 2021).

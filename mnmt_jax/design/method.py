@@ -1,4 +1,4 @@
-"""The interface of methods, which edit the plan of a model and extend its training."""
+"""Interface of methods: hooks that edit a model's plan and extend its training."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 
-Config = Any  # `mnmt_jax.config.sections.Config`, a room above
+Config = Any  # `mnmt_jax.config.sections.Config`, one layer above
 Model = Any  # `mnmt_jax.config.sections.Model`
 FindCode = Callable[[str, Sequence[str]], str | None]
-"""Looks a language code of any form up in a list of codes; None if the language is not in it."""
+"""Looks up a language code of any form in a list of codes; None if the language is not in it."""
 
 Rows = tuple[str, tuple[int, ...]]
-"""A pattern of parameters (`mnmt_jax.model.param_patterns`), and indices along their first axis."""
+"""A parameter pattern (`mnmt_jax.model.param_patterns`), and indices along the first axis of these
+parameters."""
 
 
 class Method(Checked):
-    """A method: a frozen dataclass of its settings, which gin fills under the name of the class.
+    """A method: a frozen dataclass of settings, bound by gin under the name of the class.
 
-    `class Adaption(Method, name="adaption")` is chosen by `Model.methods = ('adaption',)`, or by
-    `Train.methods` if it leaves the model as it is, and set by `Adaption.mlp = 512`. Whatever it
-    does not say here stays as it is without it.
+    `class Adaption(Method, name="adaption")` is selected by `Model.methods = ('adaption',)`, or by
+    `Train.methods` if it does not edit the model, and configured by `Adaption.mlp = 512`. Every
+    hook
+    has a no-op default.
 
     Attributes:
-        languages_field: of its fields, the one that holds the codes of the vocabulary's languages,
-            in the order of their tags, where it must know them.
-        code_fields: its fields that hold some of these codes, in any form until `fitted`.
+        languages_field: name of the field that holds the codes of the vocabulary's languages in tag
+            order; empty if the method needs no languages.
+        code_fields: names of the fields that hold some of these codes, in any form until
+            `bind_languages`.
     """
 
     name: ClassVar[str]
@@ -45,12 +48,12 @@ class Method(Checked):
     registered: ClassVar[dict[str, type[Method]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:
-        """Makes a method known.
+        """Register the method.
 
         Args:
-            name: by which `Model.methods` and `Train.methods` choose it; empty for a class that
-                stands in for another, as gin makes them.
-            rest: of the class.
+            name: name that selects it in `Model.methods` and `Train.methods`; empty for the
+                subclasses that gin creates.
+            rest: further class keyword arguments.
 
         Raises:
             UserError: if the library has a method or a section of that name.
@@ -64,7 +67,7 @@ class Method(Checked):
 
     @classmethod
     def edits(cls) -> bool:
-        """Returns whether it changes the model."""
+        """Return whether the method changes the model."""
         return cls.edit is not Method.edit
 
     def bind_languages(self, languages: Sequence[str], find_code: FindCode) -> Self:
@@ -79,82 +82,84 @@ class Method(Checked):
         """
         if not self.languages_field:
             return self
-        own = getattr(self, self.languages_field)
-        if own and tuple(find_code(code, languages) or code for code in own) != tuple(languages):
+        codes = getattr(self, self.languages_field)
+        if codes and tuple(find_code(code, languages) or code for code in codes) != tuple(
+            languages
+        ):
             raise UserError(
-                f"{self._languages_key}={own!r}, but the vocabulary (in training that of "
+                f"{self._languages_key}={codes!r}, but the vocabulary (in training that of "
                 f"Data.cache) has {tuple(languages)!r}; give that of the model, or name these"
             )
         fields = {
             field: tuple(find_code(code, languages) or code for code in getattr(self, field))
             for field in self.code_fields
         }
-        method: Any = self._with_languages(languages)  # a dataclass, as every method is
-        fitted: Self = dataclasses.replace(method, **fields)
-        return fitted
+        method: Any = self._with_languages(languages)  # a dataclass, as are all methods
+        bound: Self = dataclasses.replace(method, **fields)
+        return bound
 
     def known_languages(self) -> tuple[str, ...]:
-        """Returns the languages of the vocabulary.
+        """Return the languages of the vocabulary.
 
         Raises:
-            UserError: if it was not told.
+            UserError: if they were not set.
         """
-        known: tuple[str, ...] = getattr(self, self.languages_field)
-        if not known:
+        languages: tuple[str, ...] = getattr(self, self.languages_field)
+        if not languages:
             raise UserError(
                 f"{self._languages_key}=(): name the vocabulary's languages in the order of their "
                 "tags"
             )
-        return known
+        return languages
 
     @property
     def _languages_key(self) -> str:
         return f"{type(self).__name__}.{self.languages_field}"
 
     def _with_languages(self, languages: Iterable[str]) -> Self:
-        method: Any = self  # a dataclass, as every method is
-        changed: Self = dataclasses.replace(method, **{self.languages_field: tuple(languages)})
-        return changed
+        method: Any = self  # a dataclass, as are all methods
+        updated: Self = dataclasses.replace(method, **{self.languages_field: tuple(languages)})
+        return updated
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan of a model with the method.
+        """Return the plan of a model with the method applied.
 
         Args:
-            plan: of the model without it.
+            plan: plan of the model without it.
             config: sizes.
 
         Raises:
-            UserError: if the layout has no place for it.
+            UserError: if the layout does not support the method.
         """
         del config
         return plan
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that a training can use it.
+        """Check that the method can be used in a training run.
 
         Args:
-            config: of the run.
-            plan: of its model.
+            config: configuration of the run.
+            plan: plan of its model.
 
         Raises:
-            UserError: otherwise.
+            UserError: if it cannot.
         """
         del config, plan
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns what training minimises besides the cross entropy."""
+        """Return the training objectives added to the cross entropy."""
         return ()
 
     def players(self) -> tuple[Player, ...]:
-        """Returns who moves before the rest, in this order."""
+        """Return the players, in the order in which they are updated before the model."""
         return ()
 
     def mask_shares(self) -> MaskShares | None:
-        """Returns how tokens are hidden from a model that fills masks; None is as it is without."""
+        """Return the masking rates of a masked language model; None keeps the defaults."""
         return None
 
     def with_language(self, language: str) -> Self:
-        """Returns it as of a model that has one language more, the last in the vocabulary's order.
+        """Return the method for a model with one more language, last in the vocabulary's order.
 
         Args:
             language: its code.
@@ -164,36 +169,37 @@ class Method(Checked):
         return self._with_languages((*self.known_languages(), language))
 
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns a parameter as of a model that has one language more.
+        """Return a parameter resized for a model with one more language.
 
         Args:
             name: its path, e.g. `layer_3/mlp/branch/scale`.
-            array: of the model before.
+            array: its value in the smaller model.
 
         Returns:
-            None if it is not the method's own, or has nothing of a language's.
+            The resized array; None if the parameter is not the method's or does not depend on the
+            number of languages.
         """
         del name, array
         return None
 
     def frozen_rows(self) -> tuple[Rows, ...]:
-        """Returns which parts of its parameters do not train."""
+        """Return the parameter rows that are not trained."""
         return ()
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
-        """Returns the micro-batches that training makes of each and learns beside it.
+        """Return the batches that training generates from each micro-batch and also learns from.
 
         Args:
-            config: of the run.
+            config: configuration of the run.
 
         Raises:
-            UserError: if it cannot make them.
+            UserError: if they cannot be generated.
         """
         del config
         return ()
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
-        """Returns patterns (`mnmt_jax.model.param_patterns`) of parameters that do not train.
+        """Return patterns (`mnmt_jax.model.param_patterns`) of parameters that are not trained.
 
         Args:
             config: sizes.
@@ -202,7 +208,7 @@ class Method(Checked):
         return ()
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
-        """Returns what a new run takes from other runs; asked for only when one is made.
+        """Return the parameters to copy from source runs; used only when a run is created.
 
         Args:
             config: sizes of the new run's model.
@@ -211,7 +217,9 @@ class Method(Checked):
         return ()
 
     def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
-        """Returns what the runs must be that `moves` names; of others any run will do.
+        """Return the requirements on the source runs named in `param_mappings`.
+
+        A source run without an entry may be any run.
 
         Args:
             config: sizes of the new run's model.
@@ -220,9 +228,10 @@ class Method(Checked):
         return ()
 
     def for_resume(self) -> Method | None:
-        """Returns it with what only matters when a run is made as by default.
+        """Return the method with creation-only settings set to their defaults.
 
-        A run may be continued with other values of that. None is a method that does nothing later.
+        A run may be resumed with other values of these settings. None means that the method has no
+        effect after creation.
         """
         return self
 
@@ -231,10 +240,10 @@ def check_edits(methods: Iterable[Method]) -> None:
     """Check that the methods of `Model.methods` change the model.
 
     Args:
-        methods: the list. Runs of earlier versions may have methods of training in it, too.
+        methods: the list. Runs of earlier versions may also list training methods in it.
 
     Raises:
-        UserError: if one is a method of training; names the field for it.
+        UserError: if one of them is a training method; the message names the right field.
     """
     for method in methods:
         if not method.edits() and not method.players():
@@ -245,35 +254,35 @@ def check_edits(methods: Iterable[Method]) -> None:
 
 
 def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
-    """Returns the objectives of methods, those of their players too."""
-    found: list[Objective] = []
+    """Return the objectives of methods, including those of their players."""
+    objectives: list[Objective] = []
     for method in methods:
-        found += method.objectives()
-        found += (objective for player in method.players() for objective in player.objectives)
-    return tuple(found)
+        objectives += method.objectives()
+        objectives += (objective for player in method.players() for objective in player.objectives)
+    return tuple(objectives)
 
 
 def all_param_mappings(
     config: Config, *, without: Iterable[Method] = ()
 ) -> tuple[ParamMapping, ...]:
-    """Returns the moves of a run's methods, in their order.
+    """Return the parameter mappings of a run's methods, in their order.
 
     Args:
-        config: of the run.
-        without: methods whose like is left out.
+        config: configuration of the run.
+        without: methods to skip, by name.
     """
-    known = {method.name for method in without}
-    methods = (method for method in config.methods if method.name not in known)
-    return tuple(move for method in methods for move in method.param_mappings(config.model))
+    skipped = {method.name for method in without}
+    methods = (method for method in config.methods if method.name not in skipped)
+    return tuple(mapping for method in methods for mapping in method.param_mappings(config.model))
 
 
 def all_for_resume(methods: Iterable[Method]) -> tuple[Method, ...]:
-    """Returns what of methods a run that is continued must share with what it was."""
-    return tuple(kept for method in methods if (kept := method.for_resume()) is not None)
+    """Return the method settings that a resumed run must share with the original."""
+    return tuple(resumed for method in methods if (resumed := method.for_resume()) is not None)
 
 
 def as_facts(section: Any) -> dict[str, Any]:
-    """Returns a section, or a configuration, as what JSON holds; methods in order, with names.
+    """Return a section or configuration as JSON-serialisable values; methods get their names.
 
     Args:
         section: a dataclass of `mnmt_jax.config.sections`.
@@ -288,14 +297,14 @@ def as_facts(section: Any) -> dict[str, Any]:
 
 
 def check_once(title: str, methods: Iterable[Method]) -> None:
-    """Checks that no method stands twice in a list.
+    """Check that a list names no method twice.
 
     Args:
-        title: of the section whose list it is.
+        title: name of the section that holds the list.
         methods: the list.
 
     Raises:
-        UserError: otherwise.
+        UserError: if it names one twice.
     """
     names = [method.name for method in methods]
     for name in names:

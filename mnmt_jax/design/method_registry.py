@@ -1,9 +1,10 @@
-"""Method lookup: the files of `mnmt_jax/methods`, and imported classes of the user.
+"""Method registry: lookup of the files in `mnmt_jax/methods` and of user-defined classes.
 
-A file of that folder is a method of the same name; a leading underscore marks a helper. Its gin
-section is named after its class: `back_translation.py` has
-`class BackTranslation(Method, name="back_translation")`. Nothing lists the methods. Class statements
-are parsed, not executed: a file is imported only when a configuration names its method or section.
+A file in that folder defines the method of the same name; a leading underscore marks a helper. The
+gin section is named after the class: `back_translation.py` contains
+`class BackTranslation(Method, name="back_translation")`. There is no list of methods. Class
+statements are parsed, not executed: a file is imported only when a configuration names its method
+or section.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parent.parent / "methods"
 RESERVED_TITLES = ("Data", "Model", "Optimizer", "Train", "Decode", "Mesh")
-"""Sections of every configuration (`mnmt_jax.config.sections`), which no method may be named."""
+"""Sections of every configuration (`mnmt_jax.config.sections`); no method may have such a name."""
 
 _PACKAGE = "mnmt_jax.methods"
 
@@ -31,8 +32,8 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
     """Return the class of a method, importing its file if necessary.
 
     Args:
-        name: in `Model.methods` or `Train.methods`.
-        field: which of them, for an error.
+        name: name in `Model.methods` or `Train.methods`.
+        field: the field that names it, for error messages.
 
     Raises:
         UserError: if there is no method of that name, or its class is not a frozen dataclass.
@@ -54,7 +55,7 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
 
 
 def get_section(title: str) -> type[Method] | None:
-    """Return the method whose gin section has a title; None if there is none."""
+    """Return the method with a given gin section; None if there is none."""
     for name in library_methods():
         if _title_in_file(name) == title:
             return get_method(name)
@@ -78,11 +79,11 @@ def library_methods() -> list[str]:
 
 
 def check_names(name: str, method: type[Method]) -> None:
-    """Check that a method of the user takes no name of the library.
+    """Check that a user-defined method does not reuse a name of the library.
 
     Args:
-        name: by which `Model.methods` and `Train.methods` choose it.
-        method: its class, whose name is the title of its section.
+        name: name of the method.
+        method: its class, named like its section.
 
     Raises:
         UserError: if the library has a method or a section of that name.
@@ -108,7 +109,7 @@ def _title_in_file(name: str) -> str:
 
 @functools.cache
 def _parsed_title(path: Path, name: str) -> str:
-    """Return the class of a method's file without importing it; empty if there is none."""
+    """Return the class name in a method's file without importing it; empty if there is none."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             for keyword in node.keywords:

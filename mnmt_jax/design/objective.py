@@ -1,4 +1,4 @@
-"""What training may minimise beside the cross entropy, and what it may read of the network."""
+"""Training objectives in addition to the cross entropy, and their interface to the network."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Batch = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class States:
-    """Names the states of a role after a layer.
+    """The states of a role after a layer.
 
     Attributes:
-        layer: counted from 1 through all stages; the role must pass it. 0 is before all: its
-            vectors with positions; of objectives none may read it.
-        role: whose states.
-        view: of which sentences; None is the batch itself.
-        ended: after what the role passes at the end of its stage besides, whose last layer this
-            must be: with norms first, the norm there.
+        layer: number of the layer, counted from 1 across stages; the role must be present in it. 0
+            is the embedded input with positions, which objectives may not read.
+        role: role of the states.
+        view: view of the sentences; None is the batch itself.
+        ended: whether to include the sublayers after the stage's last layer, which `layer` must
+            then be; with pre-norm this is the final norm.
     """
 
     layer: int
@@ -37,11 +37,11 @@ class States:
 
 @dataclasses.dataclass(frozen=True)
 class Intermediate:
-    """Names what a sublayer hands out besides its change, by `mnmt_jax.model.intermediates.record`.
+    """A value that a sublayer records with `mnmt_jax.model.intermediates.record`.
 
     Attributes:
-        path: of the module and the name it gave, e.g. `layer_3/disentangle/gate`.
-        role: of whose states it was made.
+        path: path of the module and name of the value, e.g. `layer_3/disentangle/gate`.
+        role: role of the states it was computed from.
     """
 
     path: str
@@ -50,13 +50,14 @@ class Intermediate:
 
 @dataclasses.dataclass(frozen=True)
 class Player:
-    """Parameters that move by objectives of their own, before the rest and by their own optimizer.
+    """Parameters that have their own objectives and optimizer and are updated before the model.
 
     Attributes:
-        name: of the player.
-        owns: patterns (`mnmt_jax.model.param_patterns`) of its parameters, which nobody else moves.
-        objectives: what it minimises.
-        optimizer: fields of `Optimizer` in which its own differs from the run's.
+        name: name of the player.
+        owns: patterns (`mnmt_jax.model.param_patterns`) of its parameters; nothing else updates
+            them.
+        objectives: objectives that it minimises.
+        optimizer: (field, value) pairs of `Optimizer` that differ from the run's.
         steps: its updates within one update of the run, all on the same batch.
     """
 
@@ -69,35 +70,35 @@ class Player:
 
 @runtime_checkable
 class Forward(Protocol):
-    """The network's passes over a micro-batch, as an objective meets them."""
+    """Forward passes over a micro-batch, as seen by an objective."""
 
     batch: Batch
 
     def view(self, view: View) -> Batch:
-        """Returns the arrays of a view under the names of the batch's own."""
+        """Return the arrays of a view under the names used in the batch."""
 
     def read(self, what: States | Intermediate) -> Array:
-        """Returns states, or what a sublayer handed out; one of the objective's `reads`."""
+        """Return states or a recorded intermediate; it must be in the objective's `reads`."""
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
-        """Returns what a sublayer beside the plan (`Plan.aside`) makes of states of a role."""
+        """Return the output of an auxiliary sublayer (`Plan.auxiliary`) for states of a role."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A term of what training minimises.
+    """A term of the training loss.
 
     Attributes:
-        name: under which `metrics.jsonl` reports it, in nats per target token.
-        reads: what `value` reads. All that is read of the batch itself comes from one pass; each
-            view has a pass of its own, with dropout of its own, and no layer more than it needs.
-            The batches of the run have the views that are read.
+        name: name in `metrics.jsonl`, where it is reported in nats per target token.
+        reads: states and intermediates that `value` reads. All reads from the batch itself share
+            one pass; each view has a separate pass with separate dropout, which runs only the
+            layers it needs. The run's batches contain the views that are read.
         value: returns the term of a micro-batch in nats, a float32 scalar that is added to the loss
             summed over target tokens.
-        schedule: returns the factor of the term, given the number of updates done (int32 scalar);
-            None is a factor of 1. Metrics report the product.
-        warning: returns a line for the person watching, given the number of updates done and the
-            metric, or "" if there is nothing to say; it is printed once per start of a run.
+        schedule: returns the factor of the term from the number of completed updates (int32
+            scalar); None is a factor of 1. Metrics report the product.
+        warning: returns a message for the user from the number of completed updates and the metric,
+            or "" for none; it is printed once per start of a run.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Objective:
 
         Args:
             forward: the network's passes.
-            step: number of updates done, int32; None is after the end of every schedule.
+            step: number of completed updates, int32; None is after the end of every schedule.
         """
         value = self.value(forward)
         return value if self.schedule is None or step is None else self.schedule(step) * value

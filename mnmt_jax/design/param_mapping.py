@@ -1,4 +1,4 @@
-"""What a new run takes from other runs, as data: which parameters, and where they are put."""
+"""Parameter mappings: the parameters a new run copies from source runs, as data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ _PATH = re.compile(r"\w+(/\w+)*")
 
 @dataclasses.dataclass(frozen=True)
 class ParamMapping:
-    """Parameters of an origin and their place in a new run.
+    """Parameters of a source run and their paths in a new run.
 
-    A path names a parameter, or a module with all that is in it. It may hold one range, such as
-    `layer_{0-5}/mlp`; then both paths do, of as many layers, and the first of one is put to the
-    first of the other.
+    A path names a parameter, or a module with everything in it. It may contain one range, such as
+    `layer_{0-5}/mlp`. Both paths then have ranges of the same length, paired in order.
 
     Attributes:
-        origin: name of the run that gives; the command line says which run that is.
-        take: path in the origin's parameters.
-        put: path in the new run's.
+        origin: name of the source run; the command line maps it to a run.
+        source: path in the parameters of the source run.
+        target: path in the parameters of the new run.
     """
 
     origin: str
@@ -32,41 +31,45 @@ class ParamMapping:
     target: str
 
     def __post_init__(self) -> None:
-        """Checks the name and both paths.
+        """Check the name and both paths.
 
         Raises:
-            UserError: if one of them is none, or the ranges are not of one length.
+            UserError: if one of them is invalid, or the ranges differ in length.
         """
         if not is_source_run_name(self.origin):
             raise UserError(
                 f"{self}: '{self.origin}' is no name of an origin; use letters, digits, _ and -, a "
                 "letter first"
             )
-        first, second = (_range(self, path) for path in (self.source, self.target))
-        if len(first) != len(second):
+        source_range, target_range = (_range(self, path) for path in (self.source, self.target))
+        if len(source_range) != len(target_range):
             raise UserError(
-                f"{self}: takes {len(first)} and puts {len(second)}; make both ranges equally long"
+                f"{self}: takes {len(source_range)} and puts {len(target_range)}; make both ranges "
+                "equally long"
             )
 
     def __str__(self) -> str:
         return f"('{self.origin}', '{self.source}', '{self.target}')"
 
     def expand(self) -> Iterator[tuple[str, str]]:
-        """Yields each path that is taken, with the one where it is put; one pair without ranges."""
+        """Yield pairs of source path and target path; a single pair without ranges."""
         numbers = zip(*(_range(self, path) for path in (self.source, self.target)), strict=True)
-        for taken, put in numbers:
-            yield _RANGE.sub(str(taken), self.source), _RANGE.sub(str(put), self.target)
+        for source_number, target_number in numbers:
+            yield (
+                _RANGE.sub(str(source_number), self.source),
+                _RANGE.sub(str(target_number), self.target),
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class RequiredSource:
-    """What a run must be that a method's own moves take from.
+    """Requirements on a source run of a method's parameter mappings.
 
     Attributes:
-        origin: its name among the origins.
-        layout: of its model.
-        layers: that it has at least.
-        field: of the configuration, with its value, which says how many.
+        origin: name of the source run.
+        layout: required layout of its model.
+        layers: minimum number of layers.
+        field: configuration field, with its value, that sets this number.
     """
 
     origin: str
@@ -76,17 +79,17 @@ class RequiredSource:
 
 
 def is_source_run_name(text: str) -> bool:
-    """Returns whether a text can name an origin."""
+    """Return whether a text is a valid name of a source run."""
     return bool(_NAME.fullmatch(text))
 
 
-def _range(move: ParamMapping, path: str) -> range:
-    """Returns the numbers that a path stands for; one number if it has no range."""
-    found = _RANGE.search(path)
-    first, last = map(int, found.groups()) if found else (0, 0)
-    if last < first or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
+def _range(mapping: ParamMapping, path: str) -> range:
+    """Return the numbers of a path's range; a single number if it has none."""
+    match = _RANGE.search(path)
+    start, end = map(int, match.groups()) if match else (0, 0)
+    if end < start or not _PATH.fullmatch(_RANGE.sub("0", path, count=1)):
         raise UserError(
-            f"{move}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, such "
-            "as 'layer_{0-5}/mlp'"
+            f"{mapping}: '{path}' must be a path such as 'layer_0/mlp', with one range at most, "
+            "such as 'layer_{0-5}/mlp'"
         )
-    return range(first, last + 1)
+    return range(start, end + 1)

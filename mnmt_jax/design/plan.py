@@ -1,9 +1,8 @@
-"""What the layers of a model consist of, as data: stages of layers, layers of sublayers.
+"""Model plans: the stages of a model, their layers and the sublayers of each, as data.
 
-A layout says which positions exist and which see which; a plan says what is done to them. Layout
-and `Model` give the plain one (`mnmt_jax.model.sublayers.plain_plan`), methods edit it, and whoever
-must know what a layer holds walks it: the network, the count of FLOPs, the names in other toolkits,
-the loop.
+A layout defines the positions and their visibility; a plan defines the operations on them. The
+layout and `Model` yield the plain plan (`mnmt_jax.model.sublayers.plain_plan`), methods edit it,
+and it is read by the network, the FLOP count, the names in other toolkits and the training loop.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ Maps = Iterator[tuple[str, float, tuple[int, int]]]
 
 
 class Kind:
-    """What computes a change of states: static and hashable, with the settings it needs.
+    """Type of a sublayer: static and hashable, with the settings it needs.
 
     Attributes:
-        reads: whether a position reads others (attention), or is changed by itself.
-        drops: whether its module drops units of the change, in the place of the residual stream's
-            dropout.
-        languages: of `mnmt_jax.design.layouts.LANGUAGES`, those that it asks a place for.
-        tags: number of the vocabulary's languages, if it asks for the vectors of their tags.
+        attends: whether a position reads other positions (attention) or only itself.
+        has_dropout: whether its module applies its own dropout, which replaces the residual
+            stream's.
+        languages: those of `mnmt_jax.design.layouts.LANGUAGES` that it needs in `PositionInfo`.
+        tags: number of the vocabulary's languages if it needs the vectors of their tags, else 0.
         other_norm: name of its norm in fairseq and Hugging Face.
-        inner: name of a part of its parameters -> under which they are counted instead.
-        axes: end of a parameter's path -> its logical axes (`mnmt_jax.distributed.sharding.RULES`),
-            of those that are named unlike the library's, e.g. `{"gate/kernel": ("embed", "mlp")}`.
+        inner: name of a group of its parameters -> component under which they are counted instead.
+        axes: suffix of a parameter path -> its logical axes
+            (`mnmt_jax.distributed.sharding.RULES`), for parameters whose names differ from the
+            library's, e.g. `{"gate/kernel": ("embed", "mlp")}`.
     """
 
     attends = False
@@ -44,43 +44,43 @@ class Kind:
 
     @property
     def component(self) -> str:
-        """Under which its parameters are counted."""
+        """Component under which its parameters are counted."""
         raise NotImplementedError
 
     def module(self, config: Any) -> Any:
-        """Returns the Flax module that owns the parameters.
+        """Return the Flax module that owns the parameters.
 
         Args:
             config: sizes, a `mnmt_jax.config.sections.Model`.
 
         Returns:
-            For a kind that reads, what has `read`, `out` and `project_keys_values` as those of
+            For a kind that attends, a module with `read`, `out` and `project_keys_values` as in
             `mnmt_jax.model.modules`.
         """
         raise NotImplementedError
 
     def change(self, module: Any, states: Any, place: Any) -> Any:
-        """Returns the change of states, of a kind that does not read.
+        """Return the change of the states; for kinds that do not attend.
 
         Args:
-            module: from `module`.
+            module: the module from `module`.
             states: [batch, length, embed].
-            place: where they stand, a `mnmt_jax.model.context.PositionInfo`.
+            place: the `mnmt_jax.model.context.PositionInfo` of the states.
         """
         raise NotImplementedError
 
     def unused_elsewhere(self, config: Any) -> int:
-        """Returns the parameters that the authors' code has besides and that compute nothing."""
+        """Return the number of additional parameters in the authors' code that compute nothing."""
         del config
         return 0
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how its parameters are stored in fairseq and Hugging Face.
+        """Yield the names of its parameters in fairseq and Hugging Face.
 
         Args:
-            names: makes entries, a `mnmt_jax.interop.names.Names`.
-            path: of its parameters.
-            theirs: what stands before their names of what is inside the layer.
+            names: factory of entries, a `mnmt_jax.interop.names.Names`.
+            path: path of its parameters.
+            theirs: prefix of the toolkits' names inside the layer.
 
         Raises:
             UserError: if no toolkit has it.
@@ -88,33 +88,33 @@ class Kind:
         raise UserError(f"{path[-1]}: its parameters have no names in other toolkits")
 
     def matmuls(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the projections, each with the positions it maps and its widths in and out.
+        """Yield the projections: name, number of positions, and (input width, output width).
 
         Args:
             config: sizes.
             stage: roles and visibility.
-            roles: whose states are asked for after the sublayer.
+            roles: roles whose states are needed after the sublayer.
             lengths: role -> tokens.
         """
         del config, stage, roles, lengths
         return iter(())
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
-        """Returns the number of queries times the keys that each meets; arguments as in `maps`."""
+        """Return the number of (query, key) pairs; arguments as in `matmuls`."""
         del stage, roles, lengths
         return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Sublayer:
-    """A change of states and how it stands in the residual stream.
+    """A change of the states and its place in the residual stream.
 
     Attributes:
-        name: of its parameters; those of its norm are `{name}_norm`.
+        name: name of its parameters; its norm is `{name}_norm`.
         kind: what computes the change.
-        norm: `pre` (of what it reads), `post` (of what it leaves) or `none`.
-        residual: add the change to the states, or put it in their place.
-        roles: that pass it, of those that are there; empty is all.
+        norm: `pre` (norm of the input), `post` (norm of the output) or `none`.
+        residual: whether the change is added to the states or replaces them.
+        roles: roles that it is applied to, if present; empty means all.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Sublayer:
     roles: tuple[str, ...] = ()
 
     def passes(self, role: str) -> bool:
-        """Returns whether a role is changed by it."""
+        """Return whether it is applied to a role."""
         return not self.roles or role in self.roles
 
 
@@ -133,13 +133,13 @@ Layer = tuple[Sublayer, ...]
 
 @dataclasses.dataclass(frozen=True)
 class StagePlan:
-    """What a stage of the layout consists of.
+    """The sublayers of one stage of the layout.
 
     Attributes:
         stage: roles and visibility.
-        enter: what the roles pass before its first layer.
-        layers: as many as the stage has.
-        leave: what they pass after its last layer; of the last stage, the generated role alone.
+        before: sublayers before the first layer.
+        layers: the layers, as many as the stage has.
+        after: sublayers after the last layer; in the last stage applied to the generated role only.
     """
 
     stage: Stage
@@ -150,13 +150,13 @@ class StagePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A vector for each token of the vocabulary.
+    """An embedding table: one vector for each token of the vocabulary.
 
     Attributes:
-        name: of the parameter [vocab, embed]; ends in `embedding`. Learned positions of its roles
-            are `{name}_positions`.
-        roles: whose tokens it embeds; empty is all that no other table names.
-        embeds: whether it embeds any; otherwise heads alone read it.
+        name: name of the parameter [vocab, embed]; ends in `embedding`. Learned positions of its
+            roles are `{name}_positions`.
+        roles: roles whose tokens it embeds; empty means all roles that no other table names.
+        embeds: whether it embeds any role; otherwise only heads use it.
     """
 
     name: str = "embedding"
@@ -166,13 +166,13 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A term of the logits, which are the sum of all: states of the generated role times a table.
+    """A term of the logits, which sum all heads: states of the generated role times a table.
 
     Attributes:
-        table: its name.
-        layer: after which the states are read, counted from 1 through all stages; 0 is the end,
-            after the `leave` of the last stage.
-        leave: what they pass before the table.
+        table: name of the table.
+        layer: layer whose output states are read, counted from 1 across stages; 0 is the end, after
+            the `after` sublayers of the last stage.
+        after: sublayers applied before the table.
     """
 
     table: str = "embedding"
@@ -182,15 +182,15 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a model consists of.
+    """The plan of a model.
 
     Attributes:
         layout: its structure, with layer counts.
-        stages: one plan for each of the layout's stages.
-        aside: sublayers that have parameters and that no pass runs: what objectives alone ask for.
-            Of each only the kind matters: there is no residual stream.
-        tables: that embed tokens, each role by one, and that heads read.
-        heads: whose sum the logits are.
+        stages: one plan for each stage of the layout.
+        auxiliary: sublayers with parameters that the forward pass does not run; only objectives use
+            them. Only their kind matters, since they are outside the residual stream.
+        tables: embedding tables; each role is embedded by one of them, and heads use them.
+        heads: heads whose sum is the logits.
     """
 
     layout: Layout
@@ -200,11 +200,11 @@ class Plan:
     heads: tuple[Head, ...] = (Head(),)
 
     def check(self) -> None:
-        """Checks what edits may have left wrong.
+        """Check the consistency of an edited plan.
 
         Raises:
-            UserError: if a table's name or roles do not do, a role has not one table, or a head
-                reads what is not there.
+            UserError: if a table has a wrong name or wrong roles, a role is not embedded by exactly
+                one table, or a head reads a layer or table that does not exist.
         """
         names, roles = [table.name for table in self.tables], self.layout.embedded_roles()
         for table in self.tables:
@@ -213,8 +213,8 @@ class Plan:
                     f"table '{table.name}': names of tables differ and end in 'embedding'; choose "
                     "another"
                 )
-            read = any(head.table == table.name for head in self.heads)
-            if not table.embeds and (table.roles or not read):
+            is_read = any(head.table == table.name for head in self.heads)
+            if not table.embeds and (table.roles or not is_read):
                 raise UserError(
                     f"table '{table.name}' embeds nobody: give it a head and no roles, or leave it "
                     "out"
@@ -225,9 +225,10 @@ class Plan:
                     f"{join_names(sorted(unknown))}; it has {join_names(roles)}"
                 )
         for role in roles:
-            if len(found := self._tables_of(role)) != 1:
+            if len(tables := self._tables_of(role)) != 1:
                 raise UserError(
-                    f"role '{role}' is embedded by {len(found)} tables; name it in the roles of one"
+                    f"role '{role}' is embedded by {len(tables)} tables; name it in the roles of "
+                    "one"
                 )
         passed = self.layout.layers_with(self.layout.generated)
         for head in self.heads:
@@ -240,46 +241,46 @@ class Plan:
             raise UserError("a plan without heads has no logits; give one")
 
     def table_of(self, role: str) -> Table:
-        """Returns the table that embeds a role's tokens."""
+        """Return the table that embeds a role's tokens."""
         return self._tables_of(role)[0]
 
     def _tables_of(self, role: str) -> list[Table]:
-        embed = [table for table in self.tables if table.embeds]
-        named = [table for table in embed if role in table.roles]
-        return named or [table for table in embed if not table.roles]
+        embedding = [table for table in self.tables if table.embeds]
+        by_role = [table for table in embedding if role in table.roles]
+        return by_role or [table for table in embedding if not table.roles]
 
     def layers(self) -> Iterator[tuple[Stage, Layer]]:
-        """Yields the layers of all stages in order, each with its stage."""
-        for part in self.stages:
-            for layer in part.layers:
-                yield part.stage, layer
+        """Yield (stage, layer) for the layers of all stages in order."""
+        for stage_plan in self.stages:
+            for layer in stage_plan.layers:
+                yield stage_plan.stage, layer
 
     def around(self) -> Iterator[Sublayer]:
-        """Yields what stands before and after the layers of the stages, and before tables."""
-        for part in self.stages:
-            yield from (*part.before, *part.after)
+        """Yield the sublayers outside the layers: around each stage, and in the heads."""
+        for stage_plan in self.stages:
+            yield from (*stage_plan.before, *stage_plan.after)
         for head in self.heads:
             yield from head.after
 
     def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
-        """Returns `live_roles` of the stages; the outputs are what the heads read.
+        """Return the `live_roles` of the stages; the outputs are the states that the heads read.
 
         Args:
-            also: layers, counted from 1, and roles whose states after them are wanted besides.
+            also: additional outputs: layers, counted from 1, each with a role.
         """
-        read = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
-        return live_roles(self.layout.stages, read.union(also))
+        outputs = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
+        return live_roles(self.layout.stages, outputs.union(also))
 
     def languages(self) -> frozenset[str]:
-        """Returns the languages that any sublayer asks for."""
+        """Return the languages that the sublayers need."""
         return frozenset(name for kind in self._kinds() for name in kind.languages)
 
     def tags(self) -> int:
-        """Returns the number of languages whose tags' vectors any sublayer asks for."""
+        """Return the number of languages whose tag vectors the sublayers need."""
         return max((kind.tags for kind in self._kinds()), default=0)
 
     def param_axes(self) -> dict[str, tuple[str, ...]]:
-        """Return the logical axes that the kinds declare for parameters of their own.
+        """Return the logical axes that the kinds declare for their own parameters.
 
         Raises:
             ValueError: if two kinds declare different axes for one name.
@@ -295,36 +296,37 @@ class Plan:
         return declared
 
     def _kinds(self) -> Iterator[Kind]:
-        for each in (
+        for sublayer in (
             *self.around(),
             *self.auxiliary,
             *(s for _, layer in self.layers() for s in layer),
         ):
-            yield each.kind
+            yield sublayer.kind
 
     def static(self, layers: int | None = None) -> tuple[StagePlan, ...]:
-        """Returns the plans of `Layout.static_stages`.
+        """Return the stage plans of `Layout.static_stages`.
 
         Args:
-            layers: how many, counted through all stages; None is all.
+            layers: number of layers, counted across stages; None means all.
         """
         stages = self.layout.static_stages(layers)
         return tuple(
-            dataclasses.replace(part, stage=stage, layers=part.layers[: stage.layers])
-            for part, stage in zip(self.stages, stages, strict=False)
+            dataclasses.replace(stage_plan, stage=stage, layers=stage_plan.layers[: stage.layers])
+            for stage_plan, stage in zip(self.stages, stages, strict=False)
         )
 
     def with_layers(self, edit: Callable[[int, Layer], Layer]) -> Plan:
-        """Returns the plan with every layer edited.
+        """Return the plan with every layer edited.
 
         Args:
-            edit: takes the number of a layer, from 1 through all stages, and its sublayers.
+            edit: called with the number of a layer, counted from 1 across stages, and its
+                sublayers.
         """
         number, stages = 0, []
-        for part in self.stages:
+        for stage_plan in self.stages:
             layers = []
-            for layer in part.layers:
+            for layer in stage_plan.layers:
                 number += 1
                 layers.append(edit(number, layer))
-            stages.append(dataclasses.replace(part, layers=tuple(layers)))
+            stages.append(dataclasses.replace(stage_plan, layers=tuple(layers)))
         return dataclasses.replace(self, stages=tuple(stages))

@@ -1,4 +1,4 @@
-"""Views of a batch: sentences of the pairs, laid out as sources once more for an objective."""
+"""Views of a batch: sentences of the pairs laid out again as sources, for an objective."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One sentence of each pair as a source, for which the batch has arrays.
+    """One sentence of each pair as a source, with arrays in the batch.
 
     Attributes:
-        name: begins the names of the arrays: `{name}_source_tokens` and so on.
-        side: whose sentence and language it is, `source` or `target`.
-        as_it_stands: with the tag that it has in the pair, if any, and not as a source of its own
-            language. The pair's source is then the batch's, read in a pass of its own.
+        name: prefix of the names of the arrays: `{name}_source_tokens` and so on.
+        side: side of the pair that provides sentence and language, `source` or `target`.
+        as_it_stands: whether to keep the tag that it has in the pair, if any, rather than the tag
+            for translation into its own language. The pair's source is then the batch's source, in
+            a separate pass.
     """
 
     name: str
@@ -23,7 +24,7 @@ class View:
     as_it_stands: bool = False
 
     def __post_init__(self) -> None:
-        """Checks that there is such a side, and that no array of a batch has the name already."""
+        """Check that the side exists and that the name is not a role."""
         if self.side not in (SOURCE, TARGET):
             raise ValueError(f"View.side='{self.side}' must be '{SOURCE}' or '{TARGET}'")
         if self.name in (SOURCE, REGISTER, TRIGGER, TARGET):
@@ -36,5 +37,5 @@ class View:
 
     @property
     def prefix(self) -> str:
-        """Begins the names of its arrays; empty if they are the batch's."""
+        """Prefix of the names of its arrays; empty if they are the batch's."""
         return "" if self.is_batch else f"{self.name}_"

@@ -20,28 +20,28 @@ from mnmt_jax.files.storage_errors import storage_error_reason, system_error_rea
 
 
 def partial_path(final: Path) -> Path:
-    """Return a name to write under before renaming, and removes what dead processes left.
+    """Return a temporary name to write to, and remove leftovers of dead processes.
 
     Args:
-        final: the name that the complete file or folder will have, in an existing folder or not.
+        final: the final name of the file or folder; its parent may not exist yet.
 
-    Names hold the machine's and the process's: only what a process of this machine was writing,
-    and is no longer, is removed.
+    Temporary names contain host name and process id; only leftovers of ended processes on this
+    machine are removed.
     """
-    start = f".{final.name}.partial-{socket.gethostname()}-"
-    for left in final.parent.glob(f"{glob.escape(start)}*"):
-        number = left.name.removeprefix(start).removesuffix(".replaced")
-        if number.isdigit() and not _is_alive(int(number)):
-            _remove(left)
-    return final.with_name(f"{start}{os.getpid()}")
+    prefix = f".{final.name}.partial-{socket.gethostname()}-"
+    for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
+        process = leftover.name.removeprefix(prefix).removesuffix(".replaced")
+        if process.isdigit() and not _is_alive(int(process)):
+            _remove(leftover)
+    return final.with_name(f"{prefix}{os.getpid()}")
 
 
 def check_output(directory: Path) -> None:
-    """Refuse a folder to make that holds something already.
+    """Check that a new folder can be written.
 
     Raises:
-        UserError: if there is a file of that name, or a folder that is not empty, or it is in a
-            bucket or where nothing can be written.
+        UserError: if a file or a non-empty folder has this name, it is in a bucket, or it cannot be
+            written.
     """
     refuse_bucket(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -50,15 +50,15 @@ def check_output(directory: Path) -> None:
 
 
 def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:
-    """Refuse a file to write where something lies that was not written by us.
+    """Check that a file to write would not replace a foreign file.
 
     Args:
-        path: of the file; nothing is lost if it is not there or empty.
-        is_ours: says of a file's text whether the same command has written it.
-        flag: that names another place.
+        path: path of the file; a missing or empty file may be replaced.
+        is_ours: returns whether a file's text was written by the same command.
+        flag: flag that selects another path.
 
     Raises:
-        UserError: if so.
+        UserError: if it would.
     """
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
@@ -69,10 +69,10 @@ def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--ou
 
 
 def check_writable(path: Path, flag: str = "--output") -> None:
-    """Refuse a folder to make or fill, or a file's folder, that the system will not take.
+    """Check that a folder, or the folder of a file, can be created and written to.
 
     Raises:
-        UserError: if a file is in its way or nothing can be written there.
+        UserError: if a file is in the way or the folder cannot be written to.
     """
     folder = path
     while not os.path.lexists(folder):
@@ -83,14 +83,14 @@ def check_writable(path: Path, flag: str = "--output") -> None:
 
 
 def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
-    """Keep other processes from a file until it is closed, or this process dies.
+    """Lock a file against other processes until it is closed or this process dies.
 
     Args:
-        file: open, or a descriptor of a file or folder.
-        wait: until no other process has it.
+        file: open file, or descriptor of a file or folder.
+        wait: whether to wait until no other process holds the lock.
 
     Returns:
-        Whether no other process has it. On storage without locks nobody is kept out.
+        Whether no other process holds the lock. On storage without locks the result is always True.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -103,13 +103,13 @@ def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time into the block; the others wait."""
-    opened = os.open(folder, os.O_RDONLY)
+    """Run the block in one process at a time; the others wait."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        lock(opened, wait=True)
+        lock(descriptor, wait=True)
         yield
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def new_path(path: Path) -> Iterator[Path]:
     """Yield a temporary name that becomes `path` when the block ends without an error.
 
     Args:
-        path: of the file; an existing file is replaced.
+        path: path of the file; an existing file is replaced.
 
     Raises:
         OSError: if it cannot be written; names `path`, not the temporary file.
@@ -146,13 +146,13 @@ def new_file(path: Path) -> Iterator[IO[str]]:
 
 
 def open_text(path: Path, name: str) -> IO[str]:
-    """Open a file to add UTF-8 text to: gzip if its `name` ends so, with line feeds."""
+    """Open a file to append UTF-8 text with line feeds; gzip if `name` ends in `.gz`."""
     opener = gzip.open if name.endswith(".gz") else open
     return cast(IO[str], opener(path, "at", encoding="utf-8", newline="\n"))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is either complete or as before; as `new_file`."""
+    """Write a file atomically, as `new_file`."""
     with new_file(path) as file:
         file.write(text)
 
@@ -161,15 +161,15 @@ def write_text(path: Path, text: str) -> None:
 def new_folder(
     directory: Path, *, overwrite: bool = False, flag: str = "--output"
 ) -> Iterator[Path]:
-    """Make a folder that appears under its name when the block ends without an error.
+    """Create a folder that appears under its name when the block ends without an error.
 
     One process writes a folder at a time. The lock is on the temporary folder, so it ends with
     the process.
 
     Args:
-        directory: to make; must not exist or be empty (`check_output`).
-        overwrite: replace an existing folder.
-        flag: that names another place; empty if there is none.
+        directory: folder to create; must not exist or must be empty (`check_output`).
+        overwrite: whether to replace an existing folder.
+        flag: flag that selects another path; empty if there is none.
 
     Yields:
         The temporary folder to write into.
@@ -194,14 +194,14 @@ def new_folder(
 
 @contextlib.contextmanager
 def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterator[None]:
-    """Translate refused writes, such as on a full disk, to one line.
+    """Translate write errors, such as on a full disk, to a one-line error.
 
-    Libraries in C++ report them as `RuntimeError` or `ValueError` with the system's words.
+    Libraries in C++ report them as `RuntimeError` or `ValueError` with the system's message.
 
     Args:
-        output: name for the message.
-        *written: temporary names of it; errors about other files pass unchanged.
-        flag: that names another place; empty if there is none.
+        output: path for the message.
+        *written: its temporary paths; errors about other files pass unchanged.
+        flag: flag that selects another path; empty if there is none.
 
     Raises:
         UserError: if the system refuses a write.
@@ -210,7 +210,7 @@ def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterat
         yield
     except UserError:
         raise
-    except Exception as error:  # the clients of buckets raise many kinds
+    except Exception as error:  # bucket clients raise many kinds
         in_bucket = is_bucket(output)
         reason = (storage_error_reason if in_bucket else system_error_reason)(error)
         if not reason or not (in_bucket or _is_about(error, written)):
@@ -220,7 +220,7 @@ def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterat
 
 
 def _is_about(error: Exception, written: Iterable[Path]) -> bool:
-    """Return whether an error names one of these paths, or is the system's and names none."""
+    """Return whether an error names one of these paths, or is a system error without a path."""
     if any(path.name in str(error) for path in written):
         return True
     is_system = isinstance(error, OSError | RuntimeError)
@@ -228,12 +228,12 @@ def _is_about(error: Exception, written: Iterable[Path]) -> bool:
 
 
 def _make_locked(partial: Path, directory: Path, flag: str) -> int:
-    """Make and lock the temporary folder, unless another process holds one for `directory`."""
+    """Create and lock the temporary folder, unless another process holds one for `directory`."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     with locked(partial.parent):
         pattern = f".{glob.escape(directory.name)}.partial-*"
-        for other in partial.parent.glob(pattern):
-            if other.is_dir() and _is_locked(other):
+        for candidate in partial.parent.glob(pattern):
+            if candidate.is_dir() and _is_locked(candidate):
                 raise _is_written(directory, flag)
         partial.mkdir()
         descriptor = os.open(partial, os.O_RDONLY)
@@ -258,7 +258,7 @@ def _is_written(output: Path, flag: str) -> UserError:
 
 
 def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: str) -> None:
-    """Rename a complete folder to its name.
+    """Rename a complete folder to its final name.
 
     Raises:
         UserError: if a folder of that name has appeared and must not be replaced.
@@ -280,7 +280,7 @@ def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: s
 
 def _is_alive(process: int) -> bool:
     if os.name != "posix":
-        return True  # elsewhere the signal 0 is not harmless
+        return True  # on other systems signal 0 is not harmless
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -291,7 +291,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder, unless another process was faster."""
+    """Remove a file or folder; ignore that another process has already removed it."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

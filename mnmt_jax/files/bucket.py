@@ -1,7 +1,7 @@
-"""Run in a Google Cloud Storage bucket: direct checkpoints, mirrored small files.
+"""Runs in Google Cloud Storage buckets: direct checkpoints, mirrored small files.
 
-Orbax and tensorstore write arrays into a bucket directly. Everything else of a run is small: a
-process works on a copy in a folder of its own, and `Mirror.publish` copies back what changed.
+Orbax and tensorstore write arrays into a bucket directly. All other files of a run are small: a
+process works on a local copy, and `Mirror.publish` copies changed files back.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from pathlib import Path
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 
-if "tensorflow" not in sys.modules:  # which has a client of its own, for those who use it anyway
-    os.environ.setdefault("EPATH_USE_TF", "false")  # read once, at the first path of any kind
+if "tensorflow" not in sys.modules:  # which has its own client, used if it is loaded anyway
+    os.environ.setdefault("EPATH_USE_TF", "false")  # read once, when the first path is created
 
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
-_URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib keeps one slash of two
+_URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib collapses two slashes into one
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a URL and not a folder."""
+    """Return whether a path is a URL rather than a local path."""
     return bool(_URL.match(os.fspath(path)))
 
 
 def refuse_bucket(path: str | os.PathLike[str]) -> None:
-    """Check that a path is not a URL, where only a folder can be written.
+    """Check that a path is not a URL, since only a local folder can be written.
 
     Raises:
-        UserError: otherwise.
+        UserError: if it is.
     """
     if is_bucket(path):
         raise UserError(f"{_url(path)}: must be a folder; only runs can be in a bucket")
 
 
 def bucket_path(url: str | os.PathLike[str]) -> Path:
-    """Return a URL as a path whose methods reach the bucket.
+    """Return a path object for a URL, whose methods access the bucket.
 
     Args:
         url: `gs://bucket/folder`.
 
     Raises:
-        UserError: if it is of another kind, or gcsfs is not installed.
+        UserError: if the URL has another scheme, or gcsfs is not installed.
     """
     url = _url(url)
     if not url.startswith(_SCHEME):
@@ -58,11 +58,11 @@ def bucket_path(url: str | os.PathLike[str]) -> Path:
     if importlib.util.find_spec("gcsfs") is None:
         raise UserError(f"{url}: needs gcsfs, which is not installed; pip install 'mnmt-jax[gcs]'")
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors are raised as exceptions too
     import fsspec
     from etils import epath
 
-    # Otherwise the client remembers for ever what it listed, whatever others write.
+    # Otherwise the client caches listings forever and misses files written by others.
     fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
 
     path: Path = epath.Path(url)
@@ -74,12 +74,12 @@ def _url(path: str | os.PathLike[str]) -> str:
 
 
 def absolute_path(path: Path) -> Path:
-    """Return the path as Orbax wants it; one in a bucket is absolute."""
+    """Return the absolute path that Orbax requires; a bucket path is absolute."""
     return path if is_bucket(path) else path.absolute()
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Move a folder to where another may be; in a bucket, which has no folders, file by file."""
+    """Move a folder, replacing the target; in a bucket, which has no folders, file by file."""
     remove_folder(target)
     if not is_bucket(source):
         source.rename(target)
@@ -89,23 +89,23 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all it holds, if it is there."""
+    """Remove a folder and its contents, if it exists."""
     if not is_bucket(folder):
         shutil.rmtree(folder, ignore_errors=True)
     elif folder.exists():
-        folder.rmtree()  # type: ignore[attr-defined]  # of epath's paths
+        folder.rmtree()  # type: ignore[attr-defined]  # method of epath's paths
 
 
 class Mirror:
-    """A folder of this process with the small files of a run in a bucket.
+    """A local copy of the small files of a run in a bucket.
 
     Attributes:
-        bucket: where the run is.
-        folder: where its copy is, until the process ends.
+        bucket: path of the run.
+        folder: path of the copy, which is removed when the process ends.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        """Copy what is there.
+        """Copy the existing files.
 
         Raises:
             UserError: if the bucket cannot be read.
@@ -127,14 +127,14 @@ class Mirror:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def publish(self) -> None:
-        """Copy to the bucket what changed since the last time; files are whole there or absent.
+        """Copy files changed since the last call to the bucket; each file is written atomically.
 
         Raises:
             UserError: if the bucket cannot be written.
         """
         present = self._present()
         try:
-            for name, stamp in sorted(present.items()):  # a run's config.gin before what it owns
+            for name, stamp in sorted(present.items()):  # a run's config.gin before its other files
                 if self._published.get(name) != stamp:
                     (self.bucket / name).write_bytes((self.folder / name).read_bytes())
         except Exception as error:  # as above
@@ -144,14 +144,14 @@ class Mirror:
         self._published = present
 
     def _present(self) -> dict[str, tuple[int, int]]:
-        """Return size and time of change by name, relative to the folder."""
+        """Return (size, modification time) by name, relative to the folder."""
         files = (path for path in self.folder.rglob("*") if path.is_file())
         stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
         return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> None:
-    """Copy the `files_below` a folder to another; either may be in a bucket."""
+    """Copy the `files_below` of a folder to another folder; either may be in a bucket."""
     for file in files_below(source, skipped):
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -159,10 +159,10 @@ def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> Non
 
 
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield the files below a folder, but not those in its sub-folders of some names."""
+    """Yield the files below a folder, except those in sub-folders with skipped names."""
     for path in folder.iterdir() if folder.exists() else ():
         if path.name == folder.name and not path.exists():
-            continue  # what a folder's own placeholder is listed as
+            continue  # the folder's own placeholder object
         if not path.is_dir():
             yield path
         elif path.name not in skipped:

@@ -1,4 +1,4 @@
-"""Strict JSON reading for damaged, edited or hostile files."""
+"""Strict reading of JSON from damaged, edited or hostile files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mnmt_jax.files.storage_errors import one_line
 
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Parse JSON text of any origin.
+    """Parse untrusted JSON text.
 
     Args:
-        text: of one value.
-        finite: refuse NaN, Infinity and numbers that are too large for a float.
+        text: JSON text of a single value.
+        finite: whether to reject NaN, Infinity and numbers that are too large for a float.
 
     Raises:
-        ValueError: for any fault, nesting that is too deep and lone surrogates included.
+        ValueError: for any error, including nesting that is too deep and lone surrogates.
     """
     try:
         if not finite:
@@ -38,7 +38,7 @@ def read_json(path: Path, *, remedy: str) -> Any:
     """Read a JSON file of another toolkit.
 
     Args:
-        path: of the file.
+        path: path of the file.
         remedy: what to do if it is damaged.
 
     Raises:
@@ -67,31 +67,31 @@ def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
     """Read a JSON object.
 
     Args:
-        path: of the file.
-        *needed: keys that it must have.
+        path: path of the file.
+        *needed: required keys.
         remedy: what to do if it is damaged.
 
     Raises:
-        UserError: if it is no JSON object or lacks a key.
+        UserError: if it is not a JSON object or lacks a key.
     """
     try:
-        found = parse_json(path.read_bytes(), finite=False)
+        value = parse_json(path.read_bytes(), finite=False)
     except ValueError as error:
         raise UserError(f"{path}: is damaged ({one_line(error)}); {remedy}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserError(f"{path}: is damaged (no JSON object); {remedy}")
-    if missing := [key for key in needed if key not in found]:
+    if missing := [key for key in needed if key not in value]:
         raise UserError(f"{path}: is damaged ('{missing[0]}' is missing); {remedy}")
-    return found
+    return value
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the lines of a log of JSON objects with a number `step`, and the objects.
+    """Yield (line, object) for the records of a log with a number `step`.
 
-    Other lines, such as one that a killed process was writing, are skipped.
+    Other lines, such as the unfinished line of a killed process, are skipped.
 
     Args:
-        path: of a file of JSON lines.
+        path: path of a JSON lines file.
     """
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
@@ -104,18 +104,18 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of JSON is a finite number."""
+    """Return whether a JSON value is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 
 
 def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the keys, in the order of letters, whose values differ or that one object lacks.
+    """Return the keys, sorted, whose values differ or that one of the objects lacks.
 
     Args:
-        old: as it was read.
-        new: as it is to be written; a tuple is the list that JSON makes of it.
+        old: object as read from JSON.
+        new: object to be written; tuples are compared as lists.
     """
     new = json.loads(json.dumps(new))
     return [name for name in sorted({*old, *new}) if old.get(name, ...) != new.get(name, ...)]

@@ -1,6 +1,6 @@
 """Lazily read arrays, for converting models larger than memory.
 
-Checkpoints of other toolkits are opened as such arrays: shapes are known at once, values are read
+Checkpoints of other toolkits are opened as lazy arrays: shapes are known at once, values are read
 one array at a time.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class LazyArray:
-    """An array that is not read yet.
+    """An array that is read on demand.
 
     Attributes:
-        shape: of the array.
-        dtype: of the array.
-        read: returns it; each call reads again.
-        storage: equal for arrays known to be one and the same memory; None if nothing is known.
+        shape: shape of the array.
+        dtype: type of the array.
+        read: reads and returns the array; not cached.
+        storage: key that is equal for arrays known to share memory; None if unknown.
     """
 
     shape: tuple[int, ...]
@@ -31,15 +31,15 @@ class LazyArray:
 
     @classmethod
     def of(cls, array: np.ndarray) -> LazyArray:
-        """Wrap an array that is in memory."""
+        """Wrap an array in memory."""
         return cls(array.shape, array.dtype, lambda: array)
 
     @classmethod
     def stacked(cls, parts: Sequence[LazyArray]) -> LazyArray:
-        """Lay arrays of one shape and type along a new first axis."""
-        first = parts[0]
-        shape = (len(parts), *first.shape)
-        return cls(shape, first.dtype, lambda: np.stack([part.read() for part in parts]))
+        """Stack arrays of the same shape and type along a new first axis."""
+        template = parts[0]
+        shape = (len(parts), *template.shape)
+        return cls(shape, template.dtype, lambda: np.stack([array.read() for array in parts]))
 
     @property
     def size(self) -> int:
@@ -54,11 +54,11 @@ class LazyArray:
     def then(
         self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: np.dtype
     ) -> LazyArray:
-        """Return an array that is read and then changed.
+        """Return a lazy array that applies a function after reading.
 
         Args:
-            change: applied to what was read.
-            shape: of the result.
-            dtype: of the result.
+            change: function applied to the array.
+            shape: shape of the result.
+            dtype: type of the result.
         """
         return LazyArray(shape, dtype, lambda: change(self.read()), self.storage)

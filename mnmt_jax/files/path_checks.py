@@ -1,4 +1,4 @@
-"""Check of names that become part of a path, and of links in foreign folders."""
+"""Checks of names used in paths, and of links in untrusted folders."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ MAX_NAME_BYTES = 200
 
 
 MAX_JOINED_BYTES = 240
-"""Longest name that is made of several, such as a task's of corpus and languages."""
+"""Longest name in bytes that is composed of several names, such as a task's of corpus and
+languages."""
 
 
 def check_name(name: str, label: str, *, max_bytes: int = MAX_NAME_BYTES) -> str:
-    """Check a name that becomes a file or folder within one that is known.
+    """Check a name that becomes a file or folder name below a known folder.
 
     Args:
         name: such as "mine", for "CACHE/tasks/mine_en_de".
-        label: what the user gave it by, such as "--name".
-        max_bytes: longest name that is allowed, in bytes of UTF-8.
+        label: the flag or field that it comes from, such as "--name".
+        max_bytes: maximum length of the name, in bytes of UTF-8.
 
     Returns:
         The name.
 
     Raises:
-        UserError: if it is empty, ".", "..", longer than `max_bytes`, or holds a separator of
-            folders, a control character, or a character that cannot be written as UTF-8.
+        UserError: if it is empty, ".", "..", longer than `max_bytes`, or contains a path separator,
+            a control character, or a character that cannot be written as UTF-8.
     """
     if flaw := _name_flaw(name, max_bytes):
         shown = repr(name) if len(name) <= 80 else f"{name[:80]!r}..."
@@ -40,7 +41,7 @@ def check_name(name: str, label: str, *, max_bytes: int = MAX_NAME_BYTES) -> str
 
 
 def _name_flaw(name: str, max_bytes: int) -> str:
-    """Return what is wrong with a name; empty if nothing is."""
+    """Return a description of what is wrong with a name; empty if it is valid."""
     if not name.strip():
         return "is empty"
     if name in (".", ".."):
@@ -63,11 +64,11 @@ def is_outside(name: str) -> bool:
 
 
 def check_inside(path: Path, folder: Path) -> None:
-    """Check that a path lies within a folder after all links are followed.
+    """Check that a path is inside a folder after all links are resolved.
 
     Args:
-        path: of a file or folder.
-        folder: that somebody else made; may be reached by links itself.
+        path: path of a file or folder.
+        folder: untrusted folder; its own path may contain links.
 
     Raises:
         UserError: if a link leads out of the folder.

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from mnmt_jax.errors import STORAGE_ERRNOS
 
-# What tensorstore and the devices call the machine's trouble, and the network's.
+# Words in errors of tensorstore and devices for machine and network problems.
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
 _NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
-_CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # whose errors are the network's
+_CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # their errors are network errors
 
 
 def storage_error_reason(error: BaseException) -> str:
-    """Return in the system's words why storage refused a write; empty if something else failed."""
+    """Return the system's reason for a refused write; empty if something else failed."""
     network = (one_line(cause) for cause in _causes(error) if _is_network_trouble(cause))
     return system_error_reason(error) or next(network, "")
 
 
 def system_error_reason(error: BaseException) -> str:
-    """Return what `storage_error_reason` does, but nothing of a network's."""
+    """Return the reason as in `storage_error_reason`, without network errors."""
     for cause in _causes(error):
         for number in STORAGE_ERRNOS:
             text = os.strerror(number)
@@ -34,7 +34,7 @@ def system_error_reason(error: BaseException) -> str:
 
 
 def write_refusal(folder: Path, size: int) -> str:
-    """Return why a folder would not take so many bytes; empty if it would."""
+    """Return why `size` bytes cannot be written to a folder; empty if they can."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
@@ -46,7 +46,7 @@ def write_refusal(folder: Path, size: int) -> str:
 
 
 def is_machine_error(error: BaseException) -> bool:
-    """Return whether a read failed for a reason that is not the file's."""
+    """Return whether a read failed for a reason other than the file itself."""
     return any(
         isinstance(cause, MemoryError | PermissionError)
         or _is_network_trouble(cause)
@@ -56,7 +56,7 @@ def is_machine_error(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text in at most 200 characters; with its kind if it is a single word."""
+    """Return an error's text in at most 200 characters; with its type if it is a single word."""
     text = " ".join(str(error).split())
     if " " not in text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -68,7 +68,9 @@ def _is_network_trouble(cause: BaseException) -> bool:
         return False
     return (
         isinstance(cause, ConnectionError | TimeoutError)
-        or (isinstance(cause, OSError) and cause.errno is None)  # how gcsfs says what was forbidden
+        or (
+            isinstance(cause, OSError) and cause.errno is None
+        )  # gcsfs reports forbidden access like this
         or type(cause).__module__.partition(".")[0] in _CLIENTS
         or _was_raised_in_a_client(cause)
         or any(word in str(cause) for word in _NETWORK)
@@ -76,7 +78,7 @@ def _is_network_trouble(cause: BaseException) -> bool:
 
 
 def _was_raised_in_a_client(cause: BaseException) -> bool:
-    """Return whether a client had an answer it cannot make sense of, such as a proxy's."""
+    """Return whether a client failed on an invalid answer, such as a proxy's."""
     frames = (frame for frame, _ in traceback.walk_tb(cause.__traceback__))
     return any(
         frame.f_globals.get("__name__", "").partition(".")[0] in _CLIENTS for frame in frames
@@ -84,7 +86,7 @@ def _was_raised_in_a_client(cause: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

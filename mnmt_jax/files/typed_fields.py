@@ -1,4 +1,4 @@
-"""Typed access to the fields of a configuration that another toolkit wrote."""
+"""Typed access to the fields of configurations of other toolkits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TypedFields:
         """Wrap the values.
 
         Args:
-            place: file, for messages.
+            place: file name for messages.
             values: mapping of names to values.
 
         Raises:
-            UserError: if it is no mapping.
+            UserError: if it is not a mapping.
         """
         if not isinstance(values, Mapping):
             raise UserError(f"{place}: {short_repr(values)} is not an object of named fields")
@@ -53,7 +53,7 @@ class TypedFields:
     def integer(
         self, name: str, default: Any = _REQUIRED, *, low: int = 0, high: int = LARGEST
     ) -> int:
-        """Return an integer; whole floats and digits in quotes count as one."""
+        """Return an integer; integral floats and digits in quotes are accepted."""
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -77,24 +77,31 @@ class TypedFields:
         return float(value)
 
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:
-        """Return a truth value; 0, 1 and these words in quotes count as one."""
+        """Return a boolean; 0, 1 and booleans in quotes are accepted."""
         value = self._value(name, default)
-        known = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
-        if isinstance(value, str | int) and str(value) in known:
-            return known[str(value)]
+        booleans = {
+            "True": True,
+            "False": False,
+            "true": True,
+            "false": False,
+            "1": True,
+            "0": False,
+        }
+        if isinstance(value, str | int) and str(value) in booleans:
+            return booleans[str(value)]
         raise self._wrong(name, value, "true or false")
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
-        """Return a text."""
+        """Return a string."""
         value = self._value(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, value, "a text")
         return value
 
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         value = self._value(name, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self._wrong(name, value, "a list of texts")
         return tuple(value)
 
@@ -102,7 +109,7 @@ class TypedFields:
         """Return a list of integers."""
         value = self._value(name, _REQUIRED)
         if not isinstance(value, list | tuple) or not all(
-            type(one) is int and low <= one <= high for one in value
+            type(item) is int and low <= item <= high for item in value
         ):
             raise self._wrong(name, value, f"a list of integers from {low}")
         return tuple(value)
@@ -112,7 +119,7 @@ class TypedFields:
         value = self._value(name, default)
         if not isinstance(value, list | tuple):
             raise self._wrong(name, value, "a list of objects")
-        return [TypedFields(f"{self.place}: {name}", one) for one in value]
+        return [TypedFields(f"{self.place}: {name}", item) for item in value]
 
     def object(self, name: str, default: Any = _REQUIRED) -> TypedFields:
         """Return an object."""
@@ -129,9 +136,9 @@ class TypedFields:
             raise UserError(f"{self.place}: lacks {name}")
         return default
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> UserError:
+    def _wrong(self, name: str, value: Any, expected: str) -> UserError:
         return UserError(
-            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {wanted}"
+            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {expected}"
         )
 
 
@@ -139,13 +146,13 @@ def short_repr(value: Any) -> str:
     """Return a short representation of any value."""
     try:
         return reprlib.repr(value)
-    except Exception:  # integers of thousands of digits, objects with a faulty representation
+    except Exception:  # e.g. integers of thousands of digits, objects with a faulty representation
         return f"<{type(value).__name__}>"
 
 
 @contextlib.contextmanager
 def prefix_errors(place: Path | str) -> Iterator[None]:
-    """Put the file's name before errors that do not begin with it."""
+    """Prefix errors with the file's name, unless they start with it."""
     try:
         yield
     except UserError as error:

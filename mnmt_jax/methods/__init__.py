@@ -1,6 +1,6 @@
-"""The methods: one paper, one file.
+"""Methods of the literature, one file for each.
 
-Every file is a method that `Model.methods` or `Train.methods` chooses by the name of the file, with
-its settings, its edit of the plan and its objectives. `mnmt_jax.design.method_registry` finds it;
-nothing lists it. Names of helper modules begin with an underscore.
+A file defines the method of the same name, which `Model.methods` or `Train.methods` selects, with
+its settings, its plan edit and its objectives. `mnmt_jax.design.method_registry` looks it up; there
+is no list. Names of helper modules begin with an underscore.
 """

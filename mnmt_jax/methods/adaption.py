@@ -1,7 +1,7 @@
 """Adaption modules of the two-stage decoder-only model (TDO): h + dropout(W2 relu(W1 h + b1) + b2).
 
-One for the source before the first layer of the last stage, one for the target at its end; neither
-has a norm.
+One is applied to the source before the first layer of the last stage, one to the target at its end;
+neither has a norm.
 
 Source: two-stage decoder-only paper, section 4.1; the residual is in the authors' code only
 (two-stage spec 4.4).
@@ -26,35 +26,35 @@ class Adaption(Method, name="adaption"):
 
     Attributes:
         mlp: hidden width.
-        dropout: rate on their output, in the place of the model's.
+        dropout: rate on their output, instead of the model's.
     """
 
     mlp: Width = 2048
     dropout: Rate = 0.1
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the two modules.
+        """Return the plan with the two modules.
 
         Raises:
             UserError: if the last stage has no source.
         """
         del config
-        layout, (*before, last) = plan.layout, plan.stages
-        if SOURCE not in last.stage.roles:
+        layout, (*earlier, last_stage) = plan.layout, plan.stages
+        if SOURCE not in last_stage.stage.roles:
             raise UserError(
                 f"adaption: layout '{layout.name}' has no source beside the target; leave "
                 "'adaption' out of Model.methods"
             )
         source, target = (
-            Sublayer(f"adaption_{place}", self._kind(place), roles=(role,))
-            for place, role in (("input", SOURCE), ("output", layout.generated))
+            Sublayer(f"adaption_{side}", self._kind(side), roles=(role,))
+            for side, role in (("input", SOURCE), ("output", layout.generated))
         )
-        enter, leave = (*last.before, source), (target, *last.after)
-        changed = dataclasses.replace(last, before=enter, after=leave)
-        return dataclasses.replace(plan, stages=(*before, changed))
+        before, after = (*last_stage.before, source), (target, *last_stage.after)
+        edited = dataclasses.replace(last_stage, before=before, after=after)
+        return dataclasses.replace(plan, stages=(*earlier, edited))
 
-    def _kind(self, place: str) -> DroppingFeedForward:
-        other = f"fc1_{place}", f"fc2_{place}"  # in PhasedDecoder
+    def _kind(self, side: str) -> DroppingFeedForward:
+        other_names = f"fc1_{side}", f"fc2_{side}"  # in PhasedDecoder
         return DroppingFeedForward(
-            self.mlp, "adaption", other, activation="relu", rate=self.dropout
+            self.mlp, "adaption", other_names, activation="relu", rate=self.dropout
         )

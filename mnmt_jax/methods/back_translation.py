@@ -1,13 +1,13 @@
-"""Online back-translation: in every update the model translates its targets, and learns from that.
+"""Online back-translation: each update also trains on the model's translations of its targets.
 
-Of a pair (x, y in t) a language r other than t is drawn, y is translated into r by greedy search
-with the parameters as they are, and the pair (that translation, y) is learnt beside the real one.
+For a pair (x, y in t), a language r other than t is drawn and y is translated into r by greedy
+search with the current parameters. The pair (translation, y) is trained on beside the real one.
 
 Source: Zhang, Williams, Titov, Sennrich 2020 ("Improving Massively Multilingual Neural Machine
 Translation and Zero-Shot Translation"), random online back-translation; their code (`zero`,
 `main.py`: `backtranslate`; language-layers spec 5): r is uniform among the others, a translation is
 at most as long as y, and the gradients of both batches go into one update. Here the update is the
-mean over the target tokens of both, as it is over those of micro-batches.
+mean over the target tokens of both, as over those of micro-batches.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _KINDS = ("tokens", "positions", "segment_ids")
 
 @dataclasses.dataclass(frozen=True)
 class BackTranslation(Method, name="back_translation"):
-    """What is translated, and into what.
+    """Settings of online back-translation.
 
     Attributes:
-        languages: codes of the languages whose target sentences are translated; () is all.
-        pool: codes of the languages that they are translated into, of which one other than their
-            own is drawn for each; () is `languages`.
+        languages: codes of the languages whose target sentences are translated; () means all.
+        pool: codes of the languages that they are translated into; one other than their own is
+            drawn for each sentence; () means `languages`.
         share: probability that a pair is translated.
-        max_length: pieces of a translation at most, as a multiple of those of the sentence.
-        vocabulary: codes of all languages, in the order of the vocabulary's tags; () takes the
+        max_length: maximum length of a translation in pieces, as a multiple of the sentence's.
+        vocabulary: codes of all languages, in the order of the vocabulary's tags; () uses the
             vocabulary's.
     """
 
@@ -61,10 +61,10 @@ class BackTranslation(Method, name="back_translation"):
     code_fields = ("languages", "pool")
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that rows hold a pair each, and that there are languages to draw.
+        """Check that rows hold one pair each, and that there are languages to draw.
 
         Raises:
-            UserError: otherwise.
+            UserError: if not.
         """
         del plan
         if config.data.max_segments != 1:
@@ -72,16 +72,16 @@ class BackTranslation(Method, name="back_translation"):
                 f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "
                 "rows, which cannot be translated inside the update; set Data.max_segments=1"
             )
-        known = self.known_languages()
+        all_languages = self.known_languages()
         for field in ("languages", "pool"):
-            named = getattr(self, field)
-            if unknown := [code for code in named if code not in known]:
+            codes = getattr(self, field)
+            if unknown := [code for code in codes if code not in all_languages]:
                 raise UserError(
                     f"BackTranslation.{field} names {join_names(unknown)}; the vocabulary has "
-                    f"{join_names(known)}"
+                    f"{join_names(all_languages)}"
                 )
-            if len(set(named)) < len(named):
-                raise UserError(f"BackTranslation.{field}={named!r} names a language twice")
+            if len(set(codes)) < len(codes):
+                raise UserError(f"BackTranslation.{field}={codes!r} names a language twice")
         if not set(self._drawn) - {self._translated[0]}:
             raise UserError(
                 f"BackTranslation.pool={self._drawn!r} has no language to translate "
@@ -89,7 +89,7 @@ class BackTranslation(Method, name="back_translation"):
             )
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
-        """Returns the batch of translated pairs."""
+        """Return the batch of translated pairs."""
         return (GeneratedBatch(self.name, functools.partial(self._make, config)),)
 
     @property
@@ -100,31 +100,33 @@ class BackTranslation(Method, name="back_translation"):
     def _drawn(self) -> tuple[str, ...]:
         return self.pool or self._translated
 
-    def _make(self, config: Config, making: GenerationModel) -> Batch:
-        """Makes the pairs; a row whose pair is not translated is empty."""
+    def _make(self, config: Config, model: GenerationModel) -> Batch:
+        """Generate the pairs; a row whose pair is not translated is empty."""
         rows = _Rows(
             get_instruction(config.data.instruction),
-            making.layout.embedded_roles(),
-            making.vocab_size - len(self.vocabulary),
+            model.layout.embedded_roles(),
+            model.vocab_size - len(self.vocabulary),
             config.model.register_factor,
         )
-        batch = making.batch
+        batch = model.batch
         sentences, lengths = rows.sentences(batch)
-        own = batch["target_lang"][:, 0]
-        drawn, chosen = draw(making.rng, own, self._indices(self._drawn), self.share)
-        chosen &= (lengths > 1) & jnp.isin(own, self._indices(self._translated))
-        most = max(1, math.floor(self.max_length * (sentences.shape[1] - 1)))
+        target_languages = batch["target_lang"][:, 0]
+        drawn, is_chosen = draw(model.rng, target_languages, self._indices(self._drawn), self.share)
+        is_chosen &= (lengths > 1) & jnp.isin(target_languages, self._indices(self._translated))
+        max_pieces = max(1, math.floor(self.max_length * (sentences.shape[1] - 1)))
         limits = (lengths - 1).astype(jnp.float32) * jnp.float32(self.max_length)
-        found = making.greedy(
-            rows.static(sentences, jnp.where(chosen, lengths, 0), (own, drawn)),
+        translations = model.greedy(
+            rows.static(sentences, jnp.where(is_chosen, lengths, 0), (target_languages, drawn)),
             rows.prefix(drawn),
-            jnp.where(chosen, jnp.clip(limits.astype(jnp.int32), 1, most), 0),
-            most + 1,
+            jnp.where(is_chosen, jnp.clip(limits.astype(jnp.int32), 1, max_pieces), 0),
+            max_pieces + 1,
         )
-        counts = 1 + (jnp.cumsum(found == EOS_ID, axis=1) == 0).sum(axis=1, dtype=jnp.int32)
-        made = rows.static(found, jnp.where(chosen, counts, 0), (drawn, own))
+        counts = 1 + (jnp.cumsum(translations == EOS_ID, axis=1) == 0).sum(axis=1, dtype=jnp.int32)
+        arrays = rows.static(
+            translations, jnp.where(is_chosen, counts, 0), (drawn, target_languages)
+        )
         names = [f"{TARGET}_{kind}" for kind in (*_KINDS, "labels")]
-        return made | {name: jnp.where(chosen[:, None], batch[name], 0) for name in names}
+        return arrays | {name: jnp.where(is_chosen[:, None], batch[name], 0) for name in names}
 
     def _indices(self, codes: Sequence[str]) -> np.ndarray:
         return np.array([self.vocabulary.index(code) for code in codes], np.int32)
@@ -133,30 +135,31 @@ class BackTranslation(Method, name="back_translation"):
 def draw(
     rng: Array, own: Int[Array, " rows"], pool: Int[np.ndarray, " languages"], share: float
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
-    """Draws for each row one of some languages, uniformly among those that are not its own.
+    """Draw a language for each row, uniformly among those other than its own.
 
     Args:
-        rng: of the micro-batch; a row's draw depends on it and on the row's number.
+        rng: key of the micro-batch; a row's draw depends on it and on the row's number.
         own: language of each row.
         pool: languages to draw from.
         share: probability that a row is chosen.
 
     Returns:
-        The languages, and which rows are chosen: with this probability, and if there is another.
+        The languages, and the mask of chosen rows: with probability `share`, if another language
+        exists.
     """
     count = len(pool)
     is_own = own[:, None] == jnp.asarray(pool)[None, :]
-    place = jnp.where(is_own.any(axis=1), jnp.argmax(is_own, axis=1), count)
-    left = count - is_own.any(axis=1).astype(jnp.int32)
+    own_index = jnp.where(is_own.any(axis=1), jnp.argmax(is_own, axis=1), count)
+    alternatives = count - is_own.any(axis=1).astype(jnp.int32)
 
-    def one(row: Array, left: Array) -> tuple[Array, Array]:
+    def draw_row(row: Array, alternatives: Array) -> tuple[Array, Array]:
         language, chance = jax.random.split(jax.random.fold_in(rng, row))
-        number = jax.random.randint(language, (), 0, jnp.maximum(left, 1))
+        number = jax.random.randint(language, (), 0, jnp.maximum(alternatives, 1))
         return number, jax.random.uniform(chance) < share
 
-    number, chosen = jax.vmap(one)(jnp.arange(len(own)), left)
-    number = jnp.minimum(jnp.where(number < place, number, number + 1), count - 1)
-    return jnp.asarray(pool)[number], chosen & (left > 0)
+    number, is_chosen = jax.vmap(draw_row)(jnp.arange(len(own)), alternatives)
+    number = jnp.minimum(jnp.where(number < own_index, number, number + 1), count - 1)
+    return jnp.asarray(pool)[number], is_chosen & (alternatives > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +167,8 @@ class _Rows:
     """Lays out rows of one pair on the device, as `mnmt_jax.data.converter.Converter` does.
 
     Attributes:
-        instruction: where tags stand.
-        roles: of the layout.
+        instruction: positions of the tags.
+        roles: roles of the layout.
         first_tag: id of the first language's tag.
         register_factor: source tokens per register.
     """
@@ -176,14 +179,14 @@ class _Rows:
     register_factor: float
 
     def sentences(self, batch: Batch) -> tuple[Array, Array]:
-        """Returns the target sentences with eos, [rows, n], and their lengths with eos."""
+        """Return the target sentences with eos, [rows, n], and their lengths with eos."""
         skipped = int(self.instruction.target_tag)
         lengths = (batch[f"{TARGET}_segment_ids"] != 0).sum(axis=1, dtype=jnp.int32)
         return batch[f"{TARGET}_labels"][:, skipped:], jnp.maximum(lengths - skipped, 0)
 
-    def prefix(self, wanted: Int[Array, " rows"]) -> Int[Array, "rows prefix"]:
-        """Returns the first target input and forced tokens of languages."""
-        tags = wanted + self.first_tag
+    def prefix(self, languages: Int[Array, " rows"]) -> Int[Array, "rows prefix"]:
+        """Return the first target input and the forced tokens for target languages."""
+        tags = languages + self.first_tag
         forced = (tags,) if self.instruction.target_tag else ()
         return jnp.stack([self._triggers(tags), *forced], axis=1)
 
@@ -193,29 +196,31 @@ class _Rows:
         lengths: Int[Array, " rows"],
         languages: tuple[Int[Array, " rows"], Int[Array, " rows"]],
     ) -> dict[str, Array]:
-        """Lays sentences out as the static roles.
+        """Lay sentences out as the static roles.
 
         Args:
-            sentences: each with eos; what follows is ignored.
+            sentences: sentences with eos; later tokens are ignored.
             lengths: with eos; 0 leaves a row empty.
-            languages: of the sentences, and those that are wanted.
+            languages: languages of the sentences, and target languages.
         """
-        there = lengths > 0
+        present = lengths > 0
         source_tags, tags = (language + self.first_tag for language in languages)
         if self.instruction.source_tag:
-            first = source_tags if self.instruction.source_tag == "source" else tags
-            sentences = jnp.concatenate([first[:, None], sentences], axis=1)
-            lengths = jnp.where(there, lengths + 1, 0)
-        made = _span(SOURCE, sentences, lengths)
+            first_tags = source_tags if self.instruction.source_tag == "source" else tags
+            sentences = jnp.concatenate([first_tags[:, None], sentences], axis=1)
+            lengths = jnp.where(present, lengths + 1, 0)
+        arrays = _span(SOURCE, sentences, lengths)
         if REGISTER in self.roles:
             count = jnp.ceil(lengths.astype(jnp.float32) / jnp.float32(self.register_factor))
             shape = len(tags), math.floor(sentences.shape[1] / self.register_factor) + 1
             repeated = jnp.broadcast_to(tags[:, None], shape)
-            made |= _span(REGISTER, repeated, count.astype(jnp.int32))
+            arrays |= _span(REGISTER, repeated, count.astype(jnp.int32))
         if TRIGGER in self.roles:
-            made |= _span(TRIGGER, self._triggers(tags)[:, None], there.astype(jnp.int32))
-        named = zip(LANGUAGES, languages, strict=True)
-        return made | {name: jnp.where(there, each, -1)[:, None] for name, each in named}
+            arrays |= _span(TRIGGER, self._triggers(tags)[:, None], present.astype(jnp.int32))
+        named_languages = zip(LANGUAGES, languages, strict=True)
+        return arrays | {
+            name: jnp.where(present, language, -1)[:, None] for name, language in named_languages
+        }
 
     def _triggers(self, tags: Array) -> Array:
         return tags if self.instruction.trigger == "tag" else jnp.full_like(tags, EOS_ID)

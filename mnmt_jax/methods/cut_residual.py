@@ -1,8 +1,8 @@
-"""A layer without one of its residual connections: the "Residual" baseline, MNMT-RC, SD's encoder.
+"""Removal of a residual connection: the "Residual" baseline, MNMT-RC, and SD's encoder.
 
-What the sublayer changes a state into no longer holds the state, so a position's output depends
-less on where it stands. Norms and dropout stay: LN(drop(f(x))) with norms after, drop(f(LN(x)))
-before.
+Without the connection the output of the sublayer no longer contains the state, so a position's
+output depends less on its place in the sentence. Norms and dropout stay: LN(drop(f(x))) with
+post-norm, drop(f(LN(x))) with pre-norm.
 
 Source: Liu et al. 2021 ("Improving Zero-Shot Translation by Disentangling Positional
 Information"), the attention of the middle encoder layer; the third paper's SD, its feed-forward
@@ -26,12 +26,12 @@ class CutResidual(Method, name="cut_residual"):
     """A layer without one residual connection.
 
     Attributes:
-        layer: counted from 1 through all stages; 0 is the middle one of the first stage, number
+        layer: layer number, counted from 1 across stages; 0 is the middle one of the first stage,
             floor(layers / 2) + 1.
-        sublayer: whose connection it is: `attention` (Liu et al.) or `mlp` (SD's encoder).
-        norm: of all sublayers of that layer that have one: `pre`, `post`, or as the model's; SD's
-            encoder layer in IWSLT17, Europarl and OPUS-100 is `pre` amid `post` (language-layers
-            spec 2.2).
+        sublayer: sublayer without the connection: `attention` (Liu et al.) or `mlp` (SD's encoder).
+        norm: norm of all sublayers of that layer that have one: `pre`, `post`, or empty for the
+            model's; SD's encoder layer in IWSLT17, Europarl and OPUS-100 is `pre` among `post`
+            layers (language-layers spec 2.2).
     """
 
     layer: Amount = 0
@@ -39,28 +39,29 @@ class CutResidual(Method, name="cut_residual"):
     norm: Literal["", "pre", "post"] = ""
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan without the connection.
+        """Return the plan without the connection.
 
         Raises:
-            UserError: if there is no such layer, or no such sublayer in it.
+            UserError: if the layer or the sublayer does not exist.
         """
         del config
         layout = plan.layout
-        wanted = self.layer or layout.stages[0].layers // 2 + 1
-        if wanted > layout.layers:
+        layer_number = self.layer or layout.stages[0].layers // 2 + 1
+        if layer_number > layout.layers:
             raise UserError(
-                f"CutResidual.layer={wanted}: the model has {layout.layers} layers; choose one of "
-                "them"
+                f"CutResidual.layer={layer_number}: the model has {layout.layers} layers; choose "
+                "one of them"
             )
         return plan.with_layers(
-            lambda number, layer: self._cut(layer) if number == wanted else layer
+            lambda number, layer: self._cut(layer) if number == layer_number else layer
         )
 
     def _cut(self, layer: Layer) -> Layer:
-        names = [each.name for each in layer]
+        names = [sublayer.name for sublayer in layer]
         if self.sublayer not in names:
             raise UserError(
-                f"CutResidual.sublayer='{self.sublayer}': the layer has {join_names(names)}; choose one"
+                f"CutResidual.sublayer='{self.sublayer}': the layer has {join_names(names)}; "
+                "choose one"
             )
         if not layer[names.index(self.sublayer)].residual:
             raise UserError(
@@ -69,9 +70,9 @@ class CutResidual(Method, name="cut_residual"):
             )
         return tuple(
             dataclasses.replace(
-                each,
-                residual=each.residual and each.name != self.sublayer,
-                norm=each.norm if each.norm == "none" else self.norm or each.norm,
+                sublayer,
+                residual=sublayer.residual and sublayer.name != self.sublayer,
+                norm=sublayer.norm if sublayer.norm == "none" else self.norm or sublayer.norm,
             )
-            for each in layer
+            for sublayer in layer
         )

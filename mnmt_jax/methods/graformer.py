@@ -1,23 +1,24 @@
-"""Graformer: a masked and a causal language model, grafted to a model that translates.
+"""Graformer: a masked and a causal language model grafted into a translation model.
 
     source  the masked model's layers, then new ones; with the norm at their end: E
-    target  g6 = the causal model's layers, which know no source
-            g12 = new layers over g6, as it is, that also read E
+    target  g6 = the causal model's layers, which do not see the source
+            g12 = new layers over g6, without a norm, that also read E
     logits = LN(g12) W2^T + LN_lm(g6) W1^T
 
-W1 is `target_embedding`, which embeds the target too, W2 `output_embedding`, which embeds nobody;
-the source has a table of its own, `embedding`. Logits are added, before the one softmax.
+W1 is `target_embedding`, which also embeds the target; W2 is `output_embedding`, which embeds no
+role; the source has a separate table, `embedding`. Logits are added before a single softmax.
 
-A new run takes from two others, once (`--initialize_from=mlm=RUN --initialize_from=lm=RUN`): of
-`mlm` table, positions and layers; of `lm` the same, and its table once more as the first W2. The
-norm at the end of each is what the first new layer's attention reads through; it is also the first
-value of the norm at the end of the whole stack, and the causal model's of LN_lm. As in the paper
-the causal model stays as it is, with that copy of its norm in the first new layer.
+A new run copies parameters from two source runs, once (`--initialize_from=mlm=RUN
+--initialize_from=lm=RUN`): from `mlm` table, positions and layers; from `lm` the same, and its
+table again as the initial W2. The final norm of each model initialises the norm that the first new
+layer's attention reads through, and the final norm of its stack; that of the causal model also
+initialises LN_lm. As in the paper the causal model stays unchanged, and the first new layer has a
+copy of its norm.
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
-section 3.3 and figure 3; that W2 is a matrix of its own and begins as W1, which norms are copied
-where, and where g6 is taken, in their code alone. Their released script freezes both
-models and W1; that is `encoder = 'freeze'`.
+section 3.3 and figure 3. Only their code shows that W2 is a separate matrix initialised as W1,
+which norms are copied where, and where g6 is read. Their released script freezes both models and
+W1; that is `encoder = 'freeze'`.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ _TABLE, _LM_NORM = "embedding", "lm_norm"
 
 @dataclasses.dataclass(frozen=True)
 class Graformer(Method, name="graformer"):
-    """Tables, heads, what a new run takes, and what does not train.
+    """Tables, heads, source parameters and frozen parameters of a grafted model.
 
     Attributes:
-        fusion: whether the causal model's head is there; without it, its table still embeds the
+        fusion: whether the causal model's head is used; without it, its table still embeds the
             target (row 7 of the paper's Table 3).
-        encoder: what becomes of the masked model: it trains on, stays as it is, or there is none.
-        decoder: what becomes of the causal model.
-        encoder_layers: the source's first layers, which are the masked model's; the causal model
-            has all of the target's first stage.
+        encoder: use of the masked model: trained further, frozen, or absent.
+        decoder: use of the causal model.
+        encoder_layers: number of the source's first layers that come from the masked model; the
+            causal model fills the target's whole first stage.
     """
 
     fusion: bool = True
@@ -58,15 +59,15 @@ class Graformer(Method, name="graformer"):
     encoder_layers: Count = 6
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the tables and heads, and g6 as it is.
+        """Return the plan with the tables and heads, and g6 without a norm.
 
         Raises:
-            UserError: if the target has no layers of its own before those that read the source, or
-                the source too few layers.
+            UserError: if the target has no layers before those that read the source, or the source
+                has too few layers.
         """
         generated = plan.layout.generated
-        alone = [s.stage.roles == (generated,) and not s.stage.memory for s in plan.stages]
-        if alone != [False, True, False]:
+        is_target_only = [s.stage.roles == (generated,) and not s.stage.memory for s in plan.stages]
+        if is_target_only != [False, True, False]:
             raise UserError(
                 f"graformer: layout '{plan.layout.name}' has no layers of the target alone before "
                 "those that read the source; set Model.layout='grafted'"
@@ -80,24 +81,27 @@ class Graformer(Method, name="graformer"):
             )
         norm = Sublayer(_LM_NORM, StageNorm(), residual=False)
         fused = Head(TARGET_TABLE, plan.layout.ends[-2], (norm,) if config.norm == "pre" else ())
-        apart = Tables(target=True, output=True).edit(plan, config)
-        bare = dataclasses.replace(language_model, after=())
-        heads = (*((fused,) if self.fusion else ()), *apart.heads)
-        return dataclasses.replace(apart, stages=(source, bare, grafted), heads=heads)
+        separate = Tables(target=True, output=True).edit(plan, config)
+        without_norm = dataclasses.replace(language_model, after=())
+        heads = (*((fused,) if self.fusion else ()), *separate.heads)
+        return dataclasses.replace(separate, stages=(source, without_norm, grafted), heads=heads)
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
-        """Returns what a new run takes of `mlm` and `lm`."""
-        taken = []
+        """Return the parameters that a new run copies from `mlm` and `lm`."""
+        mappings = []
         if self.encoder != "none":
-            taken += [ParamMapping("mlm", *pair) for pair in self._encoder_moves(config)]
+            mappings += [ParamMapping("mlm", *pair) for pair in self._encoder_mappings(config)]
         if self.decoder != "none":
-            taken += [ParamMapping("lm", *pair) for pair in self._decoder_moves(config)]
-        return tuple(taken)
+            mappings += [ParamMapping("lm", *pair) for pair in self._decoder_mappings(config)]
+        return tuple(mappings)
 
     def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
-        """Returns that `mlm` is a masked and `lm` a causal language model, and how deep."""
-        own, field = self.encoder_layers, f"Graformer.encoder_layers={self.encoder_layers}"
-        mlm = RequiredSource("mlm", "masked_lm", own, field)
+        """Return the required kind and depth of the source runs `mlm` and `lm`."""
+        encoder_layers, field = (
+            self.encoder_layers,
+            f"Graformer.encoder_layers={self.encoder_layers}",
+        )
+        mlm = RequiredSource("mlm", "masked_lm", encoder_layers, field)
         layers = config.stage_layers
         lm = RequiredSource(
             "lm", "causal_lm", layers[1], f"Model.stage_layers={layers} in the middle"
@@ -105,40 +109,44 @@ class Graformer(Method, name="graformer"):
         return (*(self.encoder != "none") * (mlm,), *(self.decoder != "none") * (lm,))
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
-        """Returns what stays as it was taken: of each model, all but the norms that are copies."""
+        """Return the copied parameters that stay frozen: all but the norms that are copies."""
         copies = (OUTPUT_TABLE, _LM_NORM)
         frozen = []
         if self.encoder == "freeze":
-            frozen += [put for _, put in self._encoder_moves(config) if not put.startswith("stage")]
+            frozen += [
+                target
+                for _, target in self._encoder_mappings(config)
+                if not target.startswith("stage")
+            ]
         if self.decoder == "freeze":
-            pairs = self._decoder_moves(config)
-            frozen += [put for _, put in pairs if not put.startswith(("stage", *copies))]
+            pairs = self._decoder_mappings(config)
+            frozen += [target for _, target in pairs if not target.startswith(("stage", *copies))]
         return tuple(frozen)
 
-    def _encoder_moves(self, config: Model) -> Iterator[tuple[str, str]]:
-        """Yields what is taken of the masked model, each with where it is put."""
-        whole, own = config.stage_layers[0], self.encoder_layers
-        yield from _table_moves(config, _TABLE)
-        yield from ((f"layer_{n}", f"layer_{n}") for n in range(own))
+    def _encoder_mappings(self, config: Model) -> Iterator[tuple[str, str]]:
+        """Yield (source path, target path) for the masked model."""
+        source_layers, encoder_layers = config.stage_layers[0], self.encoder_layers
+        yield from _table_mappings(config, _TABLE)
+        yield from ((f"layer_{n}", f"layer_{n}") for n in range(encoder_layers))
         if config.norm == "pre":
             yield "stage_0_norm", "stage_0_norm"
-            if own < whole:
-                yield "stage_0_norm", f"layer_{own}/attention_norm"
+            if encoder_layers < source_layers:
+                yield "stage_0_norm", f"layer_{encoder_layers}/attention_norm"
 
-    def _decoder_moves(self, config: Model) -> Iterator[tuple[str, str]]:
-        """Yields what is taken of the causal model, each with where it is put."""
-        first, own, _ = config.stage_layers
-        yield from _table_moves(config, TARGET_TABLE)
+    def _decoder_mappings(self, config: Model) -> Iterator[tuple[str, str]]:
+        """Yield (source path, target path) for the causal model."""
+        offset, decoder_layers, _ = config.stage_layers
+        yield from _table_mappings(config, TARGET_TABLE)
         yield _TABLE, OUTPUT_TABLE
-        yield from ((f"layer_{n}", f"layer_{first + n}") for n in range(own))
+        yield from ((f"layer_{n}", f"layer_{offset + n}") for n in range(decoder_layers))
         if config.norm == "pre":
-            yield "stage_0_norm", f"layer_{first + own}/attention_norm"
+            yield "stage_0_norm", f"layer_{offset + decoder_layers}/attention_norm"
             yield "stage_0_norm", "stage_2_norm"
             if self.fusion:
                 yield "stage_0_norm", _LM_NORM
 
 
-def _table_moves(config: Model, table: str) -> Iterator[tuple[str, str]]:
+def _table_mappings(config: Model, table: str) -> Iterator[tuple[str, str]]:
     yield _TABLE, table
     if "learned" in config.positions:
         yield f"{_TABLE}_positions", f"{table}_positions"

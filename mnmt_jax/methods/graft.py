@@ -1,10 +1,10 @@
-"""A new run whose parameters come from several runs, as gin says; the model stays as it is.
+"""Grafting: a new run initialised from several source runs by a configured mapping.
 
-A pair of runs may give an encoder and a decoder, or one norm may be copied to three places. What
-no run gives is freshly drawn.
+For example, two runs may provide encoder and decoder, or one norm may be copied to three places.
+The model is not changed. Parameters without a source are initialised randomly.
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
-section 3.3; where each parameter goes is in their code alone.
+section 3.3; the target of each parameter is in their code alone.
 """
 
 from __future__ import annotations
@@ -19,39 +19,38 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Graft(Method, name="graft"):
-    """What a new run takes from others, and where it puts it.
+    """Parameters of a new run that are copied from source runs.
 
     Attributes:
-        parts: the name of an origin, what is taken of it and where it is put, such as
-            `('lm', 'layer_{0-5}', 'layer_{12-17}')`, for each of its parts
-            (`mnmt_jax.design.param_mapping.ParamMapping`).
+        parts: (name of a source run, source path, target path) of each mapping, such as `('lm',
+            'layer_{0-5}', 'layer_{12-17}')` (`mnmt_jax.design.param_mapping.ParamMapping`).
     """
 
     parts: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks every part.
+        """Check all mappings.
 
         Raises:
-            UserError: if one is not a move.
+            UserError: if one is not valid.
         """
         super().__post_init__()
-        for part in self.parts:
-            if len(part) != 3:
+        for mapping in self.parts:
+            if len(mapping) != 3:
                 raise UserError(
-                    f"Graft.parts={part!r} must be an origin, what is taken and where it is put, "
-                    "such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
+                    f"Graft.parts={mapping!r} must be an origin, what is taken and where it is "
+                    "put, such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
                 )
             try:
-                ParamMapping(*part)
+                ParamMapping(*mapping)
             except UserError as error:
                 raise UserError(f"Graft.parts={error}") from error
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
-        """Returns the parts.
+        """Return the mappings.
 
         Raises:
-            UserError: if there are none.
+            UserError: if the list is empty.
         """
         del config
         if not self.parts:
@@ -59,7 +58,7 @@ class Graft(Method, name="graft"):
                 "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "
                 "'layer_{12-17}'),), or leave 'graft' out of the methods"
             )
-        return tuple(ParamMapping(*part) for part in self.parts)
+        return tuple(ParamMapping(*mapping) for mapping in self.parts)
 
     def for_resume(self) -> None:
-        """Returns that it does nothing later."""
+        """Return None: the method has no effect after creation."""

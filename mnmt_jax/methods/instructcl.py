@@ -1,13 +1,13 @@
-"""InstruCL: instruction-level contrastive learning, beside the cross entropy.
+"""InstruCL: instruction-level contrastive learning.
 
 An anchor is the state of a source's target-language tag after some layer; its positive is the same
 state of the identity pair, which translates the target into itself; the other anchors of the batch
 are its negatives.
 
 Source: two-stage decoder-only paper, section 4.2, equations 8 and 9; PhasedDecoder's
-`label_smoothed_cross_entropy_instruction`. Where they differ, `contrastive_loss` can follow either.
+`label_smoothed_cross_entropy_instruction`. Where they differ, `contrastive_loss` implements both.
 The authors compare the pairs of one GPU. Here a batch is one of `InstruCL.groups` equal parts of a
-micro-batch's rows, whatever device they are on, so that a value does not depend on the mesh.
+micro-batch's rows, on any device, so that a value does not depend on the mesh.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.vectors import unit_vectors
 
-_IDENTITY = View("identity")  # each target as a source of its own language
+_IDENTITY = View("identity")  # the target as a source in its own language
 
-# Form -> whether languages are weighted, whether the sum is scaled to the source tokens.
+# Form -> (whether languages are weighted, whether the sum is scaled by source tokens).
 _FORMS = {"code": (True, True), "unweighted": (False, True), "paper": (False, False)}
 
 
 @dataclasses.dataclass(frozen=True)
 class InstruCL(Method, name="instructcl"):
-    """The contrastive term.
+    """The contrastive loss term.
 
     Attributes:
-        layer: counted from 1 through all stages, after which the states of the source's tags are
-            compared; the two-stage paper takes the last of stage 1 and deeper ones.
+        layer: layer whose output states of the source's tags are compared, counted from 1 across
+            stages; the two-stage paper uses the last of stage 1 and deeper ones.
         form: `code` (as the authors train), `unweighted` (the same without the weights of the
             languages) or `paper` (the plain sum of its equations 8 and 9).
-        groups: parts of a micro-batch's rows, each with negatives, weights and scale of its own;
-            the authors have as many as GPUs.
+        groups: number of groups of a micro-batch's rows with separate negatives, weights and scale;
+            the authors have one per GPU.
     """
 
     layer: Count = 6
@@ -54,10 +54,10 @@ class InstruCL(Method, name="instructcl"):
     groups: Count = 1
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that there are such a layer, tags to compare, and groups of equal size.
+        """Check that the layer and the tags exist and that groups have equal size.
 
         Raises:
-            UserError: otherwise; it names the layers or instructions to choose from.
+            UserError: if not; the message lists the layers or instructions to choose from.
         """
         plan.layout.check_passed("InstruCL.layer", self.layer, SOURCE)
         if get_instruction(config.data.instruction).source_tag != "target":
@@ -73,12 +73,12 @@ class InstruCL(Method, name="instructcl"):
             )
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the term."""
+        """Return the term."""
         reads = States(self.layer), States(self.layer, view=_IDENTITY)
         return (Objective("contrastive", reads, self._term),)
 
     def _term(self, forward: Forward) -> Array:
-        """Compares the tags of each group's sources with those of its identity pairs."""
+        """Return the loss of each group's source tags against those of its identity pairs."""
         anchors, positives = (self._tags(forward, view) for view in (None, _IDENTITY))
         tags = forward.batch["target_lang"].reshape(self.groups, -1)
         present = (forward.batch[f"{SOURCE}_segment_ids"] != 0).reshape(self.groups, -1)
@@ -92,12 +92,12 @@ class InstruCL(Method, name="instructcl"):
         return jax.vmap(term)(anchors, positives, tags, source_tokens).sum()
 
     def _tags(self, forward: Forward, view: View | None) -> Array:
-        """Returns the state of every pair's tag, [groups, instances, embed]."""
+        """Return the state of every pair's tag, [groups, instances, embed]."""
         batch = forward.view(view) if view else forward.batch
         states = forward.read(States(self.layer, view=view))
         segment_ids, segments = batch[f"{SOURCE}_segment_ids"], batch["target_lang"].shape[1]
-        found = tag_states(states, segment_ids, segments)
-        return found.reshape(self.groups, -1, states.shape[-1])
+        at_tags = tag_states(states, segment_ids, segments)
+        return at_tags.reshape(self.groups, -1, states.shape[-1])
 
 
 def contrastive_loss(
@@ -109,19 +109,19 @@ def contrastive_loss(
     source_tokens: Float[Array, ""],
     form: str = "code",
 ) -> Float[Array, ""]:
-    """Computes the contrastive term of a batch of B valid instances.
+    """Compute the contrastive term of a batch of B valid instances.
 
     l_i = -log(exp(cos(a_i, p_i)) / (exp(cos(a_i, p_i)) + sum_{j != i} exp(cos(a_i, a_j))))
 
     `code` is (sum_i w_i l_i) N / B with w_i = 1 - (instances with the tag of i) / B and N the
-    number of source tokens: 0 if all tags are one. `unweighted` has w_i = 1. `paper` is the plain
-    sum of l_i. The temperature is 1 in all of them.
+    number of source tokens: 0 if all tags are equal. `unweighted` has w_i = 1. `paper` is the plain
+    sum of l_i. The temperature is 1 in all forms.
 
     Args:
         anchors: states of the tags, of any float type; cosines and softmax are float32.
         positives: states of the identity pairs' tags.
         tags: target language of each instance; only equality matters.
-        valid: whether there is an instance.
+        valid: whether the instance exists.
         source_tokens: N, of the anchors' batch, tags and eos included.
         form: `code`, `unweighted` or `paper`.
 
@@ -132,13 +132,13 @@ def contrastive_loss(
     spec 5.5, 5.6).
     """
     anchors, positives = unit_vectors(anchors), unit_vectors(positives)
-    likeness = (anchors * positives).sum(axis=-1)
-    unlike = jnp.einsum("im,jm->ij", anchors, anchors, precision="highest")
-    # An anchor is no negative of itself: the positive takes its place on the diagonal.
+    positive_cosines = (anchors * positives).sum(axis=-1)
+    cosines = jnp.einsum("im,jm->ij", anchors, anchors, precision="highest")
+    # An anchor is not a negative of itself: the diagonal holds the positive instead.
     is_self = jnp.eye(len(tags), dtype=bool)
-    logits = jnp.where(valid[None, :], unlike, -jnp.inf)
-    logits = jnp.where(is_self, likeness[:, None], logits)
-    losses = jax.nn.logsumexp(logits, axis=-1) - likeness
+    logits = jnp.where(valid[None, :], cosines, -jnp.inf)
+    logits = jnp.where(is_self, positive_cosines[:, None], logits)
+    losses = jax.nn.logsumexp(logits, axis=-1) - positive_cosines
     weighted, scaled = _FORMS[form]
     instances = jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
     if weighted:
@@ -153,17 +153,18 @@ def tag_states(
     segment_ids: Int[Array, "batch source"],
     segments: int,
 ) -> Float[Array, "instances embed"]:
-    """Picks the state of each packed pair's first source token.
+    """Return the state of each packed pair's first source token.
 
     Args:
         states: of the source span.
         segment_ids: of the source span.
-        segments: pairs per row at most.
+        segments: maximum number of pairs per row.
 
     Returns:
-        States of rows x segments, row by row; those of absent pairs are any of their row's.
+        States of rows x segments, row by row; those of absent pairs are arbitrary states of their
+        row.
     """
     numbers = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
-    first = jnp.argmax(segment_ids[:, None, :] == numbers[None, :, None], axis=-1)
-    picked = jnp.take_along_axis(states, first[:, :, None], axis=1)
-    return picked.reshape(-1, states.shape[-1])
+    first_tokens = jnp.argmax(segment_ids[:, None, :] == numbers[None, :, None], axis=-1)
+    selected = jnp.take_along_axis(states, first_tokens[:, :, None], axis=1)
+    return selected.reshape(-1, states.shape[-1])

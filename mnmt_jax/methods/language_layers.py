@@ -1,9 +1,9 @@
-"""Language-specific layers: CLL, in every decoder layer FCLL, in one of them half of SD.
+"""Language-specific layers: CLL in all decoder layers is FCLL, in a single one it is half of SD.
 
-Beside the feed-forward of a layer stands one for each target language but the centre's, smaller and
+A layer has, next to its feed-forward, a smaller one for each target language but the centre's,
 scaled by a learnt number: norm(x + drop(ffn(x)) + drop_q(t_l branch_l(x))).
 
-Source: third paper, section 3, equations 2 and 3; initialisation and where the dropout stands are
+Source: third paper, section 3, equations 2 and 3; initialisation and position of the dropout are
 in the authors' code alone (language-layers spec 2.1).
 """
 
@@ -35,27 +35,27 @@ from mnmt_jax.model.param_patterns import matches
 from mnmt_jax.model.sublayers import FeedForward
 
 _FIRST_SCALE = 0.1
-_BRANCH = "mlp/branch"  # where the parameters of branches are
+_BRANCH = "mlp/branch"  # path of the parameters of branches
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageLayers(Method, name="language_layers"):
-    """A feed-forward of its own for each target language, beside the shared one.
+    """Separate feed-forward layers per target language, next to the shared one.
 
     Attributes:
-        languages: codes of all languages, in the order of the vocabulary's tags; () takes the
+        languages: codes of all languages, in the order of the vocabulary's tags; () uses the
             vocabulary's.
-        without: those of them that have none: the centre, e.g. `('en',)`.
-        layers: that have them, counted from 1 through all stages; () is every layer that the
-            target passes.
-        mlp: hidden width of each.
-        dropout: rate on what they give, after the scale.
-        routing: key of `mnmt_jax.model.language_routing.ROUTINGS`, all of which compute the same; `auto` is
-            the fastest for the number of languages and the devices.
-        off: leave what they give out, as in the paper's Table 9; parameters stay.
-        frozen: languages whose branches do not train, when others are added to a trained model.
-        frozen_scales: whether their scales do not either, as the paper has it; in the authors' code
-            they train.
+        without: languages without a branch: the centre, e.g. `('en',)`.
+        layers: layers with branches, counted from 1 across stages; () means all layers with the
+            target.
+        mlp: hidden width of a branch.
+        dropout: rate on their output, after the scale.
+        routing: key of `mnmt_jax.model.language_routing.ROUTINGS`; all compute the same values.
+            `auto` is the fastest for the number of languages and the devices.
+        off: ignore their output, as in the paper's Table 9; the parameters remain.
+        frozen: languages whose branches are not trained, when others are added to a trained model.
+        frozen_scales: whether their scales are frozen too, as in the paper; the authors' code
+            trains them.
     """
 
     languages: tuple[str, ...] = ()
@@ -72,17 +72,17 @@ class LanguageLayers(Method, name="language_layers"):
     code_fields = ("without", "frozen")
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the branches.
+        """Return the plan with the branches.
 
         Raises:
-            UserError: if there are no languages or no such layers.
+            UserError: if there are no languages or the layers do not exist.
         """
-        self.known_languages()  # raises if there are none
+        self.known_languages()  # raises an error if there are none
         for field in ("without", "frozen"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
                 raise UserError(
-                    f"LanguageLayers.{field} names {join_names(unknown)}; LanguageLayers.languages are "
-                    f"{join_names(self.languages)}"
+                    f"LanguageLayers.{field} names {join_names(unknown)}; LanguageLayers.languages "
+                    f"are {join_names(self.languages)}"
                 )
         if not any(slot >= 0 for slot in self.slots):
             raise UserError(
@@ -95,24 +95,24 @@ class LanguageLayers(Method, name="language_layers"):
                 f"{wrong[0]}"
             )
         kind = LanguageMLP(config.mlp, slots=self.slots, settings=self)
-        chosen = self.layers or layout.layers_with(layout.generated)
+        layer_numbers = self.layers or layout.layers_with(layout.generated)
         return plan.with_layers(
-            lambda number, layer: _exchanged(layer, kind) if number in chosen else layer
+            lambda number, layer: _with_branches(layer, kind) if number in layer_numbers else layer
         )
 
     def with_language(self, language: str) -> Self:
-        """Returns it with a branch for the language, and the branches before it frozen.
+        """Return the method with a branch for the language and the previous branches frozen.
 
         Source: third paper, section 4.4.
         """
-        before = tuple(code for code in self.languages if code not in self.without)
-        return dataclasses.replace(super().with_language(language), frozen=before)
+        previous = tuple(code for code in self.languages if code not in self.without)
+        return dataclasses.replace(super().with_language(language), frozen=previous)
 
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns a parameter of the branches with one more: the mean of those that are there.
+        """Return a parameter of the branches with another slot: the mean of the present ones.
 
-        Source: third paper, Appendix A, of the layers. That a new scale is the mean of the scales
-        is inferred; 0.1, the first value of a scale, would be the alternative.
+        Source: third paper, Appendix A, for the layers. That a new scale is the mean of the scales
+        is inferred; 0.1, the initial value of a scale, would be the alternative.
         """
         if not matches(_BRANCH, name):
             return None
@@ -120,7 +120,7 @@ class LanguageLayers(Method, name="language_layers"):
         return np.concatenate([array, mean.astype(array.dtype)])
 
     def frozen_rows(self) -> tuple[Rows, ...]:
-        """Returns the slots of the frozen languages."""
+        """Return the slots of the frozen languages."""
         frozen = [
             slot
             for code, slot in zip(self.languages, self.slots, strict=True)
@@ -132,21 +132,23 @@ class LanguageLayers(Method, name="language_layers"):
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Of each language, the branch that it takes; -1 is none."""
-        having = [code for code in self.languages if code not in self.without]
-        return tuple(having.index(code) if code in having else -1 for code in self.languages)
+        """Index of the branch of each language; -1 means none."""
+        with_branch = [code for code in self.languages if code not in self.without]
+        return tuple(
+            with_branch.index(code) if code in with_branch else -1 for code in self.languages
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageMLP(FeedForward):
-    """A shared feed-forward, and beside it the branch of each position's target language.
+    """A shared feed-forward plus the branch of each position's target language.
 
     Parameters: `wi` and `wo` as those of a feed-forward; `branch/first` and `branch/second`,
     `kernel` [slots, in, out] and `bias` [slots, out] each; `branch/scale` [slots].
 
     Attributes:
-        slots: of each language of the vocabulary; -1 is none.
-        settings: of the method.
+        slots: branch index of each language of the vocabulary; -1 means none.
+        settings: settings of the method.
     """
 
     slots: tuple[int, ...] = ()
@@ -164,22 +166,22 @@ class LanguageMLP(FeedForward):
     }
 
     def module(self, config: Model) -> LanguageFeedForward:
-        """Returns the shared layers and the branches."""
+        """Return the shared layers and the branches."""
         activation = self.activation or config.activation
         return LanguageFeedForward(config, self.hidden, config.dropout, activation, self)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the change of states, the dropout of both in it."""
+        """Return the change of the states, including the dropout of both."""
         record(module, place, ENTERED, states)
         shared = super().change(module, states, place)
-        own = module.branched(states, place)
-        return shared if self.settings.off else shared + own
+        branched = module.branched(states, place)
+        return shared if self.settings.off else shared + branched
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
-        """Yields how the parameters are stored in AdapNonCenter's fairseq.
+        """Yield the names of the parameters in AdapNonCenter's fairseq.
 
         Raises:
-            UserError: if it has no such model: there one language at most has no branch.
+            UserError: if more than one language has no branch, which it does not support.
         """
         if len(self.settings.without) > 1:
             raise UserError(
@@ -195,12 +197,12 @@ class LanguageMLP(FeedForward):
         yield names.vector((*path, "branch", "scale"), f"{theirs}information_weights", self.count)
 
     def unused_elsewhere(self, config: Model) -> int:
-        """Returns the size of the centre's branch, which the authors allocate and never use."""
+        """Return the size of the centre's branch, which the authors allocate but never use."""
         hidden = self.settings.mlp
         return 2 * config.embed * hidden + hidden + config.embed
 
     def activate(self, config: Model) -> Callable[[Array], Array]:
-        """Returns the activation of the shared layers and the branches."""
+        """Return the activation of the shared layers and the branches."""
         return ACTIVATIONS[self.activation or config.activation]
 
     @property
@@ -209,7 +211,7 @@ class LanguageMLP(FeedForward):
         return max(self.slots) + 1
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the shared layers and those of one branch, as for a language that has one."""
+        """Yield the shared layers and a single branch, as for a language with a branch."""
         yield from super().matmuls(config, stage, roles, lengths)
         positions = sum(lengths[role] for role in roles)
         yield "branch/first", positions, (config.embed, self.settings.mlp)
@@ -217,12 +219,12 @@ class LanguageMLP(FeedForward):
 
 
 class LanguageFeedForward(modules.FeedForward):
-    """A feed-forward with branches beside it; see `LanguageMLP` for the parameters."""
+    """A feed-forward with branches; see `LanguageMLP` for the parameters."""
 
     kind: Any = None  # a `LanguageMLP`
 
     def setup(self) -> None:
-        """Creates the shared layers, which are named as without branches, and the branches."""
+        """Create the shared layers, named as without branches, and the branches."""
         super().setup()
         self.branch = Branch(self.config, self.kind)
         self.drop_branch = Dropout(self.kind.settings.dropout)
@@ -230,13 +232,13 @@ class LanguageFeedForward(modules.FeedForward):
     def branched(
         self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
-        """Returns what the branches change, with the dropout of theirs."""
-        own = self.branch(states, place)
-        return self.drop_branch(own, deterministic=place.deterministic)
+        """Return the change by the branches, including their dropout."""
+        change = self.branch(states, place)
+        return self.drop_branch(change, deterministic=place.deterministic)
 
 
 class Branch(nn.Module):
-    """The scaled branch of each position's target language; 0 where it has none.
+    """The scaled branch of each position's target language; 0 for languages without a branch.
 
     Parameters: as in `LanguageMLP`.
     """
@@ -245,7 +247,7 @@ class Branch(nn.Module):
     kind: LanguageMLP
 
     def setup(self) -> None:
-        """Creates the branches."""
+        """Create the branches."""
         embed, hidden, count = self.config.embed, self.kind.settings.mlp, self.kind.count
         self.first = Stacked((count, embed, hidden))
         self.second = Stacked((count, hidden, embed))
@@ -256,35 +258,35 @@ class Branch(nn.Module):
     def __call__(
         self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
-        """Returns t_l branch_l(states)."""
+        """Return t_l branch_l(states)."""
         slots = jnp.asarray((*self.kind.slots, -1))[place.language("target_lang")]
-        own = route(
+        outputs = route(
             states,
             slots,
             Branches(*self.first(), *self.second()),
             self.kind.activate(self.config),
             routing=self._routing(),
         )
-        # What has no branch is 0 already: it takes the first's scale, whose gradient is then 0.
+        # Positions without a branch are already 0: they use the first scale, with gradient 0.
         scale = self.scale[jnp.maximum(slots, 0)][..., None]
-        return (own * scale).astype(states.dtype)
+        return (outputs * scale).astype(states.dtype)
 
     def _routing(self) -> str:
-        chosen = self.kind.settings.routing
-        return choose_routing(self.kind.count, platform()) if chosen == "auto" else chosen
+        routing = self.kind.settings.routing
+        return choose_routing(self.kind.count, platform()) if routing == "auto" else routing
 
 
 class Stacked(nn.Module):
     """Parameters of one linear layer per slot: `kernel` [slots, in, out] and `bias` [slots, out].
 
-    First values are the authors': Xavier-uniform weights, PyTorch's Linear default for biases.
+    Initialisation as by the authors: Xavier-uniform weights, PyTorch's Linear default for biases.
     """
 
     shape: tuple[int, int, int]
 
     @nn.compact
     def __call__(self) -> tuple[Float[Array, slots in out], Float[Array, " slots out"]]:
-        """Returns both."""
+        """Return the kernel and the bias."""
         slots, fan_in, out = self.shape
         kernel = self.param("kernel", _stacked_xavier, self.shape, jnp.float32)
         bias = self.param("bias", uniform_fan_in(fan_in), (slots, out), jnp.float32)
@@ -294,15 +296,18 @@ class Stacked(nn.Module):
 _stacked_xavier = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", batch_axis=(0,))
 
 
-def _exchanged(layer: Layer, kind: LanguageMLP) -> Layer:
-    """Returns a layer with its feed-forward exchanged.
+def _with_branches(layer: Layer, kind: LanguageMLP) -> Layer:
+    """Return a layer with its feed-forward replaced.
 
     Raises:
-        UserError: if it has none.
+        UserError: if it has no feed-forward.
     """
-    if not any(isinstance(each.kind, FeedForward) and each.name == "mlp" for each in layer):
-        names = join_names([each.name for each in layer])
+    if not any(
+        isinstance(sublayer.kind, FeedForward) and sublayer.name == "mlp" for sublayer in layer
+    ):
+        names = join_names([sublayer.name for sublayer in layer])
         raise UserError(f"language_layers: a layer of {names} has no 'mlp' to stand beside")
     return tuple(
-        dataclasses.replace(each, kind=kind) if each.name == "mlp" else each for each in layer
+        dataclasses.replace(sublayer, kind=kind) if sublayer.name == "mlp" else sublayer
+        for sublayer in layer
     )

@@ -1,12 +1,12 @@
-"""Language converter strategy: the target's tag biases what the last encoder layers read.
+"""Language converter strategy (LCS): target-tag bias of the last encoder layers.
 
-h becomes h + e before each of them, with e the vector of the target language's tag. There are no
-parameters. The authors' layout is `Data.instruction = '5'`: the source starts with its own tag, the
-target with its own, which is trained as a prediction and forced in translation.
+Before each of these layers h becomes h + e, with e the vector of the target language's tag. There
+are no parameters. The authors' tags are `Data.instruction = '5'`: source and target each start with
+the tag of their language; the target's is trained as a prediction and forced in translation.
 
 Source: Sun et al. 2024 ("Language Converter Strategy"); that e is added before every converter
-layer and scaled as embedded tokens are is our reading, their encoder was not found (language-layers
-spec 2.5).
+layer and scaled like embedded tokens is our reading; their encoder was not available
+(language-layers spec 2.5).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mnmt_jax.model.context import PositionInfo
 
 @dataclasses.dataclass(frozen=True)
 class LCS(Method, name="lcs"):
-    """The bias of the target's tag.
+    """The bias by the target's tag.
 
     Attributes:
-        languages: codes of all languages, in the order of the vocabulary's tags; () takes the
+        languages: codes of all languages, in the order of the vocabulary's tags; () uses the
             vocabulary's.
-        first: layer that is biased first, counted from 1; 0 leaves two of the first stage's.
+        first: first biased layer, counted from 1; 0 means the last two layers of the first stage.
         inject: before `each` layer of the first stage from that one on, or `once`.
-        scaled: multiply the tag's vector as embedded tokens are (`Model.embedding_scale`).
+        scaled: whether to scale the tag's vector like embedded tokens (`Model.embedding_scale`).
     """
 
     languages: tuple[str, ...] = ()
@@ -46,28 +46,29 @@ class LCS(Method, name="lcs"):
     languages_field = "languages"
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the bias.
+        """Return the plan with the bias.
 
         Raises:
-            UserError: if there are no languages or no such layer.
+            UserError: if there are no languages or the layer does not exist.
         """
         languages = self.known_languages()
         count = plan.layout.stages[0].layers
-        first = self.first or max(count - 1, 1)
-        if first > count:
+        first_layer = self.first or max(count - 1, 1)
+        if first_layer > count:
             raise UserError(
-                f"LCS.first={first}: the first stage of layout '{plan.layout.name}' has {count} "
+                f"LCS.first={first_layer}: the first stage of layout '{plan.layout.name}' has "
+                f"{count} "
                 "layers; choose one of them"
             )
         scale = 1.0 if self.scaled or not config.embedding_scale else config.embed**-0.5
         kind = TagBias(tags=len(languages), scale=scale)
         bias = Sublayer("tag_bias", kind, roles=(SOURCE,))
-        last = first if self.inject == "once" else count
+        last_layer = first_layer if self.inject == "once" else count
 
-        def edited(number: int, layer: Layer) -> Layer:
-            return (bias, *layer) if first <= number <= last else layer
+        def with_bias(number: int, layer: Layer) -> Layer:
+            return (bias, *layer) if first_layer <= number <= last_layer else layer
 
-        return plan.with_layers(edited)
+        return plan.with_layers(with_bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class TagBias(Kind):
 
     Attributes:
         tags: number of the vocabulary's languages.
-        scale: of the vector.
+        scale: factor of the vector.
     """
 
     tags: int = 0
@@ -87,15 +88,15 @@ class TagBias(Kind):
     languages = ("target_lang",)
 
     def module(self, config: Model) -> nn.Module:
-        """Returns a module without parameters."""
+        """Return a module without parameters."""
         del config
-        return _Nothing()
+        return _NoParameters()
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the vector at every position."""
+        """Return the vector at every position."""
         del module
         return (place.tag("target_lang") * self.scale).astype(states.dtype)
 
 
-class _Nothing(nn.Module):
-    """Has no parameters."""
+class _NoParameters(nn.Module):
+    """A module without parameters."""

@@ -1,6 +1,6 @@
-"""Masks other than the usual ones, for a model that fills masks.
+"""Masking rates other than the default ones, for a masked language model.
 
-A layout that fills masks (`Model.layout = 'masked_lm'`) has those of BERT without this method.
+A masked layout (`Model.layout = 'masked_lm'`) uses BERT's rates without this method.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mnmt_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Masking(Method, name="masking"):
-    """Which tokens are asked for, and what stands in their place.
+    """The tokens to predict, and their replacements.
 
     Attributes:
-        share: of a sentence's tokens, on average.
-        random: of those, the share that another token stands for.
-        kept: of those, the share that stays as it is; the rest is the mask.
+        share: mean fraction of a sentence's tokens to predict.
+        random: fraction of these replaced by another token.
+        kept: fraction of these left unchanged; all others are replaced by the mask.
     """
 
     share: Rate = MaskShares.share
@@ -30,7 +30,7 @@ class Masking(Method, name="masking"):
     kept: Rate = MaskShares.kept
 
     def __post_init__(self) -> None:
-        """Checks that the shares leave room for masks, and that there are any tokens to ask for."""
+        """Check that some tokens are predicted and that the shares sum to at most 1."""
         super().__post_init__()
         if not self.share or self.random + self.kept > 1:
             raise UserError(
@@ -39,10 +39,10 @@ class Masking(Method, name="masking"):
             )
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that the layout fills masks.
+        """Check that the layout is a masked language model.
 
         Raises:
-            UserError: otherwise.
+            UserError: if it is not.
         """
         del config
         if plan.layout.grows:
@@ -52,5 +52,5 @@ class Masking(Method, name="masking"):
             )
 
     def mask_shares(self) -> MaskShares:
-        """Returns the shares."""
+        """Return the masking rates."""
         return MaskShares(self.share, self.random, self.kept)

@@ -1,13 +1,13 @@
-"""mRASP2's contrastive loss: a sentence and its translation have near representations.
+"""mRASP2: contrastive loss that pulls the representations of translations together.
 
 The representation is the mean over the states of a sentence's tokens at the end of the encoder. The
-anchor is the source; the target, as it stands, passes the encoder too and is the positive, the
+anchor is the source. The target with its own tag passes the encoder too and is the positive; the
 other targets of the batch are the negatives.
 
 Source: Pan et al. 2021 ("Contrastive Learning for Many-to-many Multilingual Neural Machine
-Translation"), section 3.1; scale, tokens and batch as their code has them (position-disentangle
-spec 3.7). Their code is of a fairseq whose label smoothing gives every entry of the vocabulary V,
-the right one too, a share of epsilon / V: `Optimizer.label_smoothing = epsilon (V - 1) / V` here.
+Translation"), section 3.1; scale, tokens and batch as in their code (position-disentangle spec
+3.7). Their fairseq version smooths labels by epsilon / V over all V entries of the vocabulary,
+including the correct one: `Optimizer.label_smoothing = epsilon (V - 1) / V` here.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class MRASP2(Method, name="mrasp2"):
     """The contrastive loss.
 
     Attributes:
-        layer: counted from 1 through all stages, whose states of the sentence are averaged; of an
-            encoder-decoder the encoder's last.
-        ended: with what its stage ends with: with norms first, the norm there. False allows any
-            layer that the source passes.
-        temperature: of the softmax over cosines.
-        weight: of the mean over sentences beside the cross entropy per token.
-        groups: parts of a micro-batch's rows that know no negatives of each other; the authors
-            have as many as GPUs.
-        anchor: `own`, a pass of the encoder with dropout of its own as in the authors' code, or
+        layer: layer whose states are averaged over the sentence, counted from 1 across stages; in
+            an encoder-decoder the encoder's last.
+        ended: whether to include the sublayers at the end of the stage: with pre-norm, the final
+            norm. False allows any layer with the source.
+        temperature: temperature of the softmax over cosines.
+        weight: weight of the mean over sentences, relative to the cross entropy per token.
+        groups: number of groups of a micro-batch's rows that share no negatives; the authors have
+            one per GPU.
+        anchor: `own`, a separate encoder pass with separate dropout as in the authors' code, or
             `shared`, the states of the translation's pass.
     """
 
@@ -58,24 +58,24 @@ class MRASP2(Method, name="mrasp2"):
     anchor: Literal["own", "shared"] = "own"
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Checks that there is such a layer and that groups have equal numbers of rows.
+        """Check that the layer exists and that groups have equal numbers of rows.
 
         Raises:
-            UserError: otherwise.
+            UserError: if not.
         """
         plan.layout.check_passed("MRASP2.layer", self.layer, SOURCE)
-        ends = [last for last in plan.layout.ends if last in plan.layout.layers_with(SOURCE)]
+        ends = [layer for layer in plan.layout.ends if layer in plan.layout.layers_with(SOURCE)]
         if self.ended and self.layer not in ends:
             raise UserError(
                 f"MRASP2.layer={self.layer}: stages of layout '{plan.layout.name}' that have the "
-                f"source end with {join_names([f'layer {last}' for last in ends])}; choose one, or set "
-                "MRASP2.ended=False"
+                f"source end with {join_names([f'layer {layer}' for layer in ends])}; choose one, "
+                "or set MRASP2.ended=False"
             )
         if config.data.rows % self.groups:
             raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the loss."""
+        """Return the loss."""
         return (Objective("sentence_contrast", (self._anchor, self._positive), self._term),)
 
     @property
@@ -88,7 +88,7 @@ class MRASP2(Method, name="mrasp2"):
         return States(self.layer, view=_POSITIVE, ended=self.ended)
 
     def _term(self, forward: Forward) -> Array:
-        """Compares the sentences of each group; the weight is of a mean per target token."""
+        """Return the weighted loss over the groups, scaled to a mean per target token."""
         batch, view = forward.batch, forward.view(_POSITIVE)
         languages = batch["target_lang"]
         segments = languages.shape[1]
@@ -112,17 +112,17 @@ class MRASP2(Method, name="mrasp2"):
 def sentence_means(
     states: Float[Array, "rows length embed"], segment_ids: Int[Array, "rows length"], segments: int
 ) -> Float[Array, "rows segments embed"]:
-    """Returns the float32 mean of each packed sentence's states; 0 where there is none.
+    """Return the float32 mean of each packed sentence's states; 0 for absent sentences.
 
     Args:
         states: of a span.
         segment_ids: of the span; 0 is padding.
-        segments: sentences per row at most.
+        segments: maximum number of sentences per row.
     """
     numbers = jnp.arange(1, segments + 1, dtype=segment_ids.dtype)
-    own = (segment_ids[:, None, :] == numbers[None, :, None]).astype(jnp.float32)
-    sums = jnp.einsum("rsl,rle->rse", own, states.astype(jnp.float32), precision="highest")
-    return sums / jnp.maximum(own.sum(axis=-1), 1.0)[..., None]
+    membership = (segment_ids[:, None, :] == numbers[None, :, None]).astype(jnp.float32)
+    sums = jnp.einsum("rsl,rle->rse", membership, states.astype(jnp.float32), precision="highest")
+    return sums / jnp.maximum(membership.sum(axis=-1), 1.0)[..., None]
 
 
 def sentence_contrast(
@@ -131,20 +131,21 @@ def sentence_contrast(
     valid: Bool[Array, " sentences"],
     temperature: float,
 ) -> Float[Array, ""]:
-    """Computes -sum_s log(exp(cos(a_s, p_s) / t) / sum_s' exp(cos(a_s, p_s') / t)), in nats.
+    """Compute -sum_s log(exp(cos(a_s, p_s) / t) / sum_s' exp(cos(a_s, p_s') / t)), in nats.
 
     Args:
-        anchors: of the sources.
-        positives: of the targets, in the same order.
-        valid: whether there is a sentence.
+        anchors: representations of the sources.
+        positives: representations of the targets, in the same order.
+        valid: whether the sentence exists.
         temperature: t.
 
-    Source: mRASP2, section 3.1, equation 3; only anchors are normalised over, not the other way.
+    Source: mRASP2, section 3.1, equation 3; the softmax runs over positives only, not in the other
+    direction.
     """
     cosines = jnp.einsum(
         "ae,pe->ap", unit_vectors(anchors), unit_vectors(positives), precision="highest"
     )
     logits = jnp.where(valid[None, :], cosines / temperature, -jnp.inf)
-    logits = jnp.where(valid[:, None], logits, 0.0)  # rows that do not count stay finite
+    logits = jnp.where(valid[:, None], logits, 0.0)  # rows without a sentence stay finite
     losses = jax.nn.logsumexp(logits, axis=-1) - jnp.diagonal(logits)
     return jnp.where(valid, losses, 0.0).sum()

@@ -1,8 +1,8 @@
-"""Tables of the sides: source and target embedded apart, and a matrix of its own for the output.
+"""Separate embedding tables for source and target, and a separate output matrix.
 
-With every system before it one table embeds both sides and gives the logits. Graformer's baselines
-embed source and target apart, the latter's table being the output's too; its Adapter baseline has a
-third one for the output.
+By default one table embeds both sides and computes the logits. Graformer's baselines have separate
+tables for source and target, and the target's also computes the logits; its Adapter baseline has a
+third table for the output.
 
 Source: Sun, Wang, Li 2021 ("Multilingual Translation via Grafting Pre-trained Language Models"),
 its code and scripts.
@@ -22,21 +22,21 @@ TARGET_TABLE, OUTPUT_TABLE = "target_embedding", "output_embedding"
 
 @dataclasses.dataclass(frozen=True)
 class Tables(Method, name="tables"):
-    """What has a table of its own; `embedding` embeds the rest.
+    """The roles with separate tables; `embedding` embeds all others.
 
     Attributes:
-        target: the target's table is its own.
-        output: the output's matrix is its own; otherwise it is the table of the target.
+        target: whether the target has a separate table.
+        output: whether the output has a separate matrix; otherwise it is the target's table.
     """
 
     target: bool = True
     output: bool = False
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the tables.
+        """Return the plan with the tables.
 
         Raises:
-            UserError: if one role alone is embedded, so that there is nothing to set apart.
+            UserError: if only one role is embedded, so that there is nothing to separate.
         """
         del config
         role, tables = plan.layout.generated, [Table()]
@@ -47,8 +47,8 @@ class Tables(Method, name="tables"):
             )
         if self.target:
             tables.append(Table(TARGET_TABLE, (role,)))
-        read = tables[-1].name
+        output_table = tables[-1].name
         if self.output:
             tables.append(Table(OUTPUT_TABLE, embeds=False))
-            read = OUTPUT_TABLE
-        return dataclasses.replace(plan, tables=tuple(tables), heads=(Head(read),))
+            output_table = OUTPUT_TABLE
+        return dataclasses.replace(plan, tables=tuple(tables), heads=(Head(output_table),))

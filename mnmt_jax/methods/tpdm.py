@@ -1,19 +1,19 @@
 """Position disentangling: TPDM and, with gates, GTPDM.
 
-In one encoder layer two heads read what attention leaves: one makes the content, which goes on in
-its place, the other the position, which losses alone read.
+In one encoder layer two heads read the output of attention: one computes the content, which
+replaces the states, the other the position, which is used only by losses.
 
-    a = LN(x + SA(x)),  h = M_h(a),  p = M_p(a),  the layer goes on with h + FFN(h)
+    a = LN(x + SA(x)),  h = M_h(a),  p = M_p(a),  the layer continues with h + FFN(h)
 
-A critic G, one transformer layer over a sentence's contents, guesses positions from contents: first
-it learns to, then the model learns with it as it has become, to tell it less (the information bound
-of `mnmt_jax.model.position_losses`) and to give a place of all sentences one position (alignment).
-With gates a learnt share of the tokens is exempt from the bound. In translating nothing of it but
-M_h is there.
+A critic G, one transformer layer over a sentence's contents, predicts positions from contents. In
+each update it is trained on this task first. Then the model is trained with the updated critic, to
+make its predictions worse (the information bound of `mnmt_jax.model.position_losses`) and to give
+the same position in all sentences the same vector (alignment). With gates, a learnt share of the
+tokens is exempt from the bound. In translation only M_h is used.
 
 Source: Chen, Zhang, Fu 2023 (TPDM), sections 3 and 5.1. No code of the authors is public; what the
-paper leaves open is decided in docs/methods.md: the norms of the heads, which its Table 8 counts,
-and that the feed-forward's residual is h, among others.
+paper leaves open is decided in docs/methods.md: among others the norms of the heads, which its
+Table 8 counts, and that the feed-forward's residual is h.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from mnmt_jax.model.sublayers import FeedForward, SelfAttention
 _HEADS, _CRITIC = "disentangle", "critic"
 _CONTENT, _POSITION, _GATE, _LOGIT = "content", "position", "gate", "gate_logit"
 _MINUS_CHANCE = "critic_minus_chance"
-_SETTLED = 500  # updates after which a critic should know something
-_KNOWS = 0.05  # nats below chance of a critic that does
-_EDGE = 1e-3  # how near to 0 and 1 the noise of gates may be
+_SETTLED = 500  # updates after which a critic should beat chance
+_KNOWS = 0.05  # nats below chance of such a critic
+_EDGE = 1e-3  # minimum distance of the gates' noise from 0 and 1
 _AXES: Mapping[str, tuple[str, ...]] = {
     "gate_first/kernel": ("embed", "mlp"),
     "gate_first/bias": ("mlp",),
@@ -79,32 +79,32 @@ def _linear(config: Model, features: int) -> Projection:
 
 
 class _Head(nn.Module):
-    """wo(relu(LN(wi(x)))), all [embed, embed], with a norm or without."""
+    """wo(relu(LN(wi(x)))), all [embed, embed], with an optional norm."""
 
     config: Model
     normed: bool
 
     def setup(self) -> None:
-        """Creates the two layers and the norm."""
+        """Create the two layers and the norm."""
         self.wi, self.wo = (_linear(self.config, self.config.embed) for _ in range(2))
         if self.normed:
             self.norm = layer_norm(self.config)
 
     def __call__(self, states: Array) -> Array:
-        """Applies the head at each position."""
+        """Apply the head at each position."""
         inner = self.wi(states)
         return self.wo(nn.relu(self.norm(inner) if self.normed else inner))
 
 
 class _Heads(nn.Module):
-    """Content, position and gate of what attention leaves."""
+    """Heads for content, position and gate on the output of attention."""
 
     config: Model
     norms: int
-    gate_temperature: float  # 0 is without gates
+    gate_temperature: float  # 0 means no gates
 
     def setup(self) -> None:
-        """Creates the heads, a norm of the content and, with gates, theirs."""
+        """Create the heads, a norm of the content and the layers of the gates."""
         config = self.config
         self.content, self.position = (_Head(config, self.norms > 0) for _ in range(2))
         if self.norms > 2:
@@ -113,7 +113,7 @@ class _Heads(nn.Module):
             self.gate_first, self.gate_last = _linear(config, config.embed), _linear(config, 1)
 
     def __call__(self, states: Array, place: PositionInfo) -> Array:
-        """Returns the content, and hands out all that losses read."""
+        """Return the content, and record the values that losses read."""
         content = self.content(states)
         content = self.content_norm(content) if self.norms > 2 else content
         if is_requested(self):
@@ -135,11 +135,11 @@ class _Heads(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class _Disentangle(Kind):
-    """The heads, of which the content goes on.
+    """The heads; the content replaces the states.
 
     Attributes:
         norms: as `TPDM.norms`.
-        gate_temperature: as `TPDM.gate_temperature`; 0 is without gates.
+        gate_temperature: as `TPDM.gate_temperature`; 0 means no gates.
     """
 
     norms: int
@@ -150,15 +150,15 @@ class _Disentangle(Kind):
     axes = _AXES
 
     def module(self, config: Model) -> _Heads:
-        """Returns the heads."""
+        """Return the heads."""
         return _Heads(config, self.norms, self.gate_temperature)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns the content."""
+        """Return the content."""
         return module(states, place)
 
     def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yields the content's layers: in training alone there are others."""
+        """Yield the content's layers; the others run only in training."""
         del stage
         positions = sum(lengths[role] for role in roles)
         for name in ("wi", "wo"):
@@ -167,12 +167,12 @@ class _Disentangle(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class _Critic(Kind):
-    """A layer of an encoder with norms after, without dropout, over each sentence's contents."""
+    """A post-norm encoder layer without dropout over each sentence's contents."""
 
     component = _CRITIC
 
     def module(self, config: Model) -> Block:
-        """Returns the layer."""
+        """Return the layer."""
         plain = dataclasses.replace(
             config, dropout=0.0, attention_dropout=0.0, methods=(), lora_rank=0
         )
@@ -183,7 +183,7 @@ class _Critic(Kind):
         return Block(plain, layer)
 
     def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Returns its guesses of the positions."""
+        """Return its predictions of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: place.segment_ids}
         masks = IMPLEMENTATIONS[module.config.attention].make_masks(stage, ids)
         reader = SpanReader(masks, {}, stage, module.config.attention)
@@ -193,32 +193,33 @@ class _Critic(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class TPDM(Method, name="tpdm"):
-    """The heads, the critic and the terms.
+    """Position disentangling: the heads, the critic and the loss terms.
 
     Attributes:
-        layer: counted from 1 through all stages, which the source must pass; in the paper 4 of the
-            encoder's 6 and 2 of 3. Of other layouts than encoder-decoders it is our extension, and
-            the source's states alone are changed.
-        temperature: of all softmaxes over cosines.
-        information: weight of the bound; 0 is without, and the critic's loss tells what contents
-            give away when nothing keeps them from it.
-        reduction: of the bound over the tokens of a sentence: their `sum`, one nat a token as of
-            the cross entropy, or their `mean`, which keeps the factor 1 / M of equation 1.
-        clip: count the bound only as far as the critic's guesses are better than chance
-            (`mnmt_jax.model.position_losses.information`).
-        head_start: updates before the bound counts, in which the critic learns.
+        layer: layer with the heads, counted from 1 across stages; it must contain the source. In
+            the paper 4 of the encoder's 6 and 2 of 3. Layouts other than encoder-decoders are our
+            extension; only the source's states are changed.
+        temperature: temperature of all softmaxes over cosines.
+        information: weight of the bound; 0 disables it, and the critic's loss then shows how much
+            position information contents hold without the bound.
+        reduction: reduction of the bound over the tokens of a sentence: their `sum`, weighted per
+            token like the cross entropy, or their `mean`, which keeps the factor 1 / M of equation
+            1.
+        clip: whether the bound only counts as far as the critic's predictions are better than
+            chance (`mnmt_jax.model.position_losses.information`).
+        head_start: updates before the bound is applied, in which only the critic learns.
         ramp: updates after the head start in which the weight rises linearly to `information`.
         critic_steps: updates of the critic within one update of the model.
-        critic_learning_rate: peak of the critic's; 0 is the run's.
-        alignment: weight of the alignment; 0 is without.
-        anchors: what positions are aligned with: the `mean` of each place over the micro-batch, the
+        critic_learning_rate: peak learning rate of the critic; 0 uses the run's.
+        alignment: weight of the alignment; 0 disables it.
+        anchors: targets of the alignment: the `mean` at each position over the micro-batch, the
             mean `held` constant, or the `sinusoidal` vectors (the paper's Table 2).
-        norms: LayerNorms of the heads: after the first layer of each (2), and of the content (3);
-            Table 8 counts three.
+        norms: number of LayerNorms of the heads: one after the first layer of both (2), and one on
+            the content (3); Table 8 counts three.
         gated: whether gates weigh the bound token by token (GTPDM).
-        prior: share of the tokens that gates are drawn to; the paper gives none.
-        gate: weight of the divergence from it; without, gates close.
-        gate_temperature: of the gates.
+        prior: prior share of open gates; the paper gives no value.
+        gate: weight of the divergence from the prior; without it, gates close.
+        gate_temperature: temperature of the gates.
     """
 
     layer: Count = 4
@@ -239,10 +240,10 @@ class TPDM(Method, name="tpdm"):
     gate_temperature: Positive = 0.7
 
     def __post_init__(self) -> None:
-        """Checks every field, and that gates have what they weigh, and what is said of them gates.
+        """Check every field, and that gates have a bound and gate settings have gates.
 
         Raises:
-            UserError: otherwise.
+            UserError: if they do not.
         """
         super().__post_init__()
         if self.gated and not self.information:
@@ -258,11 +259,11 @@ class TPDM(Method, name="tpdm"):
                 )
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the heads after the layer's attention, and the critic beside it.
+        """Return the plan with the heads after the layer's attention, and the critic as auxiliary.
 
         Raises:
-            UserError: if the source does not pass such a layer, or it has no attention, or the
-                model is a language model.
+            UserError: if the layer does not contain the source or has no attention, or the model is
+                a language model.
         """
         del config
         if not translates(plan.layout):
@@ -281,10 +282,10 @@ class TPDM(Method, name="tpdm"):
         )
 
     def players(self) -> tuple[Player, ...]:
-        """Returns the critic, which learns to guess positions from contents as they are."""
+        """Return the critic, which learns to predict positions from the current contents."""
         reads = self._content, self._position
         objectives = (
-            Objective(_CRITIC, reads, self._guessing),
+            Objective(_CRITIC, reads, self._critic_objective),
             Objective(_MINUS_CHANCE, reads, self._minus_chance, warning=self._exploited),
         )
         rate = self.critic_learning_rate
@@ -292,47 +293,53 @@ class TPDM(Method, name="tpdm"):
         return (Player(_CRITIC, (_CRITIC,), objectives, optimizer, self.critic_steps),)
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Returns the terms, and with gates how far they are open on average."""
-        both, gates = (self._content, self._position), (self._tap(_GATE), self._tap(_LOGIT))
-        found = []
+        """Return the loss terms, and with gates their mean probability as a metric."""
+        both, gates = (
+            (self._content, self._position),
+            (self._intermediate(_GATE), self._intermediate(_LOGIT)),
+        )
+        objectives = []
         if self.information:
             reads = (*both, *(gates if self.gated else ()))
-            found.append(Objective("information", reads, self._informing, self._weight))
+            objectives.append(
+                Objective("information", reads, self._information_objective, self._weight)
+            )
         if self.alignment:
-            found.append(Objective("alignment", both[1:], self._aligning))
+            objectives.append(Objective("alignment", both[1:], self._alignment_objective))
         if self.gated:
-            found.append(Objective("gate_divergence", gates[1:], self._diverging))
-            found.append(Objective("mean_gate", gates[1:], self._opening))
-        return tuple(found)
+            objectives.append(Objective("gate_divergence", gates[1:], self._gate_objective))
+            objectives.append(Objective("mean_gate", gates[1:], self._mean_gate))
+        return tuple(objectives)
 
-    def _tap(self, name: str) -> Intermediate:
+    def _intermediate(self, name: str) -> Intermediate:
         return Intermediate(f"layer_{self.layer - 1}/{_HEADS}/{name}")
 
     @property
     def _content(self) -> Intermediate:
-        return self._tap(_CONTENT)
+        return self._intermediate(_CONTENT)
 
     @property
     def _position(self) -> Intermediate:
-        return self._tap(_POSITION)
+        return self._intermediate(_POSITION)
 
-    def _guessing(self, forward: Forward) -> Array:
-        """The critic's loss; contents and positions are given. Divided by source tokens."""
+    def _critic_objective(self, forward: Forward) -> Array:
+        """Return the critic's loss per source token; contents and positions get no gradient."""
         content, position = (
-            jax.lax.stop_gradient(forward.read(tap)) for tap in (self._content, self._position)
+            jax.lax.stop_gradient(forward.read(intermediate))
+            for intermediate in (self._content, self._position)
         )
         guesses, ids = forward.auxiliary(_CRITIC, content), _ids(forward)
         return _per_source(critic_loss(guesses, position, ids, self.temperature), forward)
 
     def _minus_chance(self, forward: Forward) -> Array:
-        """The critic's loss less that of a uniform guess, for the record: it has no gradient."""
+        """Return the critic's loss minus that of a uniform guess; a metric without gradient."""
         chance = _per_source(chance_loss(_ids(forward)), forward)
-        return jax.lax.stop_gradient(self._guessing(forward) - chance)
+        return jax.lax.stop_gradient(self._critic_objective(forward) - chance)
 
     def _exploited(self, step: int, value: float) -> str:
-        """Warn of a critic that knows nothing while the model minimises the bound with it."""
-        counts = self.information and step >= max(self.head_start + self.ramp, _SETTLED)
-        if not counts or value < -_KNOWS:
+        """Return a warning if the critic knows nothing while the model minimises the bound."""
+        is_active = self.information and step >= max(self.head_start + self.ramp, _SETTLED)
+        if not is_active or value < -_KNOWS:
             return ""
         return (
             f"step {step}: TPDM's critic guesses positions no better than chance "
@@ -342,15 +349,15 @@ class TPDM(Method, name="tpdm"):
         )
 
     def _weight(self, step: Array) -> Array:
-        """The share of `information` that counts after so many updates."""
+        """Return the share of `information` applied after a number of updates."""
         past = step.astype(jnp.float32) - self.head_start
         rising = jnp.clip((past + 1) / self.ramp, 0.0, 1.0) if self.ramp else 1.0
         return jnp.where(past >= 0, rising, 0.0)
 
-    def _informing(self, forward: Forward) -> Array:
-        """The bound, by the critic as it has become."""
+    def _information_objective(self, forward: Forward) -> Array:
+        """Return the bound, computed with the updated critic."""
         guesses = forward.auxiliary(_CRITIC, forward.read(self._content))
-        found = information(
+        bound = information(
             guesses,
             forward.read(self._position),
             _ids(forward),
@@ -359,11 +366,11 @@ class TPDM(Method, name="tpdm"):
             reduction=self.reduction,
         )
         if self.gated:
-            found = forward.read(self._tap(_GATE)) * found
-        return self.information * found.sum()
+            bound = forward.read(self._intermediate(_GATE)) * bound
+        return self.information * bound.sum()
 
-    def _aligning(self, forward: Forward) -> Array:
-        """The alignment of positions with anchors."""
+    def _alignment_objective(self, forward: Forward) -> Array:
+        """Return the alignment of positions with anchors."""
         position, ids = forward.read(self._position), _ids(forward)
         places = forward.batch[f"{SOURCE}_positions"]
         if self.anchors == "sinusoidal":
@@ -372,27 +379,27 @@ class TPDM(Method, name="tpdm"):
             anchors = mean_anchors(position, ids, places)
         if self.anchors != "mean":
             anchors = jax.lax.stop_gradient(anchors)
-        found = alignment(position, ids, places, self.temperature, anchors=anchors)
-        return self.alignment * found
+        loss = alignment(position, ids, places, self.temperature, anchors=anchors)
+        return self.alignment * loss
 
-    def _diverging(self, forward: Forward) -> Array:
-        """The divergence of the gates from their prior."""
-        found = gate_divergence(forward.read(self._tap(_LOGIT)), self.prior)
-        return self.gate * jnp.where(_ids(forward) != 0, found, 0.0).sum()
+    def _gate_objective(self, forward: Forward) -> Array:
+        """Return the divergence of the gates from their prior."""
+        divergence = gate_divergence(forward.read(self._intermediate(_LOGIT)), self.prior)
+        return self.gate * jnp.where(_ids(forward) != 0, divergence, 0.0).sum()
 
-    def _opening(self, forward: Forward) -> Array:
-        """The mean probability of a gate, for the record: it has no gradient."""
-        shares = jax.nn.sigmoid(jax.lax.stop_gradient(forward.read(self._tap(_LOGIT))))
+    def _mean_gate(self, forward: Forward) -> Array:
+        """Return the mean probability of a gate; a metric without gradient."""
+        shares = jax.nn.sigmoid(jax.lax.stop_gradient(forward.read(self._intermediate(_LOGIT))))
         return _per_source(jnp.where(_ids(forward) != 0, shares, 0.0).sum(), forward)
 
 
 def _after_attention(layer: Layer, heads: Sublayer) -> Layer:
-    """Returns a layer with the heads after its self-attention."""
-    names = [each.name for each in layer]
+    """Return a layer with the heads after its self-attention."""
+    names = [sublayer.name for sublayer in layer]
     if "attention" not in names:
         raise UserError("tpdm: the layer has no 'attention'; leave out the method that took it")
-    place = names.index("attention") + 1
-    return (*layer[:place], heads, *layer[place:])
+    index = names.index("attention") + 1
+    return (*layer[:index], heads, *layer[index:])
 
 
 def _ids(forward: Forward) -> Array:
@@ -401,7 +408,7 @@ def _ids(forward: Forward) -> Array:
 
 
 def _per_source(total: Array, forward: Forward) -> Array:
-    """Returns a sum that, divided by target tokens, is the mean over source tokens."""
+    """Return a sum that, divided by target tokens, is the mean over source tokens."""
     counts = [(forward.batch[f"{r}_segment_ids"] != 0).sum() for r in (TARGET, SOURCE)]
     target, source = (jnp.maximum(count, 1).astype(jnp.float32) for count in counts)
     return total * target / source

@@ -1,8 +1,8 @@
 """Adapters as wide as the feed-forward: the "Adapter" baseline of Graformer's paper.
 
-Every layer ends in one more feed-forward, with a norm and a residual connection of its own, and
-where the target reads the source, it does so after the feed-forward that was there: what is below
-is a layer of a language model, what is above is new.
+Every layer ends in an additional feed-forward with its own norm and residual connection.
+Cross-attention follows the original feed-forward: the sublayers before it form a layer of a
+language model, the later ones are new.
 
     encoder  attention, mlp, tuning
     decoder  attention, mlp, memory_attention, tuning
@@ -37,29 +37,33 @@ class _Tuning(FeedForward):
 
 @dataclasses.dataclass(frozen=True)
 class TuningLayers(Method, name="tuning_layers"):
-    """A feed-forward more in every layer.
+    """An additional feed-forward in every layer.
 
     Attributes:
-        mlp: its width; 0 is that of the model's.
+        mlp: its hidden width; 0 uses the model's.
     """
 
     mlp: Annotated[int, Range(low=0, high=2**20)] = 0
 
     def edit(self, plan: Plan, config: Model) -> Plan:
-        """Returns the plan with the added feed-forward layers.
+        """Return the plan with the added feed-forward layers.
 
         Raises:
-            UserError: if a layer has no feed-forward to come after.
+            UserError: if a layer has no feed-forward.
         """
         kind = _Tuning(self.mlp or config.mlp)
         added = Sublayer(_NAME, kind, config.norm)
-        return plan.with_layers(lambda number, layer: _above(layer, added))
+        return plan.with_layers(lambda number, layer: _with_adapter(layer, added))
 
 
-def _above(layer: Layer, added: Sublayer) -> Layer:
-    """Returns a layer with what is new after what a language model has."""
-    if all(each.name != "mlp" for each in layer):
+def _with_adapter(layer: Layer, added: Sublayer) -> Layer:
+    """Return a layer with the new sublayers after those of a language model."""
+    if all(sublayer.name != "mlp" for sublayer in layer):
         raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that took it")
-    recalled = cross_attending(layer)
-    new = () if recalled is None else (recalled,)
-    return (*(each for each in layer if each not in new), *new, added)
+    cross_attention = cross_attending(layer)
+    cross_attentions = () if cross_attention is None else (cross_attention,)
+    return (
+        *(sublayer for sublayer in layer if sublayer not in cross_attentions),
+        *cross_attentions,
+        added,
+    )

@@ -1,1 +1,1 @@
-"""Process start and end: command frame, interrupts, compilation cache."""
+"""Process start and end: command entry point, interrupts, compilation cache."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 2 * 2**30
-"""Bytes of programs that are kept; those that were longest unused go first."""
+"""Maximum size in bytes; the least recently used programs are removed first."""
 _LOOKED = "looked-at"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _FOLDER = "JAX_COMPILATION_CACHE_DIR"
@@ -22,23 +22,24 @@ _SHORTEST = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.02)
 
 
 def enable_compilation_cache() -> None:
-    """Let JAX keep what it compiles in the user's cache folder, for the next command.
+    """Enable JAX's persistent compilation cache in the user's cache folder.
 
-    JAX's own variables decide where they are set: `JAX_COMPILATION_CACHE_DIR` names another folder,
-    whose size is then its owner's, and `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing. Without
-    a folder that can be written all is compiled anew, silently.
+    JAX's environment variables take precedence: `JAX_COMPILATION_CACHE_DIR` names another folder,
+    whose
+    size is not limited here, and `JAX_ENABLE_COMPILATION_CACHE=false` disables the cache. Without a
+    writable folder the cache is silently disabled.
 
     Raises:
-        ValueError: if one of the two cannot be obeyed.
+        ValueError: if one of the two variables has an invalid value.
     """
-    if not _is_on() or _has_own_folder():
+    if not _is_on() or _has_custom_folder():
         return
     try:
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_broken(folder)
         remove_unused(folder, LIMIT)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
+    except (OSError, RuntimeError):  # no home folder, or not writable
         return
     for name, value in ((_FOLDER, str(folder)), _SHORTEST):
         if os.environ.get(name):
@@ -49,13 +50,13 @@ def enable_compilation_cache() -> None:
 
 
 def _is_on() -> bool:
-    says = os.environ.get(_SWITCH, _ON[0])
-    if says.lower() not in (*_ON, *_OFF):  # JAX's own words are a traceback
-        raise ValueError(f"{_SWITCH}={says}: must be true or false")
-    return says.lower() in _ON
+    value = os.environ.get(_SWITCH, _ON[0])
+    if value.lower() not in (*_ON, *_OFF):  # JAX itself would raise a traceback
+        raise ValueError(f"{_SWITCH}={value}: must be true or false")
+    return value.lower() in _ON
 
 
-def _has_own_folder() -> bool:
+def _has_custom_folder() -> bool:
     folder = os.environ.get(_FOLDER, "")
     if folder and "://" not in folder:
         try:
@@ -69,57 +70,58 @@ def _has_own_folder() -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the folder of programs for machines like this one.
+    """Return the cache folder for machines of this type.
 
-    Programs for a CPU hold instructions that another may lack, and a home may be mounted on both.
+    Programs for a CPU may use instructions that another CPU lacks, and both may share a home
+    folder.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "mnmt_jax" / f"compiled-{_machine()}"
 
 
 def remove_broken(folder: Path) -> None:
-    """Remove programs that were cut off in being written; JAX would warn of them each time.
+    """Remove truncated programs, about which JAX would warn each time.
 
-    Each is looked at once: those that are younger than the last look.
+    A program is checked once: only those newer than the last check are read.
     """
     mark = folder / _LOOKED
     since = mark.stat().st_mtime_ns if mark.exists() else 0
-    found = [path for path, facts in _programs(folder) if facts.st_mtime_ns >= since]
+    unchecked = [path for path, status in _programs(folder) if status.st_mtime_ns >= since]
     mark.touch()
-    for path in found:
-        with contextlib.suppress(FileNotFoundError):  # another command has removed it
-            if not _is_whole(path):
+    for path in unchecked:
+        with contextlib.suppress(FileNotFoundError):  # removed by another command
+            if not _is_complete(path):
                 path.unlink()
 
 
-def _is_whole(path: Path) -> bool:
-    """Return whether a compressed file has its end; Zstandard's is believed."""
+def _is_complete(path: Path) -> bool:
+    """Return whether a compressed file is complete; Zstandard files are not checked."""
     stream = zlib.decompressobj()
     with path.open("rb") as file:
         if file.read(len(_ZSTANDARD)) == _ZSTANDARD:
             return True
         file.seek(0)
         try:
-            while part := file.read(1 << 20):
-                stream.decompress(part)
+            while chunk := file.read(1 << 20):
+                stream.decompress(chunk)
         except zlib.error:
             return False
     return stream.eof
 
 
 def remove_unused(folder: Path, limit: int) -> None:
-    """Remove the programs that were read and written longest ago, down to a limit.
+    """Remove the least recently used programs until the size is below a limit.
 
     Args:
-        folder: to keep small.
-        limit: bytes.
+        folder: cache folder.
+        limit: maximum size in bytes.
     """
-    found = [
-        (max(facts.st_atime, facts.st_mtime), facts.st_size, path)
-        for path, facts in _programs(folder)
+    programs = [
+        (max(status.st_atime, status.st_mtime), status.st_size, path)
+        for path, status in _programs(folder)
     ]
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+    total = sum(size for _, size, _ in programs)
+    for _, size, path in sorted(programs):
         if total <= limit:
             return
         path.unlink(missing_ok=True)
@@ -127,18 +129,18 @@ def remove_unused(folder: Path, limit: int) -> None:
 
 
 def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the programs of a folder with their facts; another command may remove some."""
+    """Yield the programs of a folder with their status; other commands may remove some."""
     for path in folder.glob("*-cache"):
         with contextlib.suppress(FileNotFoundError):
             yield path, path.stat()
 
 
 def _machine() -> str:
-    """Return a short name of the kind of processor."""
+    """Return a short hash of the processor type."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    told = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    kind = f"{platform.machine()} {platform.processor()} {told}"
-    return hashlib.sha256(kind.encode()).hexdigest()[:12]
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    processor = f"{platform.machine()} {platform.processor()} {features}"
+    return hashlib.sha256(processor.encode()).hexdigest()[:12]

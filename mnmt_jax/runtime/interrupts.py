@@ -1,4 +1,4 @@
-"""Re-delivery of Ctrl-C that arrives inside a hook that cannot raise, such as JAX's."""
+"""Re-delivery of a Ctrl-C that arrives in a hook that cannot raise, such as JAX's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _SOON = 0.1  # seconds
 
 
 class _Watcher:
-    """A thread that is told of errors which Python ignores.
+    """A thread that receives the errors which Python ignores.
 
-    The hook that tells it is in C: one in Python could itself be interrupted before its first line.
+    The hook that feeds it is written in C: one in Python could itself be interrupted before its
+    first line.
     """
 
     def __init__(self) -> None:
@@ -40,16 +41,16 @@ class _Watcher:
             if not issubclass(ignored.exc_type, KeyboardInterrupt):
                 self._before(ignored)
                 continue
-            time.sleep(_SOON)  # the hook has ended by then; if not, it is ignored once more
+            time.sleep(_SOON)  # the hook has ended by then; if not, the interrupt is ignored again
             self._drop_more()
             _thread.interrupt_main()
 
     def _drop_more(self) -> None:
-        """Discard what came meanwhile: none of them may come again in what cleans up."""
+        """Discard interrupts that arrived meanwhile: they must not be raised again in cleanup."""
         while not self._ignored.empty():
-            more = self._ignored.get()
-            if more is None or not issubclass(more.exc_type, KeyboardInterrupt):
-                self._ignored.put(more)
+            pending = self._ignored.get()
+            if pending is None or not issubclass(pending.exc_type, KeyboardInterrupt):
+                self._ignored.put(pending)
                 return
 
 
@@ -61,12 +62,12 @@ def _start_again() -> None:
         watcher.start()
 
 
-os.register_at_fork(after_in_child=_start_again)  # threads stay behind
+os.register_at_fork(after_in_child=_start_again)  # threads do not survive a fork
 
 
 @contextlib.contextmanager
 def redeliver_interrupts() -> Iterator[None]:
-    """Repeat a Ctrl-C that came in a hook of the garbage collector or of an object's end."""
+    """Re-deliver a Ctrl-C that arrived in a hook of the garbage collector or in a finalizer."""
     watcher = _Watcher()
     _watchers.append(watcher)
     try:

@@ -23,7 +23,7 @@ from mnmt_jax.errors import (
 from mnmt_jax.runtime.compilation_cache import enable_compilation_cache
 from mnmt_jax.runtime.interrupts import redeliver_interrupts
 
-# What a path that cannot be written or read says besides; with its name it needs no traceback.
+# Further errors of paths that cannot be written or read; with the path they need no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
@@ -38,14 +38,14 @@ def _keep_programs() -> None:
 
 
 def run_command(main: Callable[[], int | None]) -> None:
-    """Run a command's `main` and ends the process with an honest status.
+    """Run a command's `main` and exit the process with its status.
 
     Args:
         main: takes no arguments; returns an exit status, or None for success.
 
-    The status is 0 on success, 2 after a `UserError`, a path that the system refuses, a full disk,
-    refused memory or a variable that JAX cannot go by (one line on stderr), 130 after Ctrl-C and
-    141 when nobody reads on. Any other exception is a bug of ours and keeps its traceback.
+    The status is 0 on success; 2 after a `UserError`, a refused path, a full disk, lack of memory
+    or an invalid JAX variable (one line on stderr); 130 after Ctrl-C; and 141 if the output pipe is
+    closed. Any other exception is a bug and keeps its traceback.
     """
     try:
         _keep_programs()
@@ -56,11 +56,11 @@ def run_command(main: Callable[[], int | None]) -> None:
         status = 2
         print(f"error: {error}", file=sys.stderr)
     except (AssertionError, MemoryError, RuntimeError, ValueError) as error:
-        told = _out_of_memory(error) or _variable_of_jax(error)
-        if not told:
+        message = _out_of_memory(error) or _variable_of_jax(error)
+        if not message:
             raise
         status = 2
-        print(f"error: {told}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         exit_immediately(130)
@@ -83,14 +83,14 @@ def warnings_as_lines() -> Iterator[None]:
     handler, propagate = logging.StreamHandler(sys.stderr), logger.propagate
     handler.setFormatter(_Lines())
 
-    def print_line(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    def print_line(message: Warning | str, category: type[Warning], *location: Any) -> None:
         if issubclass(category, MnmtWarning):
             warn(str(message))
         else:
-            show(message, category, *place)
+            show(message, category, *location)
 
     logger.addHandler(handler)
-    logger.propagate = False  # handlers of other libraries would print the line once more
+    logger.propagate = False  # handlers of other libraries would print the line again
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", MnmtWarning)
@@ -110,7 +110,7 @@ class _Lines(logging.Formatter):
 
 
 def _out_of_memory(error: Exception) -> str:
-    """Return one line for refused memory; empty for any other error."""
+    """Return one line about a lack of memory; empty for any other error."""
     if not is_out_of_memory(error):
         return ""
     text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
@@ -121,10 +121,10 @@ def _out_of_memory(error: Exception) -> str:
 
 
 def _refused_path(error: OSError) -> str:
-    """Return one line about a path that the system refuses; empty for any other error."""
+    """Return one line about a path refused by the system; empty for any other error."""
     if _NO_TEMPORARY in str(error):
         return f"{error.strerror}; make room there, or set TMPDIR to another folder"
-    # Files that are written have a name, by `naming`: what has none is standard output.
+    # Written files have a name, by `name_os_errors`; an error without one is about standard output.
     if error.errno not in (_FULL if error.filename is None else (*STORAGE_ERRNOS, *_NAMES)):
         return ""
     remedy = "make room, or choose" if error.errno in _FULL else "choose"
@@ -132,30 +132,30 @@ def _refused_path(error: OSError) -> str:
 
 
 def _variable_of_jax(error: Exception) -> str:
-    """State which of JAX's environment variables an error comes of; empty if it comes of none."""
-    if "jax" not in sys.modules:  # importing it fails by a value that it cannot read
-        found = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
-        name = found[0].upper() if found else ""
-        said = "JAX cannot read this environment variable; unset or mend it"
-        return f"{name}={os.environ[name]}: {said}" if name in os.environ else ""
-    asked = os.environ.get("JAX_PLATFORMS")
-    if not asked or isinstance(error, ValueError):
+    """Return one line about the JAX environment variable behind an error; empty if none."""
+    if "jax" not in sys.modules:  # its import fails on an invalid value
+        match = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
+        name = match[0].upper() if match else ""
+        problem = "JAX cannot read this environment variable; unset or mend it"
+        return f"{name}={os.environ[name]}: {problem}" if name in os.environ else ""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if not platforms or isinstance(error, ValueError):
         return ""
     import jax
 
     try:
         jax.devices()
-    except (AssertionError, RuntimeError) as refusal:
-        reason, *_ = str(refusal).split(" (set JAX_PLATFORMS")
-        said = f"JAX finds no such devices here{reason and f' ({reason})'}"
-        return f"JAX_PLATFORMS={asked}: {said}; unset it or name others"
+    except (AssertionError, RuntimeError) as device_error:
+        reason, *_ = str(device_error).split(" (set JAX_PLATFORMS")
+        problem = f"JAX finds no such devices here{reason and f' ({reason})'}"
+        return f"JAX_PLATFORMS={platforms}: {problem}; unset it or name others"
     return ""
 
 
 def exit_immediately(status: int) -> NoReturn:
-    """End the process without the interpreter's own end.
+    """End the process without the interpreter's shutdown.
 
-    Compilers and devices may still be at work in threads, for which that end is a crash.
+    Compilers and devices may still be running in threads, which would crash in the shutdown.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -164,10 +164,10 @@ def exit_immediately(status: int) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Write what standard output still holds.
+    """Flush standard output.
 
     Raises:
-        OSError: if it cannot be written; names it.
+        OSError: if it cannot be written; the error names it.
     """
     if sys.stdout is not None:
         with name_os_errors(_OUTPUT):
@@ -175,7 +175,7 @@ def flush_output() -> None:
 
 
 def _drop_output() -> None:
-    """Discard what standard output does not take: Python would fail on it again at the end."""
+    """Discard output that cannot be written: Python would fail on it again at exit."""
     try:
         flush_output()
     except OSError:
