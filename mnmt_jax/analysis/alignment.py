@@ -108,9 +108,9 @@ def attention_statistics(
 
     Returns:
         A JSON-ready dict with `directions`. Each has its number of `sentences` and its `layers`,
-        one entry per attention of a role: `mass`, the weight that goes to each of `TOKEN_GROUPS` of the
-        source and to each other role, and `top_key_statistics` by role of the keys on the source side. All
-        are means over sentences.
+        one entry per attention of a role: `mass`, the weight that goes to each of `TOKEN_GROUPS`
+        of the source and to each other role, and `choices` by role of the keys on the source side.
+        All are means over sentences.
 
     Raises:
         UserError: if a requested layer has no such attention.

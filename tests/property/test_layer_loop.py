@@ -137,7 +137,7 @@ def test_layers_that_differ_are_not_looped(monkeypatch):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypatch):
-    """What is handed out (`INTERMEDIATES`) goes by the names of all modules, so then each is traced."""
+    """Recorded values (`INTERMEDIATES`) carry the names of all modules, so then each is traced."""
     config = small_config(
         name, stage_layers=LAYERS[name], lora_rank=2, lora=("layer_1/attention/query",)
     )

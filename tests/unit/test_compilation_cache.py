@@ -10,7 +10,7 @@ import pytest
 from mnmt_jax.runtime import compilation_cache
 from mnmt_jax.runtime.run_command import run_command
 
-# Compiles a program for longer than `enable_compilation_cache` asks for, and says how it came by it.
+# Compiles for longer than `enable_compilation_cache` asks for, and prints where it came from.
 SCRIPT = """
 import logging, sys
 from mnmt_jax.runtime.run_command import run_command

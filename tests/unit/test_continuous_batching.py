@@ -154,7 +154,7 @@ def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout
         monkeypatch.setattr(turns_module, name, call)
         return function
 
-    compiled = [watched(name) for name in ("_turn", "together")]
+    compiled = [watched(name) for name in ("_turn", "search_batch")]
     before = sum(function._cache_size() for function in compiled)
     translator = made_translator(
         instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2

@@ -1,4 +1,4 @@
-"""benchmarks/seeds.py: what docs/results_registers.md shows, from evaluated runs of several seeds."""
+"""benchmarks/seeds.py: the tables of docs/results_registers.md, from runs of several seeds."""
 
 from __future__ import annotations
 
