@@ -127,9 +127,9 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         zero_shot_directions,
     )
     from mnmt_jax.data.mixtures import (
+        cache_task_sources,
         check_training_text,
         language_text,
-        task_sources,
         validate_lines,
     )
     from mnmt_jax.data.subsample import SubsampledCorpus
@@ -155,7 +155,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
-    return task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
+    return cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
 
 
 def _fraction(text: str) -> float:

@@ -92,7 +92,7 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
 
 
 def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
-    """Read all text that `task_sources` will read once, to report bad lines before any work.
+    """Read all text that `cache_task_sources` will read once, to report bad lines before any work.
 
     Raises:
         UserError: if a line is bad or files hold no sentence pair; names the first.
@@ -107,7 +107,7 @@ def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
                 raise _no_text(corpus, split, direction)
 
 
-def task_sources(
+def cache_task_sources(
     corpus: Corpus,
     supervised: Sequence[Direction],
     vocabulary: Vocabulary,

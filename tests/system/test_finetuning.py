@@ -16,7 +16,7 @@ import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache_writer import write_cache
-from mnmt_jax.data.mixtures import language_text, task_sources
+from mnmt_jax.data.mixtures import cache_task_sources, language_text
 from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.result import read_result
@@ -51,7 +51,7 @@ def base_config(corpus, tmp_path_factory) -> Config:
     options = SentencePieceOptions(vocab_size=400)
     text = language_text(corpus, directions, 2000)
     vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
-    sources = task_sources(corpus, directions, vocabulary)
+    sources = cache_task_sources(corpus, directions, vocabulary)
     write_cache(folder / "cache", sources, vocabulary=vocabulary)
     return Config(
         data=Data(

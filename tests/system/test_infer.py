@@ -237,7 +237,7 @@ def test_help_needs_no_jax():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with an input of three windows, the last one not full."""
-    monkeypatch.setattr(job_module, "WINDOW", WINDOW)
+    monkeypatch.setattr(job_module, "WINDOW_SIZE", WINDOW)
     (tmp_path / "in").write_text("\n".join(TEXTS) + "\n")
     return tmp_path
 

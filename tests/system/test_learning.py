@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
 from mnmt_jax.data.cache_writer import write_cache
-from mnmt_jax.data.mixtures import language_text, task_sources
+from mnmt_jax.data.mixtures import cache_task_sources, language_text
 from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
@@ -43,7 +43,7 @@ def cache(corpus, tmp_path_factory):
     options = SentencePieceOptions(vocab_size=100, byte_fallback=False)
     vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
     write_cache(
-        folder / "cache", task_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary
+        folder / "cache", cache_task_sources(corpus, DIRECTIONS, vocabulary), vocabulary=vocabulary
     )
     return folder / "cache"
 

@@ -40,7 +40,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_an_undocumented_name_is_found(tmp_path):
-    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "scripts/site_hook.py")
+    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "scripts/site/hook.py")
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     package = tmp_path / "package"

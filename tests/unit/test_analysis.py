@@ -306,10 +306,12 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
 def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
     monkeypatch.setattr(
-        teacher_forcing, "force", lambda *_: ForcedSentences(("en", "de"), ("one",), ("x",), ("e",))
+        teacher_forcing,
+        "make_forced_sentences",
+        lambda *_: ForcedSentences(("en", "de"), ("one",), ("x",), ("e",)),
     )
     maps = {"by_head": False, "heads": 1, "directions": []}
-    monkeypatch.setattr(attention_maps, "attention_maps", lambda *given, **flags: maps)
+    monkeypatch.setattr(attention_maps, "compute_attention_maps", lambda *given, **flags: maps)
     scales = "analyse", "scales", "--output", tmp_path / "x", "--run"
     for _ in range(2):  # its own it replaces
         command(*scales, runs / "layers")

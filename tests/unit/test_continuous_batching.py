@@ -127,7 +127,7 @@ def test_what_has_no_room_is_searched_again(settings, monkeypatch):
         steps.append(most)
         return ROOM
 
-    monkeypatch.setattr(lines_module, "first_steps", narrow)
+    monkeypatch.setattr(lines_module, "initial_step_limit", narrow)
     assert_alike(translator.translate_nbest(lines, **INTO_FRENCH), expected)
     lengths = [len(each.hypotheses[0].tokens) for each in expected]
     assert min(lengths) <= ROOM < max(lengths) and len(set(steps)) == 2

@@ -48,7 +48,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
     )
     decode = translator.config.decode
-    monkeypatch.setattr(lines_module, "first_steps", lambda _, steps: steps - 1)
+    monkeypatch.setattr(lines_module, "initial_step_limit", lambda _, steps: steps - 1)
     lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
     assert [len(line.others) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
@@ -114,7 +114,7 @@ def test_others_are_of_the_window_the_language_and_another_text():
 
 
 def test_lines_are_drawn_window_by_window(monkeypatch):
-    monkeypatch.setattr(job_module, "WINDOW", 3)
+    monkeypatch.setattr(job_module, "WINDOW_SIZE", 3)
     translator = made_translator(source_contrast=0.5)
     lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
     for line in lines:

@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.data.cache_writer import encode_pairs, write_cache
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.mixtures import cache_task_sources
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
@@ -141,7 +141,7 @@ def test_the_cache_holds_each_sides_copies(tmp_path):
         (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
     corpus = ParallelFiles("made", str(tmp_path / "{split}.{language}"), LANGUAGES)
     vocabulary = split()
-    sources = task_sources(corpus, [("en", "de"), ("de", "en"), ("fr", "de")], vocabulary)
+    sources = cache_task_sources(corpus, [("en", "de"), ("de", "en"), ("fr", "de")], vocabulary)
     cache = write_cache(tmp_path / "cache", sources, vocabulary=vocabulary)
     assert cache.vocabulary.copies == COPIES
     ids = {code: [range(60, 100)[i::2] for i in (0, 1)][code == "en"] for code in ("de", "en")}

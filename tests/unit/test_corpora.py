@@ -10,7 +10,7 @@ import pytest
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import parallel_corpora
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.mixtures import cache_task_sources
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
 from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
@@ -76,7 +76,7 @@ def test_the_disk_is_looked_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "isfile", lambda path: looked_for.append(path) or isfile(path))
     corpus = parallel(tmp_path, codes)
     assert corpus.splits() == ("train", "validation")
-    sources = list(task_sources(corpus, corpus.directions("train"), made_text.vocabulary()))
+    sources = list(cache_task_sources(corpus, corpus.directions("train"), made_text.vocabulary()))
     assert len(sources) == 30 and {len(source.splits) for source in sources} == {2}
     assert all(len(list(corpus.pairs("train", pair))) == 3 for pair in corpus.directions("train"))
     # Plain and gzip, of three splits.

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from mnmt_jax.data.mixtures import MIXTURES, check_training_text, task_sources
+from mnmt_jax.data.mixtures import MIXTURES, cache_task_sources, check_training_text
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
@@ -77,7 +77,9 @@ def test_mixtures_of_one_direction(data, name, trained, tested):
     mixture = MIXTURES[name]
     corpus = get_corpus(mixture.corpus)
     vocabulary = made_text.vocabulary()
-    tasks = list(task_sources(corpus, mixture.directions, vocabulary, zero_shot=mixture.zero_shot))
+    tasks = list(
+        cache_task_sources(corpus, mixture.directions, vocabulary, zero_shot=mixture.zero_shot)
+    )
     found = {f"{task.source_lang}-{task.target_lang}": tuple(task.splits) for task in tasks}
     assert found == {trained: ("train", "validation")} | (
         {tested: ("validation",)} if tested else {}
@@ -125,7 +127,7 @@ def test_what_cannot_be_validated_has_no_task(data):
     numbered(data, "wmt14/en-de", "train", 2, ["en", "de"])
     numbered(data, "wmt14/en-de", "newstest2013", 2, ["en", "de"])
     mixture = MIXTURES["wmt14_transfer_de"]
-    tasks = task_sources(
+    tasks = cache_task_sources(
         get_corpus("wmt14"),
         mixture.directions,
         made_text.vocabulary(),

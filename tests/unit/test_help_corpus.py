@@ -451,10 +451,10 @@ def test_a_page_that_repeats_itself_is_read_in_linear_time(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from mnmt_jax.data import help_pages
-help_pages.MAX_PAGE_BYTES = 1 << 26
-found = help_pages.paragraphs(Path(sys.argv[1]))
-print(len(found), len(help_pages.sentences(found["par_id2"])))
+from mnmt_jax.data import libreoffice_pages
+libreoffice_pages.MAX_PAGE_BYTES = 1 << 26
+found = libreoffice_pages.paragraphs(Path(sys.argv[1]))
+print(len(found), len(libreoffice_pages.sentences(found["par_id2"])))
 """
     done = run_limited(code, tmp_path / HELP_PATH / "en-US" / "text" / name_of(0))
     assert done.stdout.split() == [str(count + 2), "1"], done.stderr

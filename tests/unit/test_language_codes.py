@@ -9,7 +9,7 @@ import pytest
 from mnmt_jax.commands import languages as languages_command
 from mnmt_jax.commands.corpus_flags import parse_directions
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.mixtures import cache_task_sources
 from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
 from mnmt_jax.decoding.input_checks import match_line_codes
@@ -256,7 +256,7 @@ def test_tasks_of_a_language_outside_the_table(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("de", "hsb"))
     vocabulary = Vocabulary(made_text.vocabulary().model, ("de", "hsb_Latn"))
-    names = [task.name for task in task_sources(corpus, (("de", "hsb"),), vocabulary)]
+    names = [task.name for task in cache_task_sources(corpus, (("de", "hsb"),), vocabulary)]
     assert names == ["mine_de_hsb"]
 
 

@@ -17,7 +17,7 @@ CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_language
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST, {"temperature": 1.0, "beam_size": 2}])
 def test_a_pivot_is_two_calls(settings, monkeypatch):
-    monkeypatch.setattr(job_module, "WINDOW", 4)
+    monkeypatch.setattr(job_module, "WINDOW_SIZE", 4)
     translator = made_translator(batch=1)  # whatever lengths there are, batches have as many rows
     first = translator.translate_nbest(TEXTS, source="de", target="en", **settings)
     between = [translation.text for translation in first]

@@ -7,7 +7,7 @@ import pytest
 
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.corpus import Corpus, Share
-from mnmt_jax.data.mixtures import task_sources
+from mnmt_jax.data.mixtures import cache_task_sources
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
 from mnmt_jax.data.subsample import SubsampledCorpus
 from mnmt_jax.errors import UserError
@@ -111,10 +111,10 @@ def test_tasks_say_what_share_they_are():
     share = Share(0.1, 7)
     supervised = [("en", "de"), ("de", "en")]
     corpus = SubsampledCorpus(numbered(), share)
-    tasks = list(task_sources(corpus, supervised, made_text.vocabulary()))
+    tasks = list(cache_task_sources(corpus, supervised, made_text.vocabulary()))
     assert [task.share for task in tasks] == [share, share]
     other = SubsampledCorpus(numbered(), share)
-    tasks = list(task_sources(other, [*supervised, ("en", "fr")], made_text.vocabulary()))
+    tasks = list(cache_task_sources(other, [*supervised, ("en", "fr")], made_text.vocabulary()))
     assert [task.share for task in tasks] == [share] * 3 + [None] * 3  # zero-shot: whole
 
 

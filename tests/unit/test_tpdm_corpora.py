@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from mnmt_jax.data import corpus as corpus_module
-from mnmt_jax.data.mixtures import MIXTURES, task_sources, zero_shot_directions
+from mnmt_jax.data.mixtures import MIXTURES, cache_task_sources, zero_shot_directions
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from tests.unit import made_text
@@ -69,7 +69,7 @@ def test_multiun_holds_out_what_all_directions_share(data):
         others = zero_shot_directions(corpus, row.supervised, split)
         assert set(others) == set(itertools.permutations(UN[1:], 2)) == set(row.zero_shot)
     assert list(corpus.pairs("validation", ("zh", "ar")))[-1] == ("zh 999", "ar 999")
-    sources = task_sources(corpus, row.supervised, made_text.vocabulary())
+    sources = cache_task_sources(corpus, row.supervised, made_text.vocabulary())
     splits = {(task.source_lang, task.target_lang): len(task.splits) for task in sources}
     assert splits == {pair: 2 if "en" in pair else 1 for pair in every}
 

@@ -162,11 +162,11 @@ Vocabulary.load(sys.argv[1])
 
 def test_many_copies_for_many_languages_are_checked_in_linear_time():
     code = """
-from mnmt_jax.vocabulary.added_languages import check_additions
-from mnmt_jax.vocabulary.language_specific_pieces import check_copies
+from mnmt_jax.vocabulary.added_languages import check_added_languages
+from mnmt_jax.vocabulary.language_specific_pieces import check_language_pieces
 codes = [f"x{number}" for number in range(100_000)]
-print(len(check_copies([("a", code) for code in codes], codes)))
-print(len(check_additions([(code, b"") for code in codes], codes)))
+print(len(check_language_pieces([("a", code) for code in codes], codes)))
+print(len(check_added_languages([(code, b"") for code in codes], codes)))
 """
     done = run_limited(code, cpu_seconds=30)
     assert done.stdout.split() == ["100000", "100000"], done.stderr

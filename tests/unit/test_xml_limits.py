@@ -21,9 +21,9 @@ AROUND = {
 }
 READ = """
 import sys
-from mnmt_jax.data import bitext
-bitext.MAX_OTHER_BYTES = 32 << 20
-print(sum(1 for _ in bitext.read_units(sys.argv[1])))
+from mnmt_jax.data import translation_files
+translation_files.MAX_OTHER_BYTES = 32 << 20
+print(sum(1 for _ in translation_files.read_units(sys.argv[1])))
 """
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "mnmt_jax"
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 LINK = re.compile(r"(\]\()([^)#\s]*)(#[^)\s]*)?(\))")
