@@ -16,7 +16,8 @@ from mnmt_jax.analysis.branches import NO_BRANCHES_MESSAGE
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult

@@ -324,7 +324,7 @@ def _ablation(
         run_ablation,
         supervised_targets_by_source,
     )
-    from mnmt_jax.evaluation.evaluate import load_evaluated_model
+    from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
     from mnmt_jax.runs.run_directory import RunDirectory
 
     check_has_branches(RunDirectory.open(flags.run).config(gin_files, bindings))

@@ -97,12 +97,8 @@ def main() -> None:
     check_limit(flags.limit)
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.evaluation.evaluate import (
-        check_folder,
-        evaluate,
-        load_evaluated_model,
-        translate_work_shard,
-    )
+    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate_work_shard
+    from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
     from mnmt_jax.evaluation.language_detectors import find_detector
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics

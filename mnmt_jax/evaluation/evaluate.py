@@ -1,4 +1,11 @@
-"""Evaluation pipeline of a run: translation and scoring of all directions, results and report."""
+"""Evaluation pipeline of a run: translate, score and report.
+
+Each stage is a function that writes files of the output folder:
+
+translate   translations/*.jsonl
+score       reads these and writes scores.json
+report      table.md and report.html
+"""
 
 from __future__ import annotations
 
@@ -8,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WorkShard
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
@@ -26,124 +33,13 @@ from mnmt_jax.evaluation.scoring import (
 )
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import (
-    TranslatedSentence,
-    TranslateFn,
     TranslationStore,
     check_translations,
+    read_translations,
 )
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
-from mnmt_jax.vocabulary.vocabulary import Vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluatedModel:
-    """A model under evaluation: its translation function and the known facts about it.
-
-    Attributes:
-        name: name in results and reports.
-        translate: function that translates the sentences of one direction.
-        config: configuration of the run.
-        decoding: decoding settings: checkpoint and search.
-        identity: what the translations depend on besides model, search and sources: parameters,
-            vocabulary, instruction.
-        step: number of updates of the parameters; None if unknown.
-        parameters: number of parameters; None if unknown.
-        supervised: directions that the model was trained on; None if unknown.
-        metrics_file: `metrics.jsonl` of the training run; None if there is none.
-        vocabulary: vocabulary of the model; None if unknown.
-        decoding_overrides: decoding settings that flags changed from the run's values; None if
-            unknown.
-    """
-
-    name: str
-    translate: TranslateFn
-    config: Config
-    decoding: Mapping[str, Any]
-    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    step: int | None = None
-    parameters: int | None = None
-    supervised: frozenset[Direction] | None = None
-    metrics_file: Path | None = None
-    vocabulary: Vocabulary | None = None
-    decoding_overrides: Mapping[str, Any] | None = None
-
-
-def load_evaluated_model(
-    run: str | Path,
-    step: int | str | None = None,
-    *,
-    gin_files: Sequence[str] = (),
-    bindings: Sequence[str] = (),
-    beam_size: int | None = None,
-    pivot: str | None = None,
-) -> tuple[EvaluatedModel, tuple[str, ...]]:
-    """Open a run directory for evaluation.
-
-    Args:
-        run: the run directory; nothing else is needed.
-        step: step of a checkpoint, "best", "average", or None for the newest.
-        gin_files: gin files read after the run's configuration. `Data.instruction` sets the layout
-            of the language tags in decoding, e.g. 'none' omits the tags of training.
-        bindings: `Section.field=value`, read last.
-        beam_size: beam size, as in `Translator.translate`.
-        pivot: pivot language, as in `Translator.translate`.
-
-    Returns:
-        The model to evaluate, and its languages.
-
-    Raises:
-        UserError: if the folder is not a run or does not have the checkpoint, or if the model does
-            not have the pivot language.
-    """
-    from mnmt_jax.decoding.generate import describe_search
-    from mnmt_jax.decoding.translation_job import TranslationJob
-    from mnmt_jax.decoding.translator import Translator
-
-    run_dir = RunDirectory.open(run)
-    translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
-    job = TranslationJob.create(translator, pivot=pivot, beam_size=beam_size)
-    config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
-    pivot = job.pivot
-
-    def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
-        source, target = direction
-        translations = translator.translate_nbest(
-            lines, source=source, target=target, beam_size=beam_size, pivot=pivot
-        )
-        return [
-            TranslatedSentence(item.text, item.truncated, item.pivot, item.unknown_characters)
-            for item in translations
-        ]
-
-    checkpoint_prefix = f"{step}, " if isinstance(step, str) else ""
-    trained_config = run_dir.config()
-    extra_settings = {} if pivot is None else {"pivot": pivot}  # settings outside `Decode`
-    if config.data.instruction != trained_config.data.instruction:
-        extra_settings["instruction"] = config.data.instruction
-    run_settings = dataclasses.asdict(trained_config.decode)
-    settings = dataclasses.asdict(config.decode)
-    overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
-    evaluated_model = EvaluatedModel(
-        name=(run_dir.place if run_dir.mirror else run_dir.path.resolve()).name,
-        translate=translate,
-        config=config,
-        decoding={
-            "checkpoint": f"{checkpoint_prefix}step {translator.step}",
-            **describe_search(config.decode),
-            **extra_settings,
-        },
-        identity=translator.identity,
-        step=translator.step,
-        parameters=translator.parameters,
-        supervised=run_dir.trained_directions(),
-        metrics_file=run_dir.metrics_file,
-        vocabulary=translator.vocabulary,
-        decoding_overrides={**overrides, **extra_settings},
-    )
-    return evaluated_model, translator.languages
 
 
 def check_folder(output: str | Path) -> None:
@@ -162,6 +58,19 @@ def check_folder(output: str | Path) -> None:
     check_translations(folder / "translations")
 
 
+@dataclasses.dataclass(frozen=True)
+class TranslatedDirections:
+    """Directions of an evaluation whose translations are on disk.
+
+    Attributes:
+        directions: all directions to score, in order.
+        reused: those that had been translated before.
+    """
+
+    directions: tuple[Direction, ...]
+    reused: tuple[Direction, ...]
+
+
 def evaluate(
     subject: EvaluatedModel,
     benchmark: Benchmark,
@@ -173,6 +82,8 @@ def evaluate(
 ) -> RunResult:
     """Translate and score all directions and write the results to a folder.
 
+    Calls `translate`, `score` and `report`.
+
     Args:
         subject: the model.
         benchmark: the test sentences.
@@ -180,6 +91,41 @@ def evaluate(
             translations by the same parameters and search are reused.
         which: "all", "supervised" or "zero_shot" directions.
         further: optional metrics; None computes the standard ones only.
+        overwrite: replace an evaluation with other settings or with more results.
+
+    Raises:
+        UserError: as `translate` and `score`.
+    """
+    translated = translate(
+        subject, benchmark, output, which=which, further=further, overwrite=overwrite
+    )
+    directions = translated.directions
+    result = score(subject, benchmark, output, directions=directions, further=further)
+    if translated.reused:
+        _log(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
+    for note in _notes(result.directions):
+        _log(f"note: {note}")
+    report(result, output)
+    return result
+
+
+def translate(
+    subject: EvaluatedModel,
+    benchmark: Benchmark,
+    output: str | Path,
+    *,
+    which: str = "all",
+    further: OptionalMetrics | None = None,
+    overwrite: bool = False,
+) -> TranslatedDirections:
+    """Translate all directions, the first stage of `evaluate`; write `translations/*.jsonl`.
+
+    Args:
+        subject: the model, as in `evaluate`.
+        benchmark: the test sentences.
+        output: output folder. Complete files by the same parameters and search are kept.
+        which: "all", "supervised" or "zero_shot" directions.
+        further: the optional metrics that `score` will compute.
         overwrite: replace an evaluation with other settings or with more results.
 
     Raises:
@@ -194,37 +140,10 @@ def evaluate(
     pivot = subject.decoding.get("pivot")
     if direct_count := sum(pivot in direction for direction in directions):
         _log(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
-    folder, scored = Path(output), []
     for number, direction in enumerate(directions, start=1):
-        texts = benchmark.texts(direction)
-        outputs = store.outputs(direction, texts, subject.translate)
-        scored_direction = score_direction(
-            direction,
-            texts,
-            outputs=outputs,
-            benchmark=benchmark,
-            supervised=subject.supervised,
-            first_sample=SAMPLES * (number - 1),
-        )
-        if further is not None:
-            hypotheses = [output.text for output in outputs]
-            extended_result = further.add(scored_direction.result, texts, hypotheses)
-            scored_direction = dataclasses.replace(scored_direction, result=extended_result)
-        scored.append(scored_direction)
-        _log(f"{number}/{len(directions)} {_progress_line(scored[-1].result)}")
-    if store.reused:
-        _log(f"{len(store.reused)} of {len(directions)} directions had been translated before")
-    result = _run_result(subject, benchmark, scored)
-    for note in _notes(result.directions):
-        _log(f"note: {note}")
-    if further is not None:
-        signatures = {**result.signatures, **further.signatures}
-        paper_averages = further.paper(result.directions)
-        result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
-    write_result(result, folder / "scores.json")
-    write_text(folder / "table.md", result_page(result))
-    write_report(folder / "report.html", [result])
-    return result
+        if store.translate(direction, benchmark.texts(direction), subject.translate):
+            _log(f"{number}/{len(directions)} {'-'.join(direction)} translated")
+    return TranslatedDirections(directions, tuple(store.reused))
 
 
 def translate_work_shard(
@@ -240,20 +159,20 @@ def translate_work_shard(
     """Translate the directions assigned to one of several processes.
 
     Args:
-        subject: the model, as in `evaluate`.
+        subject: the model, as in `translate`.
         benchmark: the test sentences.
         output: output folder, shared by all processes.
         share: the work shard of this process.
         which: the directions of all processes.
         further: the optional metrics that the last process computes.
-        overwrite: as in `evaluate`.
+        overwrite: as in `translate`.
 
     Returns:
-        Whether the directions of all processes are translated. `evaluate` then has only to score
-        them.
+        Whether the directions of all processes are translated. `evaluate` then reuses them
+        all.
 
     Raises:
-        UserError: as in `evaluate`.
+        UserError: as in `translate`.
     """
     settings = further.settings if further else {}
     directions, store = _prepare(
@@ -262,13 +181,75 @@ def translate_work_shard(
     texts = {direction: benchmark.texts(direction) for direction in directions}
     assigned = [direction for number, direction in enumerate(directions) if share.holds(number)]
     for number, direction in enumerate(assigned, start=1):
-        store.outputs(direction, texts[direction], subject.translate)
+        store.translate(direction, texts[direction], subject.translate)
         _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
     missing = store.missing(texts)
     if missing:
         progress = f"process {share.process} of {share.processes} has done its directions"
         _log(f"{progress}, {len(missing)} are left to others; the last one to end scores all")
     return not missing
+
+
+def score(
+    subject: EvaluatedModel,
+    benchmark: Benchmark,
+    output: str | Path,
+    *,
+    directions: Sequence[Direction],
+    further: OptionalMetrics | None = None,
+) -> RunResult:
+    """Score the translations in a folder, the second stage of `evaluate`; write `scores.json`.
+
+    Args:
+        subject: the model that made the translations.
+        benchmark: the test sentences.
+        output: output folder with the files of `translate`, which has also checked it.
+        directions: the directions to score, in display order.
+        further: optional metrics; None computes the standard ones only.
+
+    Raises:
+        UserError: if the translations of a direction are missing, of other sentences or by another
+            model or search. `scores.json` is not written then.
+    """
+    folder, scored = Path(output), []
+    provenance = subject.provenance
+    for number, direction in enumerate(directions, start=1):
+        texts = benchmark.texts(direction)
+        outputs = read_translations(folder / "translations", provenance, direction, texts)
+        scored_direction = score_direction(
+            direction,
+            texts,
+            outputs=outputs,
+            benchmark=benchmark,
+            supervised=subject.supervised,
+            first_sample=SAMPLES * (number - 1),
+        )
+        if further is not None:
+            hypotheses = [sentence.text for sentence in outputs]
+            extended_result = further.add(scored_direction.result, texts, hypotheses)
+            scored_direction = dataclasses.replace(scored_direction, result=extended_result)
+        scored.append(scored_direction)
+        _log(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
+    result = _run_result(subject, benchmark, scored)
+    if further is not None:
+        signatures = {**result.signatures, **further.signatures}
+        paper_averages = further.paper(result.directions)
+        result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
+    write_result(result, folder / "scores.json")
+    return result
+
+
+def report(result: RunResult, output: str | Path) -> None:
+    """Write `table.md` and `report.html`, the third stage of `evaluate`.
+
+    Args:
+        result: the result of `score`. One read from `scores.json` has lists where it has tuples,
+            and its pages show them, e.g. `[8, 16]` for `(8, 16)`.
+        output: output folder.
+    """
+    folder = Path(output)
+    write_text(folder / "table.md", result_page(result))
+    write_report(folder / "report.html", [result])
 
 
 def _prepare(
@@ -286,8 +267,7 @@ def _prepare(
     if subject.supervised is None:
         _log(UNKNOWN_TRAINING)
     folder = Path(output)
-    model = as_facts(subject.config.model)
-    made_by = {"name": subject.name, "model": model, **subject.identity, **subject.decoding}
+    made_by = subject.provenance
     if not overwrite:
         check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)

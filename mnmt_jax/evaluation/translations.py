@@ -111,18 +111,16 @@ class TranslationStore:
     def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
         self._folder, self._provenance_file = folder, folder / _PROVENANCE_FILE
-        # Compared as JSON, where tuples are lists.
-        self._provenance = json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+        self._provenance = _provenance_text(made_by)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # the first of several processes removes stale files
-            self.stale = self._provenance_file.is_file() and not self._has_same_provenance()
+            self.stale = self._provenance_file.is_file() and not _has_provenance(
+                folder, self._provenance
+            )
             if self.stale or not self._provenance_file.is_file():
                 for stale_file in folder.glob("*.jsonl"):
                     stale_file.unlink()
                 write_text(self._provenance_file, self._provenance)
-
-    def _has_same_provenance(self) -> bool:
-        return self._provenance_file.read_text(encoding="utf-8") == self._provenance
 
     def missing(self, texts: Mapping[Direction, TestSet]) -> list[Direction]:
         """Return the directions without a complete file.
@@ -136,24 +134,24 @@ class TranslationStore:
             if read_outputs(self._folder, direction, texts[direction]) is None
         ]
 
-    def outputs(
-        self, direction: Direction, texts: TestSet, translate: TranslateFn
-    ) -> list[TranslatedSentence]:
-        """Return the translations of a direction, from its file if complete, else newly made.
+    def translate(self, direction: Direction, texts: TestSet, translate: TranslateFn) -> bool:
+        """Translate a direction and write its file, unless that is complete.
 
         Args:
             direction: source and target.
             texts: the test set; a file of other sentences is not used.
             translate: function that translates the sources if there is no complete file.
 
+        Returns:
+            Whether the direction was translated now.
+
         Raises:
             UserError: if `translate` does not return one translation per sentence, or if another
                 command with another provenance has taken over the folder meanwhile.
         """
-        stored = read_outputs(self._folder, direction, texts)
-        if stored is not None:
+        if read_outputs(self._folder, direction, texts) is not None:
             self.reused.append(direction)
-            return stored
+            return False
         outputs = list(translate(texts.sources, direction))
         if len(outputs) != len(texts.sources):
             raise UserError(
@@ -163,13 +161,37 @@ class TranslationStore:
         rows = zip(texts.sources, outputs, texts.references, strict=True)
         text = "".join(_line(*row) for row in rows)
         with locked(self._folder):
-            if not self._has_same_provenance():
-                raise UserError(
-                    f"{self._folder}: another command with other settings has replaced what was "
-                    "here; give each its own --output, and all of several processes the same flags"
-                )
+            _check_provenance(self._folder, self._provenance)
             write_text(_path(self._folder, direction), text)
-        return outputs
+        return True
+
+
+def read_translations(
+    folder: Path, made_by: Mapping[str, Any], direction: Direction, texts: TestSet
+) -> list[TranslatedSentence]:
+    """Read the translations of a direction and check their provenance.
+
+    Args:
+        folder: folder of a `TranslationStore`.
+        made_by: the expected provenance, as in `TranslationStore`.
+        direction: source and target.
+        texts: the test set.
+
+    Raises:
+        UserError: if the folder holds translations of another provenance, or if the file is
+            missing, damaged or of other sentences.
+    """
+    outputs = None
+    if folder.is_dir():
+        with locked(folder):  # no other command replaces the files between check and reading
+            _check_provenance(folder, _provenance_text(made_by))
+            outputs = read_outputs(folder, direction, texts)
+    if outputs is None:
+        raise UserError(
+            f"{_path(folder, direction)}: is missing, damaged or of other sentences; run "
+            "'mnmt evaluate' again"
+        )
+    return outputs
 
 
 def read_outputs(
@@ -187,6 +209,30 @@ def read_outputs(
 
 def _path(folder: Path, direction: Direction) -> Path:
     return folder / f"{'-'.join(direction)}.jsonl"
+
+
+def _provenance_text(made_by: Mapping[str, Any]) -> str:
+    """Return the text of `made_by.json`; compared as JSON, where tuples are lists."""
+    return json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+
+
+def _has_provenance(folder: Path, provenance: str) -> bool:
+    """Return whether `made_by.json` has this text."""
+    path = folder / _PROVENANCE_FILE
+    return path.is_file() and path.read_text(encoding="utf-8") == provenance
+
+
+def _check_provenance(folder: Path, provenance: str) -> None:
+    """Check that the translations of a folder are still those of this command.
+
+    Raises:
+        UserError: if another command has replaced them.
+    """
+    if not _has_provenance(folder, provenance):
+        raise UserError(
+            f"{folder}: another command with other settings has replaced what was here; give each "
+            "its own --output, and all of several processes the same flags"
+        )
 
 
 def _is_provenance(text: str) -> bool:

@@ -13,7 +13,8 @@ from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.decoding.generate import describe_search, with_beam_size
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import evaluate, load_evaluated_model
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
 from mnmt_jax.evaluation.markdown_tables import decoding_label, disambiguate_names
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.training.train import train

@@ -27,7 +27,7 @@ from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimize
 from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import EvaluatedModel
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.files.lazy_array import LazyArray

@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.evaluate import load_evaluated_model
+from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.interop.adapters import merge_adapter
 from mnmt_jax.interop.exporting import export_checkpoint

@@ -10,7 +10,8 @@ from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.comparison import comparison_notes
-from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
+from mnmt_jax.evaluation.evaluate import evaluate, report, score, translate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.language_detectors import find_detector
 from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
@@ -243,6 +244,53 @@ def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp
     with pytest.raises(UserError, match="another command with other settings has replaced"):
         evaluate(_subject(translate), benchmark, tmp_path)
     assert len(right.calls) == 3 and not list(tmp_path.glob("translations/*.jsonl"))
+
+
+def test_stages_called_one_by_one_write_the_same_files(benchmark, tmp_path, capsys):
+    folders = tmp_path / "stages", tmp_path / "evaluate"
+    subject = _subject(_MadeTranslator(benchmark, lambda direction: direction[1]))
+    written = []
+    translated = translate(subject, benchmark, folders[0])
+    written.append({path.name for path in folders[0].iterdir()})
+    result = score(subject, benchmark, folders[0], directions=translated.directions)
+    written.append({path.name for path in folders[0].iterdir()})
+    report(result, folders[0])
+    assert written == [{"translations"}, {"translations", "scores.json"}]
+    assert len(translated.directions) == 12 and translated.reused == ()
+    evaluate(subject, benchmark, folders[1])
+    first, second = (
+        {path.relative_to(folder): text for path, text in _contents(folder).items()}
+        for folder in folders
+    )
+    assert first == second and len(first) == 12 + len(("made_by", "scores", "table", "report"))
+    table = (folders[0] / "table.md").read_text("utf-8").splitlines()
+    assert "- buckets: (8, 16)" in table  # not the list that scores.json holds
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:24] == lines[24:]
+    assert lines[:12] == [
+        f"{number}/12 {'-'.join(direction)} translated"
+        for number, direction in enumerate(benchmark.directions, start=1)
+    ]
+    assert all("BLEU" in line for line in lines[12:24])
+
+
+def test_only_translations_of_the_same_model_are_scored(benchmark, tmp_path):
+    subject = _subject(_MadeTranslator(benchmark, lambda direction: direction[1]))
+    other = _subject(_MadeTranslator(benchmark, lambda direction: "en"), step=8)
+    directions = translate(subject, benchmark, tmp_path).directions
+    missing = tmp_path / "translations" / "de-fr.jsonl"
+    text = missing.read_bytes()
+    missing.unlink()
+    with pytest.raises(UserError, match=r"de-fr\.jsonl: is missing, damaged or of other sentences"):
+        score(subject, benchmark, tmp_path, directions=directions)
+    missing.write_bytes(text)
+    translate(other, benchmark, tmp_path, overwrite=True)
+    contents = _contents(tmp_path)
+    with pytest.raises(UserError, match="another command with other settings has replaced"):
+        score(subject, benchmark, tmp_path, directions=directions)
+    assert _contents(tmp_path) == contents and not (tmp_path / "scores.json").exists()
+    with pytest.raises(UserError, match="is missing, damaged"):
+        score(subject, benchmark, tmp_path / "none", directions=directions)
 
 
 def _contents(folder):

@@ -12,7 +12,8 @@ from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import spbleu as spbleu_module
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.evaluate import EvaluatedModel, evaluate
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 from mnmt_jax.evaluation.published_procedures import (
     PROCEDURES,

@@ -19,7 +19,7 @@ import sentencepiece
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.evaluate import load_evaluated_model
+from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
 from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import Sample, read_result, write_result

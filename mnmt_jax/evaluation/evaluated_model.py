@@ -1,0 +1,129 @@
+"""Model under evaluation, opened from a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.design.method import as_facts
+from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatedModel:
+    """A model under evaluation: its translation function and the known facts about it.
+
+    Attributes:
+        name: name in results and reports.
+        translate: function that translates the sentences of one direction.
+        config: configuration of the run.
+        decoding: decoding settings: checkpoint and search.
+        identity: what the translations depend on besides model, search and sources: parameters,
+            vocabulary, instruction.
+        step: number of updates of the parameters; None if unknown.
+        parameters: number of parameters; None if unknown.
+        supervised: directions that the model was trained on; None if unknown.
+        metrics_file: `metrics.jsonl` of the training run; None if there is none.
+        vocabulary: vocabulary of the model; None if unknown.
+        decoding_overrides: decoding settings that flags changed from the run's values; None if
+            unknown.
+    """
+
+    name: str
+    translate: TranslateFn
+    config: Config
+    decoding: Mapping[str, Any]
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    step: int | None = None
+    parameters: int | None = None
+    supervised: frozenset[Direction] | None = None
+    metrics_file: Path | None = None
+    vocabulary: Vocabulary | None = None
+    decoding_overrides: Mapping[str, Any] | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What the translations depend on besides their sources: `made_by.json`."""
+        model = as_facts(self.config.model)
+        return {"name": self.name, "model": model, **self.identity, **self.decoding}
+
+
+def load_evaluated_model(
+    run: str | Path,
+    step: int | str | None = None,
+    *,
+    gin_files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    beam_size: int | None = None,
+    pivot: str | None = None,
+) -> tuple[EvaluatedModel, tuple[str, ...]]:
+    """Open a run directory for evaluation.
+
+    Args:
+        run: the run directory; nothing else is needed.
+        step: step of a checkpoint, "best", "average", or None for the newest.
+        gin_files: gin files read after the run's configuration. `Data.instruction` sets the layout
+            of the language tags in decoding, e.g. 'none' omits the tags of training.
+        bindings: `Section.field=value`, read last.
+        beam_size: beam size, as in `Translator.translate`.
+        pivot: pivot language, as in `Translator.translate`.
+
+    Returns:
+        The model to evaluate, and its languages.
+
+    Raises:
+        UserError: if the folder is not a run or does not have the checkpoint, or if the model does
+            not have the pivot language.
+    """
+    from mnmt_jax.decoding.generate import describe_search
+    from mnmt_jax.decoding.translation_job import TranslationJob
+    from mnmt_jax.decoding.translator import Translator
+
+    run_dir = RunDirectory.open(run)
+    translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
+    job = TranslationJob.create(translator, pivot=pivot, beam_size=beam_size)
+    config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
+    pivot = job.pivot
+
+    def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
+        source, target = direction
+        translations = translator.translate_nbest(
+            lines, source=source, target=target, beam_size=beam_size, pivot=pivot
+        )
+        return [
+            TranslatedSentence(item.text, item.truncated, item.pivot, item.unknown_characters)
+            for item in translations
+        ]
+
+    checkpoint_prefix = f"{step}, " if isinstance(step, str) else ""
+    trained_config = run_dir.config()
+    extra_settings = {} if pivot is None else {"pivot": pivot}  # settings outside `Decode`
+    if config.data.instruction != trained_config.data.instruction:
+        extra_settings["instruction"] = config.data.instruction
+    run_settings = dataclasses.asdict(trained_config.decode)
+    settings = dataclasses.asdict(config.decode)
+    overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
+    evaluated_model = EvaluatedModel(
+        name=(run_dir.place if run_dir.mirror else run_dir.path.resolve()).name,
+        translate=translate,
+        config=config,
+        decoding={
+            "checkpoint": f"{checkpoint_prefix}step {translator.step}",
+            **describe_search(config.decode),
+            **extra_settings,
+        },
+        identity=translator.identity,
+        step=translator.step,
+        parameters=translator.parameters,
+        supervised=run_dir.trained_directions(),
+        metrics_file=run_dir.metrics_file,
+        vocabulary=translator.vocabulary,
+        decoding_overrides={**overrides, **extra_settings},
+    )
+    return evaluated_model, translator.languages
