@@ -26,7 +26,8 @@ from mnmt_jax.design.fields import (
     Weight,
     Width,
 )
-from mnmt_jax.design.method import FindCode, Method, check_once
+from mnmt_jax.design.method import Method, check_once
+from mnmt_jax.design.method_hooks import FindCode
 from mnmt_jax.errors import UserError
 
 

@@ -21,7 +21,8 @@ from jaxtyping import Array, Float
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.fields import Count, Rate, Width
 from mnmt_jax.design.layout import Stage
-from mnmt_jax.design.method import Method, Rows
+from mnmt_jax.design.method import Method
+from mnmt_jax.design.method_hooks import Rows
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, join_names

@@ -18,7 +18,7 @@ import numpy as np
 from flax import traverse_util
 
 from mnmt_jax.config.sections import Model, Optimizer
-from mnmt_jax.design.method import Rows
+from mnmt_jax.design.method_hooks import Rows
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import is_lora
 from mnmt_jax.model.param_patterns import check_patterns, matches

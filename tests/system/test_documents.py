@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import dataclasses
 import fnmatch
+import functools
 import json
 import re
 import shutil
@@ -236,14 +237,23 @@ def test_graft(root):
 
 
 def test_methods(root, request):
-    """The page's own method is the file that its command imports."""
-    own, described, *_ = (one for one in commands("docs/methods.md") if not one.listed)
+    """The page's methods are the files that its commands import, and its test passes."""
+    own, described, loss, _, test, *_ = (
+        one for one in commands("docs/methods.md") if not one.listed
+    )
     made_pages.cache(root, "runs/quickstart/cache")
-    (root / "own_method.py").write_text(own.text, encoding="utf-8")
-    # The library's methods, imported on the way, stay known.
-    request.addfinalizer(lambda: Method.known.pop("attention_only", None))
+    for name, block in (("own_method", own), ("own_loss", loss)):
+        (root / f"{name}.py").write_text(block.text, encoding="utf-8")
+    # The library's methods, imported by the commands, stay registered.
+    for name in ("attention_only", "state_norm"):
+        request.addfinalizer(functools.partial(Method.registered.pop, name, None))
+    request.addfinalizer(functools.partial(sys.modules.pop, "own_loss", None))
     printed = run_page("docs/methods.md", root)
-    assert Method.known["attention_only"].__module__ == sys.modules.pop("own_method").__name__
+    exec(test.text, namespace := {})
+    namespace["test_the_named_layer_has_no_feed_forward"]()
+    metrics = (root / "runs/state_norm/metrics.jsonl").read_text(encoding="utf-8")
+    assert json.loads(metrics.splitlines()[0])["state_norm"] > 0
+    assert Method.registered["attention_only"].__module__ == sys.modules.pop("own_method").__name__
     config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
     found = json.loads(printed[described.text])["parameters"]["mlp"]
