@@ -137,6 +137,7 @@ LISTED: Mapping[str, str] = {
     "mnmt cache --mixture multiun": "needs the files of MultiUN",
     "mnmt cache --mixture=iwslt17_de": "needs the files of IWSLT 2017 and a trained run",
     "mnmt compare BASE_1/report": "needs runs of several seeds; tests/unit/test_seed_statistics.py",
+    "mnmt compile-ahead": "needs libtpu: tests/tpu runs the small one",
     "mnmt evaluate --run=RUN --task=iwslt17": "needs the files of IWSLT 2017",
     "mnmt evaluate --run=RUN --task=flores --output=LID": "needs fastText's model, a download",
     "mnmt evaluate --run=runs/europarl/tpdm": "needs the files of Europarl and a trained run",
@@ -157,7 +158,6 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/update_cost.py": "compiles and runs three updates",
     "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",
-    "python scripts/compile_ahead.py": "needs libtpu: tests/tpu runs the small one",
     "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
 }
 # For `check_flags`: the arguments are written to the file CALLS, and nothing is run.
@@ -165,7 +165,8 @@ _WRITE_CALLS = """if [ -n "${CALLS:-}" ]; then printf '%s\\0' "$@" '' >> "$CALLS
 _MNMT = "from mnmt_jax.commands.mnmt import run; run()"
 # Commands of the pages that write to one folder by turns: what the first makes is kept.
 _ALTERNATIVES = ("import_checkpoint", "export_checkpoint", "train_vocabulary", "cache_tasks")
-_STARTS = re.compile(r"(\w+=\S+ )*(bash|gcloud|mnmt|pip|python|taskset|\.) ")
+# `mnmt NAME` alone is the name of a command in a sentence.
+_STARTS = re.compile(r"(?!mnmt [\w-]+$)(\w+=\S+ )*(bash|gcloud|mnmt|pip|python|taskset|\.) ")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 
