@@ -30,7 +30,7 @@ from tests.fresh_process import serve_starts
 from tests.made_run import one_device
 from tests.run_commands import ROOT, SCRIPTS, call
 
-PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 
 _WIDTH = ("--gin.Model.embed=16", "--gin.Model.mlp=24", "--gin.Model.heads=2")
 _UPDATES = (
@@ -129,6 +129,7 @@ LISTED: Mapping[str, str] = {
     "bash benchmarks/seeds.sh": "six trainings and evaluations",
     "bash scripts/docs.sh": "tests/system/test_site.py builds the site",
     "bash scripts/test.sh": "it is this suite",
+    "bash scripts/test_extras.sh": "it resolves every extra with a package index",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
@@ -157,8 +158,11 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/update_cost.py": "compiles and runs three updates",
+    "python scripts/list_api.py": "tests/unit/test_list_api.py",
+    "python scripts/list_rooms.py": "tests/unit/test_rooms.py reads what it lists",
     "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",
     "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
+    "python scripts/update_walk.py": "it edits docs/walk.md; tests/unit/test_docs.py",
 }
 # For `check_flags`: the arguments are written to the file CALLS, and nothing is run.
 _WRITE_CALLS = """if [ -n "${CALLS:-}" ]; then printf '%s\\0' "$@" '' >> "$CALLS"; exit; fi"""
