@@ -30,7 +30,11 @@ from tests.fresh_process import serve_starts
 from tests.made_run import one_device
 from tests.run_commands import ROOT, SCRIPTS, call
 
-PAGES = ("README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+)
 
 _WIDTH = ("--gin.Model.embed=16", "--gin.Model.mlp=24", "--gin.Model.heads=2")
 _UPDATES = (
@@ -90,6 +94,12 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/make_corpus.py *--languages en,de,fr,cs,nl *", ("--train=300", "--validation=8")),
     ("scripts/cache_tasks.py *--name old *", ("--vocab_size=560",)),
     ("scripts/add_language.py *", ("--vocab_size=150",)),
+    (
+        "scripts/make_corpus.py --languages en,de,fr *",
+        ("--train=300", "--validation=8", "--test=3"),
+    ),
+    ("scripts/cache_tasks.py *--name mine --vocab_size 1000 *", ("--vocab_size=500",)),
+    ("scripts/evaluate.py --run=runs/mine/trial *", ("--limit=1", *_SEARCH)),
     ("scripts/evaluate.py *--task=phrases *", ("--limit=1", *_SEARCH)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
     ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
@@ -118,9 +128,15 @@ RUN_BY: Mapping[str, str] = {
     "docs/evaluation.md": "tests/system/test_documents.py",
     "docs/finetuning.md": "tests/system/test_finetuning.py",
     "docs/graft.md": "tests/system/test_documents.py",
+    "docs/guide.md": "tests/system/test_documents.py",
     "docs/methods.md": "tests/system/test_documents.py",
     "docs/recipes.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
+    "docs/tutorials/add_language.md": "tests/system/test_finetuning.py",
+    "docs/tutorials/finetune_imported.md": "tests/system/test_finetuning.py",
+    "docs/tutorials/own_method.md": "tests/system/test_documents.py",
+    "docs/tutorials/own_text.md": "tests/system/test_documents.py",
+    "docs/tutorials/zero_shot.md": "tests/system/test_documents.py",
 }
 # What no test machine can run, by how it starts, and why not. The flags of the project's own
 # commands among them are checked all the same.
