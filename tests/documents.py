@@ -30,7 +30,11 @@ from tests.fresh_process import serve_starts
 from tests.made_run import one_device
 from tests.run_commands import ROOT, SCRIPTS, call
 
-PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+)
 
 _WIDTH = ("--gin.Model.embed=16", "--gin.Model.mlp=24", "--gin.Model.heads=2")
 _UPDATES = (
@@ -90,6 +94,12 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/make_corpus.py *--languages en,de,fr,cs,nl *", ("--train=300", "--validation=8")),
     ("scripts/cache_tasks.py *--name old *", ("--vocab_size=560",)),
     ("scripts/add_language.py *", ("--vocab_size=150",)),
+    (
+        "scripts/make_corpus.py --languages en,de,fr *",
+        ("--train=300", "--validation=8", "--test=3"),
+    ),
+    ("scripts/cache_tasks.py *--name mine --vocab_size 1000 *", ("--vocab_size=500",)),
+    ("scripts/evaluate.py --run=runs/mine/trial *", ("--limit=1", *_SEARCH)),
     ("scripts/evaluate.py *--task=phrases *", ("--limit=1", *_SEARCH)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
     ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
@@ -118,9 +128,15 @@ RUN_BY: Mapping[str, str] = {
     "docs/evaluation.md": "tests/system/test_documents.py",
     "docs/finetuning.md": "tests/system/test_finetuning.py",
     "docs/graft.md": "tests/system/test_documents.py",
+    "docs/guide.md": "tests/system/test_documents.py",
     "docs/methods.md": "tests/system/test_documents.py",
     "docs/recipes.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
+    "docs/tutorials/add_language.md": "tests/system/test_finetuning.py",
+    "docs/tutorials/finetune_imported.md": "tests/system/test_finetuning.py",
+    "docs/tutorials/own_method.md": "tests/system/test_documents.py",
+    "docs/tutorials/own_text.md": "tests/system/test_documents.py",
+    "docs/tutorials/zero_shot.md": "tests/system/test_documents.py",
 }
 # What no test machine can run, by how it starts, and why not. The flags of the project's own
 # commands among them are checked all the same.
@@ -129,6 +145,7 @@ LISTED: Mapping[str, str] = {
     "bash benchmarks/seeds.sh": "six trainings and evaluations",
     "bash scripts/docs.sh": "tests/system/test_site.py builds the site",
     "bash scripts/test.sh": "it is this suite",
+    "bash scripts/test_extras.sh": "it resolves every extra with a package index",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
@@ -137,6 +154,7 @@ LISTED: Mapping[str, str] = {
     "mnmt cache --mixture multiun": "needs the files of MultiUN",
     "mnmt cache --mixture=iwslt17_de": "needs the files of IWSLT 2017 and a trained run",
     "mnmt compare BASE_1/report": "needs runs of several seeds; tests/unit/test_seed_statistics.py",
+    "mnmt compile-ahead": "needs libtpu: tests/tpu runs the small one",
     "mnmt evaluate --run=RUN --task=iwslt17": "needs the files of IWSLT 2017",
     "mnmt evaluate --run=RUN --task=flores --output=LID": "needs fastText's model, a download",
     "mnmt evaluate --run=runs/europarl/tpdm": "needs the files of Europarl and a trained run",
@@ -156,16 +174,19 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/update_cost.py": "compiles and runs three updates",
+    "python scripts/list_api.py": "tests/unit/test_list_api.py",
+    "python scripts/list_rooms.py": "tests/unit/test_rooms.py reads what it lists",
     "python scripts/make_configuration_table.py": "tests/unit makes the page it prints",
-    "python scripts/compile_ahead.py": "needs libtpu: tests/tpu runs the small one",
     "python scripts/make_tpu_table.py": "needs libtpu and minutes for each of eight rows",
+    "python scripts/update_walk.py": "it edits docs/walk.md; tests/unit/test_docs.py",
 }
 # For `check_flags`: the arguments are written to the file CALLS, and nothing is run.
 _WRITE_CALLS = """if [ -n "${CALLS:-}" ]; then printf '%s\\0' "$@" '' >> "$CALLS"; exit; fi"""
 _MNMT = "from mnmt_jax.commands.mnmt import run; run()"
 # Commands of the pages that write to one folder by turns: what the first makes is kept.
 _ALTERNATIVES = ("import_checkpoint", "export_checkpoint", "train_vocabulary", "cache_tasks")
-_STARTS = re.compile(r"(\w+=\S+ )*(bash|gcloud|mnmt|pip|python|taskset|\.) ")
+# `mnmt NAME` alone is the name of a command in a sentence.
+_STARTS = re.compile(r"(?!mnmt [\w-]+$)(\w+=\S+ )*(bash|gcloud|mnmt|pip|python|taskset|\.) ")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 

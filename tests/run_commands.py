@@ -31,10 +31,11 @@ def call(script: str, arguments: Sequence[str]) -> None:
 
     As when Python starts a file, its folder comes first on the path of imports.
     """
-    spec = importlib.util.spec_from_file_location(Path(script).stem, ROOT / script)
+    spec = importlib.util.spec_from_file_location(f"script_{Path(script).stem}", ROOT / script)
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [script, *arguments])
+        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
         patch.syspath_prepend((ROOT / script).parent)
         spec.loader.exec_module(module)
         assert not module.main(), script

@@ -24,7 +24,7 @@ Made by `python scripts/make_configuration_table.py > docs/configurations.md`; a
 A model file and a run file together are a configuration:
 
 ```
-python scripts/train.py --gin_file=gin_configs/models/two_stage_adaption_ted19.gin \\
+mnmt train --gin_file=gin_configs/models/two_stage_adaption_ted19.gin \\
     --gin_file=gin_configs/runs/ted19.gin --gin.Data.cache="'CACHE'" --workdir=RUN
 ```
 
@@ -40,7 +40,7 @@ _MODELS = """
 ## Models
 
 Parameters, counted from the shapes of the model's own initialisation
-(`python scripts/describe.py --gin_file=FILE` gives them by component). Where embeddings are frozen
+(`mnmt describe --gin_file=FILE` gives them by component). Where embeddings are frozen
 (the models that start from M2M-100 and NLLB) the column "rest" is what is trained. The runs
 `*_lora` train what LoRA adds: {lora}.
 What stands beside a model in training alone, as TPDM's critic does, is not in its row; its position

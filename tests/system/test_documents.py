@@ -236,12 +236,19 @@ def test_graft(root):
     assert (root / "texts.de").read_text().strip()
 
 
+def test_guide(root):
+    printed = run_page("docs/guide.md", root)
+    (described,) = (text for command, text in printed.items() if "describe" in command)
+    assert json.loads(described)["parameters"]["total"] == 985_856
+
+
 def test_methods(root, request):
     """The page's methods are the files that its commands import, and its test passes."""
     own, described, loss, _, test, *_ = (
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
+<<<<<<< HEAD
     for name, block in (("own_method", own), ("own_loss", loss)):
         (root / f"{name}.py").write_text(block.text, encoding="utf-8")
     # The library's methods, imported by the commands, stay registered.
@@ -253,6 +260,12 @@ def test_methods(root, request):
     namespace["test_the_named_layer_has_no_feed_forward"]()
     metrics = (root / "runs/state_norm/metrics.jsonl").read_text(encoding="utf-8")
     assert json.loads(metrics.splitlines()[0])["state_norm"] > 0
+=======
+    (root / "own_method.py").write_text(own.text, encoding="utf-8")
+    # The library's methods, imported on the way, stay known.
+    request.addfinalizer(lambda: Method.registered.pop("attention_only", None))
+    printed = run_page("docs/methods.md", root)
+>>>>>>> s_docs
     assert Method.registered["attention_only"].__module__ == sys.modules.pop("own_method").__name__
     config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
@@ -280,3 +293,32 @@ def test_recipes(root):
     trained = RunDirectory(root / "runs/iwslt17/fcll").config()
     assert trained.data.validation_examples == 10_000 and trained.train.best_by == "all"
     assert trained.model.methods[0].languages == cache.vocabulary.languages
+
+
+def test_tutorials_of_own_text(root):
+    """The second page uses the run of the first."""
+    printed = run_page("docs/tutorials/own_text.md", root)
+    (translated,) = (text for command, text in printed.items() if command.startswith("head"))
+    assert translated.count("\n") == 3
+    assert len(read_result(root / "runs/mine/trial/report").directions) == 6
+    run_page("docs/tutorials/zero_shot.md", root)
+    for name in ("plain", "pivot", "contrast"):
+        assert len(read_result(root / "runs/mine" / name).directions) == 2
+    assert (root / "runs/mine/zero_shot.html").is_file()
+    assert len(TokenCache.open(root / "runs/mine/bridged").tasks_with("train")) == 4
+
+
+def test_tutorial_of_an_own_method(root, request):
+    method, *_ = commands("docs/tutorials/own_method.md")
+    made_pages.cache(root, "runs/quickstart/cache")
+    (root / "thin_layers.py").write_text(method.text, encoding="utf-8")
+    request.addfinalizer(lambda: Method.registered.pop("thin_layers", None))
+    printed = run_page("docs/tutorials/own_method.md", root)
+    (described,) = (text for command, text in printed.items() if "describe" in command)
+    config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
+    plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
+    found = json.loads(described)["parameters"]["mlp"]
+    assert found == plain * (config.stage_layers[0] - 1) / config.stage_layers[0]
+    (method,) = RunDirectory(root / "runs/thin").config().model.methods
+    assert method.name == "thin_layers"
+    sys.modules.pop("thin_layers", None)

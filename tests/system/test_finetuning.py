@@ -1,4 +1,4 @@
-"""LoRA on three directions that its model never saw, and the commands of docs/finetuning.md.
+"""LoRA on three unseen directions, and the commands of docs/finetuning.md and its tutorials.
 
 A tiny model learns CLDR phrases in three directions; LoRA, on the model unchanged, then learns the
 other three of its languages. It is saved, loaded onto the model again, and merged.
@@ -150,7 +150,7 @@ def test_loaded_or_merged_it_translates_alike(runs, corpus, tmp_path):
     assert len(set(expected)) > LINES
 
 
-def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes):
+def test_the_commands_of_the_pages(tmp_path, monkeypatch, capsys, relaxed_dtypes):
     """As written, on a made MITRE and a made Flores, and a made run and its cache."""
     monkeypatch.delenv("MNMT_JAX_DATA", raising=False)
     root = make_root(tmp_path)
@@ -163,9 +163,11 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys, relaxed_dtypes)
     (root / "runs/quickstart/cache").symlink_to(root / "made_cache")
     (root / "runs/iwslt17_de/grown").mkdir(parents=True)
     made_pages.gin_file(root, "runs/iwslt17_de/grown/config.gin", "models/sd_iwslt17.gin")
-    printed = run_page("docs/finetuning.md", root)
+    printed = run_page("docs/tutorials/finetune_imported.md", root)
+    printed |= run_page("docs/tutorials/add_language.md", root)
+    printed |= run_page("docs/finetuning.md", root)
     described, run = (text for text in printed if "describe" in text)
-    assert len(printed) == 22
+    assert len(printed) == 23
     assert json.loads(printed[described])["parameters"]["learnable"] == 196_608
     assert json.loads(printed[run])["parameters"]["learnable"] == 2 * 2 * (16 * 8 + 8 * 16)
     translated = (root / "text.tl").read_text(encoding="utf-8").split("\n")
