@@ -29,7 +29,10 @@ from mnmt_jax.commands.common_flags import (
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.runtime.run_command import run_command
-from mnmt_jax.training.train import Session
+from mnmt_jax.training.build import build
+from mnmt_jax.training.hooks import save_checkpoint
+from mnmt_jax.training.open_run import open_session
+from mnmt_jax.training.session import Session
 
 
 def main() -> None:
@@ -46,14 +49,14 @@ def main() -> None:
     config = load_config(gin_files, bindings)
     found: dict[str, list[float]] = {"update": [], "save": [], "while_writing": [], "on_disk": []}
     waits = []
-    with Session(config, RunDirectory.open(flags.workdir)) as session:
+    with open_session(build(config), RunDirectory.open(flags.workdir)) as session:
         _seconds(session.advance, session)  # compiles
         for _ in range(flags.saves):
             alone = [_seconds(session.advance, session) for _ in range(flags.updates)]
             start = time.perf_counter()
-            saving = _seconds(session.save, session)
+            saving = _seconds(lambda: save_checkpoint(session), session)
             meanwhile = []
-            while session.is_saving():
+            while session.checkpoints.is_saving():
                 meanwhile.append(_seconds(session.advance, session))
             found["on_disk"].append(time.perf_counter() - start)
             update = statistics.median(alone)

@@ -34,7 +34,7 @@ def one_device() -> Iterator[None]:
     """Trains on one virtual device: eight copies of a small state cost more than its updates."""
     alone = functools.partial(make_mesh, devices=jax.devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mnmt_jax.training.train.make_mesh", alone)
+        patch.setattr("mnmt_jax.training.build.make_mesh", alone)
         yield
 
 

@@ -1,8 +1,9 @@
-"""Validation losses per task, and their means over groups of tasks."""
+"""Validation losses per task, their means over groups of tasks, and their history in a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -31,6 +32,38 @@ class ValidationTasks(NamedTuple):
     zero_shot: tuple[str, ...]
     from_english: tuple[str, ...] = ()
     to_english: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class ValidationHistory:
+    """The latest and the best validation loss of a run.
+
+    Attributes:
+        patience: updates without a better loss after which training stops; 0 never stops it.
+        best: step and loss of the best validation; None before the first one.
+        latest: step and loss of the latest validation since the start of the process; the loss is
+            None if none of the tasks that count was measured.
+    """
+
+    patience: int
+    best: Sequence[float] | None = None
+    latest: tuple[int, float | None] = (-1, None)
+
+    def add(self, step: int, loss: float | None) -> None:
+        """Add the loss after a step, as `checkpoint_loss` returns it."""
+        self.latest = (step, loss)
+        if loss is not None and (self.best is None or loss < self.best[1]):
+            self.best = (step, loss)
+
+    def loss_at(self, step: int) -> float | None:
+        """Return the loss after a step; None if the latest validation is of another step."""
+        return self.latest[1] if self.latest[0] == step else None
+
+    def stalled(self, step: int) -> str:
+        """Return the reason why training stops at a step; empty while it goes on."""
+        if not self.patience or self.best is None or step - self.best[0] < self.patience:
+            return ""
+        return f": no better validation in {self.patience} updates after step {self.best[0]:.0f}"
 
 
 def validation_tasks(pipeline: Pipeline) -> ValidationTasks:

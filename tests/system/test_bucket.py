@@ -23,8 +23,12 @@ from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import restore_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.build import build
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.train import Session, train
+from mnmt_jax.training.hooks import save_checkpoint
+from mnmt_jax.training.open_run import open_session
+from mnmt_jax.training.session import Session
+from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import fresh_process
 from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
@@ -224,7 +228,8 @@ def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_
         raise UserError("the bucket is away")
 
     def session() -> Session:
-        return Session(straight[0], RunDirectory.open("gs://bucket/runs/refused"))
+        run = RunDirectory.open("gs://bucket/runs/refused")
+        return open_session(build(straight[0]), run)
 
     with pytest.raises(KeyError, match="a bug"), session(), monkeypatch.context() as patch:
         patch.setattr(Mirror, "publish", refuse)
@@ -232,7 +237,7 @@ def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_
     with pytest.raises(UserError, match="the bucket is away"), session() as begun:
         monkeypatch.setattr(Mirror, "publish", refuse)
         begun.advance()
-        begun.save()
+        save_checkpoint(begun)
     assert capfd.readouterr().err.count("the bucket is away") == 1
     assert (bucket / "runs" / "refused" / "checkpoints" / "1" / "commit_success.txt").exists()
 

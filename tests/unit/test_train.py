@@ -24,11 +24,14 @@ from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.runs.average import average_checkpoints, newest_steps
 from mnmt_jax.runs.parameters import best_steps, restore_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training import train as train_module
+from mnmt_jax.training import hooks
+from mnmt_jax.training.build import build
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import token_loss
+from mnmt_jax.training.open_run import open_session
+from mnmt_jax.training.session import Session
 from mnmt_jax.training.state import create_state, make_init
-from mnmt_jax.training.train import Session, train
+from mnmt_jax.training.train import train
 from mnmt_jax.training.train_step import train_step
 from tests import made_run
 from tests.made_run import (
@@ -251,11 +254,13 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
     """Two micro-batches: anchors meet those of their own; all target tokens divide the sum."""
     changes = INSTRUCTION_CONTRAST | {"model": {"dropout": 0.0}}
     config = make_config(cache, **changes)
-    with Session(config, RunDirectory(tmp_path / "run")) as session:
-        learner = session._learner
+    built = build(config)
+    assert not (tmp_path / "run").exists()
+    with open_session(built, RunDirectory(tmp_path / "run")) as session:
+        learner = built.learner
         params = jax.tree.map(jnp.array, session.state.params)  # training gives the buffers away
         pipeline = Pipeline(
-            session._pipeline.cache,
+            built.cache,
             learner.model.layout,
             config.data,
             extras=BatchExtras(views=(View("identity"),)),
@@ -264,7 +269,7 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
         loss = jax.jit(lambda params, batch: batch_loss(learner, params, batch)[1])
         parts = [loss(params, next(batches)) for _ in range(2)]
         session.advance()
-        record = session.log()
+        record = hooks.log_metrics(session)
     tokens, plain, term = (
         sum(float(part[name]) for part in parts) for name in ("tokens", "smoothed", "contrastive")
     )
@@ -290,7 +295,7 @@ def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
 
 
 def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(Session, "_compile", None)  # not reached
+    monkeypatch.setattr("mnmt_jax.training.build.compile_programs", None)  # not reached
     config = make_config(cache, data={"target_length": 1})
     message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
     with pytest.raises(UserError, match=message):
@@ -417,8 +422,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, mo
         config, data=dataclasses.replace(config.data, tasks=("made_en_de",))
     )
     if save_every == 2:  # saved before it broke, after update 2
-        patched = train_module.Session.save
-        monkeypatch.setattr(Session, "save", lambda self: patched(self) if self.step != 4 else None)
+        save = hooks.save_checkpoint
+        save_except_4 = lambda session: save(session) if session.step != 4 else None  # noqa: E731
+        monkeypatch.setattr(hooks, "save_checkpoint", save_except_4)
     with pytest.raises(
         UserError, match="step 5: .*not finite; tasks of the batch: made_en_de"
     ) as error:
@@ -458,42 +464,6 @@ def test_average(straight):
 def test_no_run_no_parameters(tmp_path):
     with pytest.raises(UserError, match="no complete checkpoint"):
         restore_params(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("best_by", "keep_every", "kept", "best"),
-    [
-        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
-        ("all", 0, [1, 3, 5, 6], [3, 1]),
-        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
-    ],
-)
-def test_kept_checkpoints_are_the_last_and_the_best(
-    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
-):
-    trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
-    unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
-
-    def measured(*_):
-        step = sessions[0].step
-        tasks = {"trained": {"loss": trained[step]}, "unseen": {"loss": unseen[step]}}
-        return {"supervised": tasks["trained"], "tasks": tasks}
-
-    monkeypatch.setattr(train_module, "validate", measured)
-    sessions = []
-    advance = Session.advance
-
-    def advance_and_remember(self):
-        sessions[:] = [self]
-        advance(self)
-
-    monkeypatch.setattr(Session, "advance", advance_and_remember)
-    every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
-    every |= {"best_by": best_by, "keep_every": keep_every}
-    run = tmp_path / "run"
-    assert train(make_config(cache, train=every), run) is None
-    assert steps_of(run) == kept
-    assert best_steps(run, 2) == best
 
 
 def test_config_file_round_trip(cache, tmp_path):

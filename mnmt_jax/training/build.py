@@ -1,0 +1,190 @@
+"""The parts of a training run that follow from its configuration alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.converter import BatchExtras, segments_from_rows
+from mnmt_jax.data.input_pipeline import TRAIN, Pipeline, ProcessRows
+from mnmt_jax.design.layouts import check_tasks, get_layout
+from mnmt_jax.distributed.processes import check_alike
+from mnmt_jax.distributed.sharding import (
+    batch_shards,
+    compile_on,
+    local_batch_shards,
+    make_mesh,
+    replicated,
+)
+from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.losses import Sums
+from mnmt_jax.training.memory_check import check_state_memory
+from mnmt_jax.training.state import (
+    Init,
+    TrainState,
+    Window,
+    abstract_state,
+    make_init,
+    roles_of,
+    shardings_of,
+)
+from mnmt_jax.training.train_step import train_step
+from mnmt_jax.training.validation import ValidationTasks, validation_tasks
+from mnmt_jax.vocabulary.language_codes import find_code
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Programs:
+    """The jitted functions of a run; JAX compiles each at its first call.
+
+    Attributes:
+        train_step: one update; takes the state, which it donates, and a batch.
+        loss: loss sums of the cross entropy; takes parameters and a validation batch.
+        empty_window: metric sums without updates.
+    """
+
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]]
+    loss: Callable[[Any, Any], Sums]
+    empty_window: Callable[[], Window]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Built:
+    """A configured run, before any state exists and without a run directory.
+
+    Attributes:
+        config: configuration of the run, with its tasks and languages filled in.
+        cache: tokenised corpora and their vocabulary.
+        mesh: mesh of all devices, including those of other processes.
+        learner: model, objectives and optimizers.
+        pipeline: batches of training and validation.
+        init: pure function that creates the state before the first update.
+        abstract: shapes, types and shardings of the state.
+        programs: jitted functions.
+        tasks: tasks that are validated.
+        positions: positions of an update's batch, padding included, by role.
+    """
+
+    config: Config
+    cache: TokenCache
+    mesh: jax.sharding.Mesh
+    learner: Learner
+    pipeline: Pipeline
+    init: Init
+    abstract: TrainState
+    programs: Programs
+    tasks: ValidationTasks
+    positions: Mapping[str, int]
+
+
+def build(config: Config) -> Built:
+    """Build the model, the input pipeline and the programs of a run. Write nothing.
+
+    All processes must call it together: they compare their configurations and their data.
+
+    Args:
+        config: configuration of the run.
+
+    Returns:
+        Everything that does not depend on the run directory.
+
+    Raises:
+        UserError: if the configuration does not fit the data or the devices, or if the processes
+            differ.
+    """
+    check_alike("the configuration", repr(config))
+    cache = TokenCache.open(config.data.cache)
+    config = _with_defaults(config, cache)
+    mesh = make_mesh(config.mesh)
+    check_state_memory(config, cache.vocabulary.size, mesh)
+    learner = Learner.from_config(config, cache.vocabulary.size, mesh)
+    pipeline = _make_pipeline(config, cache, learner, mesh)
+    if config.train.steps:
+        pipeline.check_fits()
+    check_alike("the data", f"{pipeline.fingerprint()} {pipeline.dropped_summary()}")
+    micro_batch = model_arrays(pipeline.converter.batch(segments_from_rows([[]]), 1))
+    micro_batches = config.data.rows * config.optimizer.accumulate
+    init = make_init(learner, micro_batch, config.train.seed)
+    abstract = abstract_state(init, mesh)
+    return Built(
+        config=config,
+        cache=cache,
+        mesh=mesh,
+        learner=learner,
+        pipeline=pipeline,
+        init=init,
+        abstract=abstract,
+        programs=compile_programs(learner, mesh, abstract),
+        tasks=validation_tasks(pipeline),
+        positions={
+            role: micro_batch[f"{role}_segment_ids"].size * micro_batches
+            for role in roles_of(micro_batch)
+        },
+    )
+
+
+def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainState) -> Programs:
+    """Return the jitted functions of a run.
+
+    Args:
+        learner: constants of the run.
+        mesh: mesh of all devices.
+        abstract: shapes, types and shardings of the state.
+    """
+    all_replicated, plain = replicated(mesh), learner.plain()
+    roles = tuple(abstract.window.present)
+    return Programs(
+        train_step=compile_on(
+            mesh,
+            functools.partial(train_step, learner),
+            donate_argnums=0,
+            out_shardings=(shardings_of(abstract), all_replicated),
+        ),
+        loss=compile_on(
+            mesh,
+            lambda params, batch: batch_loss(plain, params, batch)[1],
+            out_shardings=all_replicated,
+        ),
+        empty_window=jax.jit(
+            lambda: Window.empty(roles, learner.sums), out_shardings=all_replicated
+        ),
+    )
+
+
+def model_arrays(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays that the model or the loss may read."""
+    return {name: array for name, array in batch.items() if name != "task"}
+
+
+def _with_defaults(config: Config, cache: TokenCache) -> Config:
+    """Fill in training tasks and languages, so that the run directory is self-contained."""
+    tasks = tuple(config.data.tasks) or cache.tasks_with(TRAIN)
+    known = {name: cache.tasks[name] for name in tasks if name in cache.tasks}
+    check_tasks(
+        get_layout(config.model.layout, config.model.stage_layers),
+        {name: (task.source_lang, task.target_lang) for name, task in known.items()},
+        config.data.cache,
+    )
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, tasks=tasks))
+    return config.bind_languages(cache.vocabulary.languages, find_code)
+
+
+def _make_pipeline(
+    config: Config, cache: TokenCache, learner: Learner, mesh: jax.sharding.Mesh
+) -> Pipeline:
+    return Pipeline(
+        cache,
+        learner.model.layout,
+        config.data,
+        extras=BatchExtras.of(config),
+        seed=config.train.seed,
+        share=ProcessRows(local_batch_shards(mesh), batch_shards(mesh)),
+    )

@@ -1,0 +1,117 @@
+"""Hooks of the training loop: logging, validation, the metrics record and checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from mnmt_jax.config.sections import Train
+from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.distributed.sharding import place_batch
+from mnmt_jax.model.flops import Sentence
+from mnmt_jax.training.build import model_arrays
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.losses import Sums, per_token
+from mnmt_jax.training.reporter import Record
+from mnmt_jax.training.session import Periodic, Session
+from mnmt_jax.training.validation import checkpoint_loss, task_languages, validate
+
+
+def training_hooks(settings: Train) -> tuple[Periodic, ...]:
+    """Return the hooks of a training run, in the order in which they are called.
+
+    The record is written before the checkpoint, which publishes it: a resumed run can drop metrics
+    lines, not add them.
+
+    Args:
+        settings: periods in updates.
+    """
+    return (
+        Periodic(every=settings.log_every, function=_add_metrics),
+        Periodic(every=settings.eval_every, function=_add_validation),
+        Periodic(every=1, function=write_record),
+        Periodic(every=settings.save_every, function=_save, at_end=True),
+    )
+
+
+def _add_metrics(session: Session, record: Record) -> None:
+    record |= log_metrics(session)
+
+
+def _add_validation(session: Session, record: Record) -> None:
+    record |= validate_params(session)
+
+
+def _save(session: Session, record: Record) -> None:
+    save_checkpoint(session)
+
+
+def log_metrics(session: Session) -> Record:
+    """Return the metrics of the updates since the last logged one, and reset the sums."""
+    built, reporter = session.built, session.reporter
+    latest, window = jax.device_get(session.latest), session.checked_window()
+    means = {name: float(value) for name, value in per_token(window.losses).items()}
+    reporter.warn_once(built.learner.warnings(session.step, means))
+    session.state = dataclasses.replace(session.state, window=built.programs.empty_window())
+    tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
+    flops = _update_flops(built.learner, tokens, float(window.examples) / int(window.updates))
+    return {
+        **means,
+        "learning_rate": float(latest["learning_rate"]),
+        "gradient_norm": float(latest["gradient_norm"]),
+        "padding_share": {role: 1 - n / built.positions[role] for role, n in tokens.items()},
+        **reporter.speed(tokens, flops, built.mesh.devices.flatten().tolist()),
+    }
+
+
+def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float) -> float:
+    """Count the FLOPs of an update: those of its mean sentence pair, times the pairs."""
+    count = max(examples, 1.0)
+    mean_pair = Sentence(*(tokens.get(role, 0.0) / count for role in (SOURCE, TARGET)))
+    view_lengths = {view: tokens[view.prefix + SOURCE] / count for view in learner.views}
+    return count * learner.train_flops(mean_pair, view_lengths)
+
+
+def validate_params(session: Session) -> Record:
+    """Return the validation losses; empty if the cache has no validation split."""
+    built = session.built
+    names = built.tasks.supervised + built.tasks.zero_shot
+    if not names:
+        return {}
+    session.checked_window()
+
+    def loss(batch: Mapping[str, np.ndarray]) -> Sums:
+        placed = place_batch(model_arrays(batch), built.mesh)
+        return built.programs.loss(session.state.params, placed)
+
+    with session.reporter.paused():
+        languages = task_languages(built.pipeline)
+        result = validate(built.pipeline.validation(names), loss, built.tasks, languages)
+    session.history.add(session.step, checkpoint_loss(result, built.config.train.best_by))
+    return {"validation": result}
+
+
+def write_record(session: Session, record: Record) -> None:
+    """Write the record of the step, unless it is empty."""
+    if record:
+        session.reporter.write({"step": session.step, **record})
+
+
+def save_checkpoint(session: Session) -> None:
+    """Start writing a checkpoint of this step, unless there is one already."""
+    if session.saved_step == session.step:
+        return
+    session.checked_window()
+    with session.reporter.paused():
+        # First: a resumed run can drop metrics lines, not add them.
+        session.publish(complain=False)
+        extra = {
+            "data": session.batches.get_state(),
+            "seconds": session.reporter.seconds,
+            "best": session.history.best,
+        }
+        session.checkpoints.save(session.state, extra, session.history.loss_at(session.step))
+    session.saved_step = session.step

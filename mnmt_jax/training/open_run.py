@@ -1,0 +1,175 @@
+"""Opening of a run directory: check it, write a new run's files, restore the last checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import IO
+
+import jax
+
+from mnmt_jax.distributed.processes import check_alike, is_first, wait_for_all
+from mnmt_jax.errors import UserError
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.build import Built
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.initialization import InitialParams, read_initial_params
+from mnmt_jax.training.language_check import describe_missing_target_language
+from mnmt_jax.training.losses import LossSums
+from mnmt_jax.training.reporter import Reporter
+from mnmt_jax.training.session import Session
+from mnmt_jax.training.source_runs import SourceRunSpec
+from mnmt_jax.training.state import NEVER, TrainState, create_state
+from mnmt_jax.training.validation import ValidationHistory
+
+
+def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpec] = ()) -> Session:
+    """Open a run directory, and restore its last checkpoint or start a new run.
+
+    All processes must call it together. Nothing is written before all have checked the run.
+
+    Args:
+        built: configuration, model, data and programs.
+        run: the run directory; the first process locks it until the session is closed.
+        sources: source runs of a new run's parameters; without any the parameters are drawn at
+            random. Ignored when a run continues.
+
+    Raises:
+        UserError: if the run is of another configuration, if another process trains in it, if its
+            checkpoints cannot be read, or if a source run is missing or does not fit.
+    """
+    check_alike("--initialize_from", repr(sources))
+    settings = built.config.train
+    with contextlib.ExitStack() as on_error:  # in reverse order
+        lock = run.hold() if is_first() else None
+        if lock:
+            on_error.callback(lock.close)
+        checkpoints = Checkpoints(
+            run.checkpoints,
+            keep_last=settings.keep_last,
+            keep_best=settings.keep_best,
+            keep_every=settings.keep_every,
+        )
+        on_error.callback(checkpoints.close, complain=False)
+        session = _begin(built, run, sources, lock, checkpoints)
+        on_error.pop_all()
+    return session
+
+
+def _begin(
+    built: Built,
+    run: RunDirectory,
+    sources: Sequence[SourceRunSpec],
+    lock: IO[str] | None,
+    checkpoints: Checkpoints,
+) -> Session:
+    """Restore or create the state of a locked run, and open its metrics files."""
+    continues = bool(checkpoints.steps())
+    run.check(built.config, built.cache.vocabulary, has_checkpoint=continues)
+    initial_params = None if continues else _read_initial_params(built, sources)
+    wait_for_all("checked")  # before anything is written
+    if is_first():
+        _write_run_files(built, run, continues)
+    wait_for_all("prepared")
+    if not run.exists():
+        raise UserError(
+            f"{run.place} is not the folder that process 0 writes to; choose a --workdir "
+            "on storage that all processes share"
+        )
+    batches = built.pipeline.train()
+    restored = checkpoints.restore(built.abstract)
+    extra = restored.extra if restored else {}
+    state = restored.state if restored else create_state(built.init, built.mesh)
+    if restored:
+        batches.set_state(extra["data"], str(run.place / "config.gin"))
+    if initial_params:
+        state = dataclasses.replace(state, params=initial_params.replace(state.params))
+        if is_first():
+            _write_origin(run, initial_params)
+    step = int(state.step)
+    reporter = Reporter(
+        run,
+        step,
+        built.config.train.steps,
+        extra.get("seconds", 0.0),
+        terms=built.learner.sums[len(LossSums._fields) :],
+        silent=not is_first(),
+    )
+    source_lines = initial_params.report if initial_params else ()
+    new_run_lines = _describe_new_run(built, state, source_lines)
+    for line in (f"continues at step {step}",) if restored else new_run_lines:
+        reporter.say(line)
+    return Session(
+        built=built,
+        run=run,
+        lock=lock,
+        checkpoints=checkpoints,
+        batches=batches,
+        reporter=reporter,
+        history=ValidationHistory(built.config.train.patience, extra.get("best")),
+        state=state,
+        step=step,
+        saved_step=step if restored else NEVER,
+    )
+
+
+def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> InitialParams | None:
+    """Read the new run's initial parameters from source runs; return None to draw them all."""
+    model = built.config.model
+    if model.lora_rank and not sources:
+        raise UserError(
+            f"Model.lora_rank={model.lora_rank} without --initialize_from: LoRA changes a trained "
+            "model; name its run, or set Model.lora_rank=0"
+        )
+    frozen = [type(method).__name__ for method in model.methods if method.frozen_rows()]
+    if frozen and not sources:
+        raise UserError(
+            f"{frozen[0]} freezes what a trained model has, and without --initialize_from that "
+            "is freshly drawn; name the model's run, or freeze nothing"
+        )
+    return read_initial_params(sources, built.abstract.params, built.config, built.cache.vocabulary)
+
+
+def _write_run_files(built: Built, run: RunDirectory, continues: bool) -> None:
+    """Write the configuration, the vocabulary and the tasks of a run."""
+    run.prepare(built.config, built.cache.vocabulary, has_checkpoint=continues)
+    tasks = {name: built.cache.tasks[name] for name in built.config.data.tasks}
+    run.write_tasks({name: (task.source_lang, task.target_lang) for name, task in tasks.items()})
+    run.publish()
+
+
+def _write_origin(run: RunDirectory, initial_params: InitialParams) -> None:
+    """Record the source runs of a new run."""
+    report = "; ".join(initial_params.report)
+    run.write_origin(initial_params.origin, report, initial_params.param_mappings)
+
+
+def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[str]) -> list[str]:
+    """Return lines for the user about a new run.
+
+    Args:
+        built: configuration, model and data.
+        state: state before the first update.
+        source_lines: lines about parameters that were copied from source runs.
+    """
+    no_validation = "" if any(built.tasks) else "no task has a validation split: none is done"
+    no_target_language = describe_missing_target_language(
+        built.config.data, built.learner.model.plan, built.cache
+    )
+    lines = (
+        built.pipeline.dropped_summary(),
+        *source_lines,
+        _trainable_summary(built, state),
+        no_validation,
+        no_target_language,
+    )
+    return [line for line in lines if line]
+
+
+def _trainable_summary(built: Built, state: TrainState) -> str:
+    """Describe how many parameters train; empty if all of them do."""
+    total = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    updates = built.learner.player_updates
+    count = sum(update.trainable.count(state.params) for update in updates)
+    return f"trains {count:,} of {total:,} parameters" if count < total else ""

@@ -1,0 +1,190 @@
+"""The training loop: feed batches, update, and call the hooks that are due."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from signal import Signals
+from types import TracebackType
+from typing import IO, Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from mnmt_jax.data.input_pipeline import BatchIterator
+from mnmt_jax.distributed.processes import is_first
+from mnmt_jax.distributed.sharding import place_batch
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.build import Built, model_arrays
+from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.reporter import Record, Reporter
+from mnmt_jax.training.state import NEVER, TrainState, Window
+from mnmt_jax.training.validation import ValidationHistory
+
+_STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Session:
+    """The part of one process in a run, from the start or the last checkpoint to the end or a stop.
+
+    `mnmt_jax.training.open_run.open_session` creates it. Leaving its context closes all its files.
+
+    Attributes:
+        built: configuration, model, data and programs.
+        run: directory of the run.
+        lock: lock on the run; None in all processes but the first.
+        checkpoints: checkpoints of the run.
+        batches: training batches, at the position of the state.
+        reporter: receives records and lines.
+        history: validation losses so far.
+        state: state after the last update.
+        step: number of updates done, known without a transfer from the device.
+        saved_step: step of the newest checkpoint, or `NEVER`.
+        latest: metrics of the last update, on the device.
+    """
+
+    built: Built
+    run: RunDirectory
+    lock: IO[str] | None
+    checkpoints: Checkpoints
+    batches: BatchIterator
+    reporter: Reporter
+    history: ValidationHistory
+    state: TrainState
+    step: int
+    saved_step: int
+    latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    _dispatched: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
+    _unchecked: dict[int, list[np.ndarray]] = dataclasses.field(default_factory=dict)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.ExitStack() as stack:  # in reverse order
+            if self.lock:
+                stack.callback(self.lock.close)
+            stack.callback(self.run.close)
+            stack.callback(self.publish, complain=error is None)
+            stack.callback(self.reporter.close)
+            stack.callback(self.checkpoints.close, complain=error is None)
+
+    def loop(
+        self, hooks: Sequence[Periodic], stop_signal: Callable[[], Signals | None]
+    ) -> Signals | None:
+        """Update until the run is complete, stalls, or is stopped; call hooks after each update.
+
+        Args:
+            hooks: called in this order.
+            stop_signal: returns the signal that stops all processes, or None; called before the
+                first update and after each update and its hooks.
+
+        Returns:
+            The signal that stopped the loop, or None.
+        """
+        steps = self.built.config.train.steps
+        signal = stop_signal()
+        while self.step < steps and not self.stalled and not signal:
+            self.advance()
+            record: Record = {}
+            for hook in hooks:
+                if hook.is_due(self.step, steps):
+                    hook.function(self, record)
+            signal = stop_signal()
+        for hook in hooks:
+            if hook.at_end:
+                hook.function(self, {})
+        return signal
+
+    @property
+    def stalled(self) -> str:
+        """Reason why training stops early, by `Train.patience`; empty while it goes on."""
+        return self.history.stalled(self.step)
+
+    def advance(self) -> None:
+        """Dispatch one update; return before the device has finished it."""
+        accumulate = self.built.config.optimizer.accumulate
+        micro_batches = [next(self.batches) for _ in range(accumulate)]
+        batch = {
+            name: np.stack([micro_batch[name] for micro_batch in micro_batches])
+            for name in model_arrays(micro_batches[0])
+        }
+        placed = place_batch(batch, self.built.mesh, leading=1)
+        self.state, self.latest = self.built.programs.train_step(self.state, placed)
+        self.step += 1
+        self._unchecked[self.step] = [micro_batch["task"] for micro_batch in micro_batches]
+        self._dispatched.append(self.latest)
+        if len(self._dispatched) > _STEPS_AHEAD:
+            jax.block_until_ready(self._dispatched.popleft())
+        self.reporter.advance(self.latest)
+
+    def publish(self, *, complain: bool) -> None:
+        """Copy small files to the bucket, if the run is in one.
+
+        Args:
+            complain: whether to raise if the bucket refuses; False prints the reason instead.
+
+        Raises:
+            UserError: if the bucket refuses.
+        """
+        try:
+            if is_first():
+                self.run.publish()
+        except UserError as error:
+            if complain:
+                raise
+            self.reporter.say(str(error))
+
+    def checked_window(self) -> Window:
+        """Wait for the device and return the sums since the last logged update.
+
+        Raises:
+            UserError: if the loss or the gradient of an update was not finite.
+        """
+        window = jax.device_get(self.state.window)
+        bad_step = int(window.first_bad)
+        if bad_step == NEVER:
+            self._unchecked.clear()
+            return window
+        self.checkpoints.wait()
+        saved = self.checkpoints.steps()
+        task_numbers = np.unique(
+            np.concatenate([task.reshape(-1) for task in self._unchecked[bad_step]])
+        )
+        names = [self.built.pipeline.task_names[task] for task in task_numbers if task >= 0]
+        raise UserError(
+            f"step {bad_step}: the loss or its gradient is not finite; tasks of the batch: "
+            f"{join_names(names)}; last good checkpoint: "
+            f"{self.run.checkpoints / str(saved[-1]) if saved else 'none'}; lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Periodic:
+    """A hook of the loop that is called at every multiple of a step.
+
+    Attributes:
+        every: period in updates.
+        function: takes the session and the record of the step, to which it may add. The record is
+            empty before the first hook.
+        at_end: whether to call it once more when the loop ends.
+    """
+
+    every: int
+    function: Callable[[Session, Record], None]
+    at_end: bool = False
+
+    def is_due(self, step: int, last_step: int) -> bool:
+        """Return whether the hook is due after a step; each is due after the run's last step."""
+        return step % self.every == 0 or step == last_step

@@ -1,0 +1,150 @@
+"""Hooks of the training loop: when they are called, in which order, and what they keep."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from mnmt_jax.config.sections import Train
+from mnmt_jax.runs.parameters import best_steps
+from mnmt_jax.training import hooks
+from mnmt_jax.training.build import build
+from mnmt_jax.training.session import Periodic, Session
+from mnmt_jax.training.train import train
+from mnmt_jax.training.validation import ValidationHistory
+from tests.made_run import make_cache, make_config, steps_of
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("hooks") / "cache")
+
+
+def fake_session(steps: int, calls: list, history: ValidationHistory) -> Session:
+    """A session whose updates only count."""
+    settings = types.SimpleNamespace(train=types.SimpleNamespace(steps=steps))
+    session = Session(
+        built=types.SimpleNamespace(config=settings),
+        history=history,
+        step=0,
+        **dict.fromkeys(("run", "lock", "checkpoints", "batches", "reporter", "state")),
+        saved_step=-1,
+    )
+
+    def advance():
+        session.step += 1
+        calls.append(("advance", session.step))
+
+    session.advance = advance
+    return session
+
+
+def test_hooks_are_called_in_order_at_their_multiples_and_after_the_last_update():
+    calls: list = []
+    session = fake_session(5, calls, ValidationHistory(0))
+
+    def add(session, record):
+        record["added"] = session.step
+
+    def remember(session, record):
+        calls.append((session.step, dict(record)))
+
+    loop_hooks = (Periodic(2, add), Periodic(1, remember), Periodic(3, remember, at_end=True))
+    assert session.loop(loop_hooks, lambda: calls.append("signal")) is None
+    expected = ["signal"]
+    for step in range(1, 6):
+        record = {"added": step} if step in (2, 4, 5) else {}
+        times = 2 if step in (3, 5) else 1
+        expected += [("advance", step), *[(step, record)] * times, "signal"]
+    assert calls == [*expected, (5, {})]
+
+
+def test_a_signal_or_a_stalled_validation_ends_the_loop_with_the_hooks_of_the_end():
+    calls: list = []
+    session = fake_session(9, calls, ValidationHistory(0))
+    at_end = Periodic(7, lambda session, _: calls.append(("end", session.step)), at_end=True)
+    signals = iter((None, None, "SIGTERM"))
+    assert session.loop((at_end,), lambda: next(signals)) == "SIGTERM"
+    assert calls == [("advance", 1), ("advance", 2), ("end", 2)]
+    calls.clear()
+    session = fake_session(9, calls, ValidationHistory(2, best=[1, 0.5]))
+    assert session.loop((at_end,), lambda: None) is None
+    assert session.step == 3 and calls[-1] == ("end", 3)
+
+
+def test_the_record_is_written_between_validation_and_saving(monkeypatch):
+    """A resumed run can drop lines of the metrics file, not add them."""
+    calls: list = []
+    monkeypatch.setattr(hooks, "log_metrics", lambda _: {"loss": 1.0})
+    monkeypatch.setattr(hooks, "validate_params", lambda _: {"validation": {}})
+    monkeypatch.setattr(hooks, "save_checkpoint", lambda session: calls.append(session.step))
+    session = fake_session(4, calls, ValidationHistory(0))
+    session.reporter = types.SimpleNamespace(write=calls.append)
+    settings = Train(steps=4, log_every=2, eval_every=4, save_every=4)
+    session.loop(hooks.training_hooks(settings), lambda: None)
+    assert [call for call in calls if call not in [("advance", step) for step in range(5)]] == [
+        {"step": 2, "loss": 1.0},
+        {"step": 4, "loss": 1.0, "validation": {}},
+        4,
+        4,  # at the end; does nothing if the step is saved
+    ]
+
+
+def test_the_history_keeps_the_best_loss_and_the_latest():
+    history = ValidationHistory(patience=4)
+    assert history.best is None and history.stalled(100) == ""
+    for step, loss in ((2, 3.0), (4, 1.0), (6, None), (8, 1.0)):
+        history.add(step, loss)
+        assert history.loss_at(step) == loss and history.loss_at(step - 1) is None
+    assert history.best == (4, 1.0)  # the first of equals
+    assert history.stalled(7) == ""
+    assert history.stalled(8) == ": no better validation in 4 updates after step 4"
+    assert ValidationHistory(0, best=[4, 1.0]).stalled(100) == ""
+
+
+def test_building_writes_nothing(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = sorted(cache.rglob("*"))
+    built = build(make_config(cache))
+    assert not list(tmp_path.iterdir()) and sorted(cache.rglob("*")) == files
+    assert len(built.config.data.tasks) == 4  # filled in
+    assert built.positions == {"source": 8 * 16, "target": 8 * 16}
+
+
+@pytest.mark.parametrize(
+    ("best_by", "keep_every", "kept", "best"),
+    [
+        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
+        ("all", 0, [1, 3, 5, 6], [3, 1]),
+        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
+    ],
+)
+def test_kept_checkpoints_are_the_last_and_the_best(
+    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
+):
+    trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
+    unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
+
+    def measured(*_):
+        step = sessions[0].step
+        tasks = {"trained": {"loss": trained[step]}, "unseen": {"loss": unseen[step]}}
+        return {"supervised": tasks["trained"], "tasks": tasks}
+
+    monkeypatch.setattr(hooks, "validate", measured)
+    sessions = []
+    advance = Session.advance
+
+    def advance_and_remember(self):
+        sessions[:] = [self]
+        advance(self)
+
+    monkeypatch.setattr(Session, "advance", advance_and_remember)
+    every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
+    every |= {"best_by": best_by, "keep_every": keep_every}
+    run = tmp_path / "run"
+    assert train(make_config(cache, train=every), run) is None
+    assert steps_of(run) == kept
+    assert best_steps(run, 2) == best
