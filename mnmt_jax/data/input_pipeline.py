@@ -259,7 +259,8 @@ class Pipeline:
             data.rows,
             *filter(None, [self.converter.mask_shares]),
         )
-        return zlib.crc32(repr(settings).encode())
+        # Checkpoints hold the checksum, and the class was `Schedule` when the first were written.
+        return zlib.crc32(repr(settings).replace("MixingSchedule(", "Schedule(").encode())
 
     def _validation_plan(self, names: Sequence[str], task_number: int, split: str) -> Plan:
         size = min(

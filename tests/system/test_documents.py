@@ -248,7 +248,6 @@ def test_methods(root, request):
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
-<<<<<<< HEAD
     for name, block in (("own_method", own), ("own_loss", loss)):
         (root / f"{name}.py").write_text(block.text, encoding="utf-8")
     # The library's methods, imported by the commands, stay registered.
@@ -260,12 +259,6 @@ def test_methods(root, request):
     namespace["test_the_named_layer_has_no_feed_forward"]()
     metrics = (root / "runs/state_norm/metrics.jsonl").read_text(encoding="utf-8")
     assert json.loads(metrics.splitlines()[0])["state_norm"] > 0
-=======
-    (root / "own_method.py").write_text(own.text, encoding="utf-8")
-    # The library's methods, imported on the way, stay known.
-    request.addfinalizer(lambda: Method.registered.pop("attention_only", None))
-    printed = run_page("docs/methods.md", root)
->>>>>>> s_docs
     assert Method.registered["attention_only"].__module__ == sys.modules.pop("own_method").__name__
     config = load_config([str(ROOT / "gin_configs/models/register_tiny.gin")]).model
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
