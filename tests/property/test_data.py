@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 
 import numpy as np
 import pytest
@@ -451,3 +452,18 @@ def test_settings_are_checked(cache):
         batches(cache, LAYOUTS["prefix"], settings_of_run(), share=ProcessRows((0,), 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))
+
+
+def test_the_checksum_of_training_data_is_that_of_earlier_checkpoints():
+    """A run of an earlier version continues: the value was computed by its code."""
+    pipeline = Pipeline.__new__(Pipeline)
+    split = types.SimpleNamespace(content="c")
+    pipeline.cache = types.SimpleNamespace(
+        vocabulary=types.SimpleNamespace(fingerprint="v"), split=lambda *_: split
+    )
+    pipeline._data, pipeline.task_names = types.SimpleNamespace(rows=8), ("a", "b")
+    pipeline._schedule = MixingSchedule(("a", "b"), (3, 4), 5.0, 1, 100)
+    pipeline.converter = types.SimpleNamespace(
+        instruction=INSTRUCTIONS["2"], lengths=(8, 8), mask_shares=None
+    )
+    assert pipeline.fingerprint() == 3033518084
