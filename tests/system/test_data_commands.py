@@ -316,7 +316,7 @@ def test_help_imports_nothing_heavy(script):
 
 
 def test_the_data_path_needs_no_tensorflow():
-    modules = ["vocabulary", "data.cache", "data.pipeline", "data.mixtures", "data.converter"]
+    modules = ["vocabulary", "data.cache", "data.input_pipeline", "data.mixtures", "data.converter"]
     code = "import sys\n" + "".join(f"import mnmt_jax.{module}\n" for module in modules)
     code += "heavy = {'tensorflow', 'seqio', 't5x'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run(
