@@ -10,7 +10,7 @@ from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
-from mnmt_jax.interop.seqio.tasks import add_corpus, add_task
+from mnmt_jax.interop.seqio.tasks import add_corpus, add_task, task_sources
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
 from mnmt_jax.interop.tasks import published
 from tests.unit import made_text
@@ -78,7 +78,7 @@ def test_tasks_read_the_corpus(data, monkeypatch):
     vocabulary = made_text.vocabulary()
     expected = [vocabulary.encode(line) for line in made_text.sentences("de", 3, 200)]
     assert [example["targets"].tolist() for example in examples] == expected
-    [source] = cache_task_sources("multi30k_de_fr", ("train", "validation"))
+    [source] = task_sources("multi30k_de_fr", ("train", "validation"))
     assert set(source.splits) == {"train", "validation"}
     pairs = list(source.splits["validation"]())
     assert [vocabulary.decode(pair[1]) for pair in pairs] == made_text.sentences("fr", 5, 100)
@@ -101,7 +101,7 @@ def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch
     assert vocabulary.decode(example["targets"]) == made_text.sentences("de", 1)[0]
     tag = vocabulary.languages.index("de")
     assert example["source_lang"].tolist() == example["target_lang"].tolist() == [tag]
-    [theirs] = cache_task_sources("newscrawl_de", ("train",))
+    [theirs] = task_sources("newscrawl_de", ("train",))
     [ours] = cache_task_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
     written = [
         write_cache(data / name, [source], vocabulary=vocabulary)
@@ -114,7 +114,7 @@ def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch
     directions = own.directions("train")
     names = add_corpus(own, directions=directions, vocabulary=PieceVocabulary(made_text.vocabulary))
     assert names == ["own_news_en", "own_news_de"]
-    [english] = cache_task_sources("own_news_en", ("train", "validation"))
+    [english] = task_sources("own_news_en", ("train", "validation"))
     pairs = [
         (list(source), vocabulary.decode(target)) for source, target in english.splits["train"]()
     ]
@@ -131,7 +131,7 @@ def test_nested_features_of_any_data_source():
     vocabulary = PieceVocabulary(made_text.vocabulary)
     keys = ("translation.de", "translation.en")
     add_task("nested_de_en", source, direction=("de", "en"), vocabulary=vocabulary, keys=keys)
-    [written] = cache_task_sources("nested_de_en", ("test",))
+    [written] = task_sources("nested_de_en", ("test",))
     [(inputs, targets)] = written.splits["test"]()
     assert made_text.vocabulary().decode(inputs) == "drei Haus"
     assert made_text.vocabulary().decode(targets) == "three house"
