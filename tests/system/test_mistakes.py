@@ -89,7 +89,10 @@ def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
     ],
 )
 def test_what_jax_cannot_read_of_the_environment_is_told(variable, value, message):
-    code = "import mnmt_jax.runtime.run_command as it; it.run_command(lambda: 0 * len(__import__('jax').devices()))"
+    code = (
+        "from mnmt_jax.runtime.run_command import run_command\n"
+        "run_command(lambda: 0 * len(__import__('jax').devices()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, variable: value},
