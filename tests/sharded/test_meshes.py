@@ -278,6 +278,8 @@ def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):
     ):
         np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
         assert found.sharding.is_equivalent_to(like.sharding, found.ndim)
+    # The parameters' axes follow from the run's model.
+    (tmp_path / "config.gin").write_text("Model.layout = 'register'\n", encoding="utf-8")
     for mesh in (None, mesh_of("2x2x2")):
         params, step = restore_params(tmp_path, mesh=mesh)
         assert step == 1
