@@ -35,15 +35,15 @@ _MAX_EMPTY_CHUNKS = 100
 class ProcessRows:
     """The rows of the global batch that a process reads.
 
-    The global batch is split into `runs` contiguous blocks of equal size.
+    The global batch is split into `num_shards` contiguous shards of equal size.
 
     Attributes:
-        own: numbers of the blocks that the process reads, ascending.
-        runs: number of blocks.
+        shards: numbers of the shards that the process reads, ascending.
+        num_shards: number of shards.
     """
 
-    own: tuple[int, ...] = (0,)
-    runs: int = 1
+    shards: tuple[int, ...] = (0,)
+    num_shards: int = 1
 
     def local_rows(self, rows: int) -> np.ndarray:
         """Return the local row number of each row of the global batch, or -1 if it is not local.
@@ -52,16 +52,17 @@ class ProcessRows:
             rows: rows of the global batch.
 
         Raises:
-            UserError: if `rows` is not a multiple of `runs`.
+            UserError: if `rows` is not a multiple of `num_shards`.
         """
-        if rows % self.runs:
+        if rows % self.num_shards:
             raise UserError(
-                f"Data.rows={rows} must be a multiple of the {self.runs} parts (data x fsdp) that "
-                "the mesh splits a batch into"
+                f"Data.rows={rows} must be a multiple of the {self.num_shards} parts (data x fsdp) "
+                "that the mesh splits a batch into"
             )
-        shard_rows = rows // self.runs
-        local = np.full((self.runs, shard_rows), -1)
-        local[list(self.own)] = np.arange(len(self.own) * shard_rows).reshape(-1, shard_rows)
+        shard_rows = rows // self.num_shards
+        local = np.full((self.num_shards, shard_rows), -1)
+        count = len(self.shards) * shard_rows
+        local[list(self.shards)] = np.arange(count).reshape(-1, shard_rows)
         return local.reshape(-1)
 
 

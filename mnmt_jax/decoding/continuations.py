@@ -155,7 +155,7 @@ def _continuation(
 ) -> Continuation:
     """Return the continuation of a finished draw."""
     prompt_ids = draw.prefix[system.instruction.target_extra :]
-    hypotheses = decode_hypotheses(system, finished.found, finished.row, prompt_ids)
+    hypotheses = decode_hypotheses(system, finished.hypotheses, finished.row, prompt_ids)
     prompt = draw.line.number
     if not hypotheses:
         raise UserError(

@@ -50,13 +50,13 @@ class Finished:
 
     Attributes:
         number: identifier of the sentence.
-        found: hypotheses of the full batch, as NumPy arrays.
+        hypotheses: hypotheses of the full batch, as NumPy arrays.
         row: row of the sentence.
         done: False if `max_steps` did not suffice.
     """
 
     number: int
-    found: Hypotheses
+    hypotheses: Hypotheses
     row: int
     done: bool
 

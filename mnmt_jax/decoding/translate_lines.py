@@ -195,13 +195,13 @@ class _Plan:
                 if finished.done:
                     yield (
                         finished.number,
-                        decode_hypotheses(self.system, finished.found, finished.row),
+                        decode_hypotheses(self.system, finished.hypotheses, finished.row),
                     )
                 else:
                     unfinished.append(finished.number)
         steps = length_limit(self.decode, largest) + 1
         for finished in self._search_shape(unfinished, largest, steps, len(self.lines)):
-            yield finished.number, decode_hypotheses(self.system, finished.found, finished.row)
+            yield finished.number, decode_hypotheses(self.system, finished.hypotheses, finished.row)
 
     def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
@@ -334,15 +334,15 @@ def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, i
 
 
 def decode_hypotheses(
-    system: InferenceModel, found: Hypotheses, row: int, before: Sequence[int] = ()
+    system: InferenceModel, batch: Hypotheses, row: int, before: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses of a row, best first, with `before` prepended to their texts."""
     hypotheses = []
-    for rank, length in enumerate(found.lengths[row].tolist()):
-        if length and np.isfinite(found.scores[row, rank]):
-            tokens = tuple(found.tokens[row, rank, :length].tolist())
+    for rank, length in enumerate(batch.lengths[row].tolist()):
+        if length and np.isfinite(batch.scores[row, rank]):
+            tokens = tuple(batch.tokens[row, rank, :length].tolist())
             text = _LINE_BREAKS.sub(" ", system.vocabulary.decode((*before, *tokens)))
-            hypotheses.append(Hypothesis(text, float(found.scores[row, rank]), tokens))
+            hypotheses.append(Hypothesis(text, float(batch.scores[row, rank]), tokens))
     return tuple(hypotheses)
 
 

@@ -138,14 +138,14 @@ def array_types(tree: Any) -> dict[str, str]:
     }
 
 
-def check_arrays(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+def check_arrays(folder: Path, stored: Mapping[str, str], model: Mapping[str, str]) -> None:
     """Compare the `array_types` of a step with those of the model.
 
     Raises:
         UserError: for the first array that differs.
     """
-    for name in sorted(found.keys() | wanted.keys()):
-        saved, expected = found.get(name, "absent"), wanted.get(name, "absent")
+    for name in sorted(stored.keys() | model.keys()):
+        saved, expected = stored.get(name, "absent"), model.get(name, "absent")
         if saved != expected:
             raise UserError(
                 f"{folder} was written with another configuration or version: '{name}' is {saved} "

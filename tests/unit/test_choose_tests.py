@@ -1,17 +1,14 @@
 """The choice of tests after a change, on a made checkout."""
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.errors import UserError
+from scripts import choose_tests
 
 ROOT = Path(__file__).resolve().parents[2]
-_SPEC = importlib.util.spec_from_file_location("choose_tests", ROOT / "scripts" / "choose_tests.py")
-choose_tests = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(choose_tests)
 
 FILES = {
     "mnmt_jax/low.py": "",

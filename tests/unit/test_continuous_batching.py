@@ -52,7 +52,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
         chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
         turns = (_turn(lines, chunk, system, decode, readings) for chunk in chunks)
         ended = search_continuously(system, search, turns, 6)
-        return [(each.number, decode_hypotheses(system, each.found, each.row)) for each in ended]
+        return [(end.number, decode_hypotheses(system, end.hypotheses, end.row)) for end in ended]
 
     straight = searched(list(range(14)))
     assert sorted(number for number, _ in straight) == list(range(14))
@@ -66,7 +66,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     together = _turn(lines, list(range(14)), system, decode, readings, size=14)
     whole = search_continuously(system, search, [together], 14)
     for each in whole:
-        alone = decode_hypotheses(system, each.found, each.row)
+        alone = decode_hypotheses(system, each.hypotheses, each.row)
         assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]
         scores = ([h.score for h in found] for found in (alone, expected[each.number]))
         np.testing.assert_allclose(*scores, rtol=1e-4)

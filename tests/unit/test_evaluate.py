@@ -17,10 +17,8 @@ from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, SAMPLES, sampled_directions
-from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.reporter import MetricsFile
 from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
     english_centric_directions,
@@ -504,31 +502,6 @@ def test_samples_come_from_few_directions_of_all_kinds():
     assert len(chosen) == SAMPLE_DIRECTIONS
     assert 0 < len(chosen & supervised) < len(chosen - supervised)
     assert sampled_directions(pairs[:5], None) == set(pairs[:5])
-
-
-def test_training_log_of_nothing(tmp_path):
-    assert read_training_log(None).curves == {} == read_training_log(tmp_path / "no").curves
-
-
-def test_lines_of_a_log_that_are_no_records_are_skipped(tmp_path):
-    good = {"step": 2, "seconds": 1.5, "train": 0, "nll": 3.0, "validation": {"supervised": 1}}
-    lines = [
-        b"[" * 100_000,
-        b"[1]",
-        b"\xff",
-        b'{"step": [1], "seconds": 5}',
-        b'{"step": "a", "seconds": 5}',
-        b'{"step": NaN, "seconds": 5}',
-        b'{"step": 1, "seconds": "b", "nll": "c", "validation": [], "text": "a\xe2\x80\xa8b"}',
-        json.dumps(good).encode(),
-        b'{"step": 3, "nll"',
-    ]
-    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
-    log = read_training_log(tmp_path / "metrics.jsonl", 2)
-    assert (log.seconds, log.curves) == (1.5, {"train": ((2, 3.0),)})
-    MetricsFile(tmp_path / "metrics.jsonl", after_step=2)
-    kept = (tmp_path / "metrics.jsonl").read_bytes().split(b"\n")
-    assert kept == [*lines[6:8], b""]
 
 
 def test_directions_may_be_listed():
