@@ -21,7 +21,7 @@ from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.translations import read_outputs
+from mnmt_jax.evaluation.translations import read_translations
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.languages import Direction
 
@@ -92,16 +92,18 @@ def run_ablation(
         overwrite: replace finished evaluations of something else.
 
     Returns:
-        A JSON-ready dict: `rows` of the table, `supervised_targets_by_source` and `directions`.
+        A JSON-ready dict: `rows` of the table, `supervised_targets` and `directions`.
     """
     selected = benchmark.only(directions)
     on = evaluate(ablated.on, selected, output / "on", overwrite=overwrite)
     off = evaluate(ablated.off, selected, output / "off", overwrite=overwrite)
-    folders = {"on": output / "on", "off": output / "off"}
+    models = {"on": ablated.on, "off": ablated.off}
     rescored = {
         (direction, language): {
-            name: _scores_against(folder, benchmark, direction, language)
-            for name, folder in folders.items()
+            name: _scores_against(
+                model, output / name, benchmark=benchmark, direction=direction, language=language
+            )
+            for name, model in models.items()
         }
         for direction in directions
         for language in _reference_languages(direction, ablated.on.supervised, targets)
@@ -136,7 +138,12 @@ def _reference_languages(
 
 
 def _scores_against(
-    folder: Path, benchmark: Benchmark, direction: Direction, language: str
+    model: EvaluatedModel,
+    folder: Path,
+    *,
+    benchmark: Benchmark,
+    direction: Direction,
+    language: str,
 ) -> dict[str, float | None]:
     """Score the translations of a direction against references in another language, in percent.
 
@@ -151,8 +158,7 @@ def _scores_against(
             f"no reference in {direction[0]}-{language}; use a test set that is parallel in all "
             "languages, or leave the direction out"
         )
-    outputs = read_outputs(folder / "translations", direction, texts)
-    assert outputs is not None
+    outputs = read_translations(folder / "translations", model.provenance, direction, texts)
     matching = [references[text] for text in texts.sources]
     scores = corpus_scores([output.text for output in outputs], matching, language)
     return {name: getattr(scores, name) for name in METRICS}

@@ -131,7 +131,7 @@ class TranslationStore:
         return [
             direction
             for direction in texts
-            if read_outputs(self._folder, direction, texts[direction]) is None
+            if _read_outputs(self._folder, direction, texts[direction]) is None
         ]
 
     def translate(self, direction: Direction, texts: TestSet, translate: TranslateFn) -> bool:
@@ -149,7 +149,7 @@ class TranslationStore:
             UserError: if `translate` does not return one translation per sentence, or if another
                 command with another provenance has taken over the folder meanwhile.
         """
-        if read_outputs(self._folder, direction, texts) is not None:
+        if _read_outputs(self._folder, direction, texts) is not None:
             self.reused.append(direction)
             return False
         outputs = list(translate(texts.sources, direction))
@@ -185,7 +185,7 @@ def read_translations(
     if folder.is_dir():
         with locked(folder):  # no other command replaces the files between check and reading
             _check_provenance(folder, _provenance_text(made_by))
-            outputs = read_outputs(folder, direction, texts)
+            outputs = _read_outputs(folder, direction, texts)
     if outputs is None:
         raise UserError(
             f"{_path(folder, direction)}: is missing, damaged or of other sentences; run "
@@ -194,7 +194,7 @@ def read_translations(
     return outputs
 
 
-def read_outputs(
+def _read_outputs(
     folder: Path, direction: Direction, texts: TestSet
 ) -> list[TranslatedSentence] | None:
     """Read the translations of a direction; None if missing, damaged or of other sentences.

@@ -30,6 +30,9 @@ def make_package(folder, name="toy"):
         'class Cache:\n    """Open cache."""\n\n'
         "    def read(self):\n"
         '        """Return the rows."""\n\n'
+        "    @property\n    def size(self):\n"
+        '        """Return the size."""\n\n'
+        "    @size.setter\n    def size(self, value):\n        pass\n\n"
         "    def _seek(self):\n        pass\n\n\n"
         "def write_cache():\n    pass\n\n\n"
         'def _hidden():\n    """Private."""\n'
@@ -58,6 +61,7 @@ def test_entries_are_public_and_have_the_first_line_of_their_docstring(tmp_path)
         ("module", "toy.data.cache", "Token cache."),
         ("class", "Cache", "Open cache."),
         ("method", "read", "Return the rows."),
+        ("method", "size", "Return the size."),
         ("function", "write_cache", ""),
         ("module", "toy.errors", "Errors."),
     ]
@@ -66,7 +70,7 @@ def test_entries_are_public_and_have_the_first_line_of_their_docstring(tmp_path)
 def test_a_room_limits_the_index(tmp_path):
     package = make_package(tmp_path)
     names = [entry.name for entry in api_entries(package, "data")]
-    assert names == ["toy.data", "toy.data.cache", "Cache", "read", "write_cache"]
+    assert names == ["toy.data", "toy.data.cache", "Cache", "read", "size", "write_cache"]
     assert [entry.name for entry in api_entries(package, "errors")] == ["toy.errors"]
     with pytest.raises(UserError, match="--room=date: no such room; did you mean 'data'"):
         api_entries(package, "date")
@@ -81,6 +85,7 @@ def test_summaries_are_aligned(tmp_path):
         "  Token cache.",
         "  Cache        Open cache.",
         "    read       Return the rows.",
+        "    size       Return the size.",
         "  write_cache",
     ]
 
