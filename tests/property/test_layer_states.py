@@ -120,7 +120,9 @@ def test_layers_that_are_not_there_are_refused():
     system, every, _, _ = case("encoder_decoder")
     with pytest.raises(UserError, match="no source states after layer 3; choose from 0, 1, 2$"):
         state_locations(system.model.plan, ("source", "register"), (1, 3))
-    with pytest.raises(UserError, match="in layer 2 nothing but .* choose from 3, 4$"):
+    with pytest.raises(
+        UserError, match="in layer 2 only the source attends to .* choose from 3, 4$"
+    ):
         attention_statistics(system, every, LONGEST, (2,))
 
 
