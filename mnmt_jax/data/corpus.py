@@ -29,7 +29,15 @@ _MAX_BAD_RUN = 1_000_000
 
 
 class NoFilesError(UserError):
-    """Error: none of the files of a corpus exist at the expected paths."""
+    """Error: none of the files of a corpus exist at the expected paths.
+
+    Attributes:
+        corpus: the corpus, which knows the paths; None if it does not know its languages either.
+    """
+
+    def __init__(self, message: str, corpus: FileCorpus | None = None) -> None:
+        super().__init__(message)
+        self.corpus = corpus
 
 
 @dataclass

@@ -110,7 +110,8 @@ class PatternFiles(FileCorpus):
         if not self.splits():
             places = " or ".join(dict.fromkeys(itertools.chain(*patterns.values())))
             raise NoFilesError(
-                f"corpus {name!r}: no files match {places} for languages {' '.join(self.languages)}"
+                f"corpus {name!r}: no files match {places} for languages {' '.join(self.languages)}",
+                self,
             )
 
     def directions(self, split: str) -> tuple[Direction, ...]:
@@ -126,6 +127,21 @@ class PatternFiles(FileCorpus):
             for name in names
         ]
         return tuple(file for file in files if find_place(file) is None)
+
+    @property
+    def expected_splits(self) -> tuple[str, ...]:
+        """The splits that have path patterns, whether files exist or not."""
+        return tuple(self._patterns)
+
+    def last_line(self, split: str) -> int:
+        """Return the last line that a split reads of its files; 0 if it reads all of them."""
+        return self._selection.lines.get(split, (0, 0))[1]
+
+    def expected_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Return the two paths of a direction that are tried first, whether they exist or not."""
+        names = [self._words.get(code, (code,))[0] for code in direction]
+        pattern = self._patterns[split][0]
+        return tuple(pattern.format(language=name, pair="-".join(names)) for name in names)
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the two files of a direction."""

@@ -1,0 +1,240 @@
+"""Steps that reproduce a table: commands, the files they wait for, and what they write.
+
+Folders below the output folder, shared by all tables that are written there:
+
+    data/CORPUS              made miniatures (scale tiny alone)
+    vocabularies/CORPUS      from `mnmt vocabulary`
+    caches/CORPUS            from `mnmt cache`
+    runs/RUN/seedN           from `mnmt train`
+    evaluations/RUN/seedN    from `mnmt evaluate`
+    done/                    one empty file for every finished step
+    tables/PAPER/TABLE       result pages
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.papers.experiments import Data, Experiment, Source, corpus_data, experiments
+from mnmt_jax.papers.tables import Paper, Row, Table
+
+_MODELS, _RUNS = "gin_configs/models", "gin_configs/runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Size of a reproduction.
+
+    Attributes:
+        name: `full` or `tiny`.
+        vocabulary: flags of `mnmt vocabulary` that replace the paper's; empty for the paper's.
+        bindings: gin bindings that are read last in every training.
+        decode: gin bindings that are read last in every evaluation.
+        evaluate: further flags of `mnmt evaluate`.
+        miniature: whether the corpora are made miniatures.
+    """
+
+    name: str
+    vocabulary: tuple[str, ...] = ()
+    bindings: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    evaluate: tuple[str, ...] = ()
+    miniature: bool = False
+
+
+FULL = Scale("full")
+TINY = Scale(
+    "tiny",
+    vocabulary=("--vocab_size", "420", "--text_normalization", "none"),
+    bindings=(
+        "Model.embed=16",
+        "Model.heads=2",
+        "Model.mlp=32",
+        "Model.vocab_size=0",
+        "Data.rows=8",
+        "Data.source_length=64",
+        "Data.target_length=64",
+        "Data.max_segments=2",
+        "Data.validation_examples=4",
+        "Optimizer.accumulate=1",
+        "Train.steps=4",
+        "Train.log_every=1",
+        "Train.eval_every=2",
+        "Train.save_every=2",
+    ),
+    decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
+    evaluate=("--limit", "2"),
+    miniature=True,
+)
+SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A command of a workflow.
+
+    Attributes:
+        name: unique name, `KIND/SUBJECT` or `KIND/SUBJECT/seedN`.
+        command: the command line, in words.
+        inputs: names of the steps that finish before it starts.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What it does: `vocabulary`, `cache`, `train`, ..."""
+        return self.name.partition("/")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One seed of an experiment, for a row and a corpus of its columns.
+
+    Attributes:
+        row: name of the row.
+        prefix: corpus in the keys of the columns; empty in a table of one corpus.
+        experiment: what is trained and evaluated.
+        seed: number of the seed, from 1.
+    """
+
+    row: str
+    prefix: str
+    experiment: Experiment
+    seed: int
+
+    @property
+    def evaluation(self) -> str:
+        """Folder of its evaluation, below the output folder."""
+        return f"evaluations/{self.experiment.evaluation_name}/seed{self.seed}"
+
+
+def trials(
+    paper: Paper, table: Table, rows: Sequence[Row], seeds: int | None = None
+) -> tuple[Trial, ...]:
+    """Return the trials of some rows of a table.
+
+    Args:
+        paper: paper of the table.
+        table: the table.
+        rows: rows of the table.
+        seeds: number of seeds; None for the paper's.
+    """
+    return tuple(
+        Trial(row.name, prefix, experiment, seed)
+        for row in rows
+        for prefix, experiment in experiments(paper, table, row).items()
+        for seed in range(1, (seeds or experiment.data.seeds) + 1)
+    )
+
+
+class Workflow:
+    """The steps of some trials, each once, in an order in which they can run.
+
+    Args:
+        paper: the paper.
+        scale: size of the reproduction.
+    """
+
+    def __init__(self, paper: Paper, scale: Scale) -> None:
+        self._paper, self._scale = paper, scale
+        self._steps: dict[str, Step] = {}
+
+    def add(self, trial: Trial) -> str:
+        """Add the steps of a trial; return the name of the last one."""
+        return self._evaluate(trial.experiment, trial.seed)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps; inputs come before what waits for them."""
+        return tuple(self._steps.values())
+
+    def _step(self, name: str, command: Iterable[str], inputs: Iterable[str] = ()) -> str:
+        self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
+        return name
+
+    def _data(self, corpus: str) -> tuple[str, ...]:
+        """Make the miniature of a corpus; return the step to wait for."""
+        if not self._scale.miniature:
+            return ()
+        row = PUBLISHED[corpus]
+        folder = row.folder or row.name
+        command = ("python", "-m", "mnmt_jax.papers.miniature", corpus, f"data/{folder}")
+        return (self._step(f"data/{corpus}", command),)
+
+    def _vocabulary(self, data: Data) -> str:
+        corpus = data.vocabulary_of or data.corpus
+        flags = self._scale.vocabulary or corpus_data(self._paper, corpus).vocabulary
+        command = ("mnmt", "vocabulary", "--mixture", corpus, *flags)
+        name = f"vocabulary/{corpus}"
+        return self._step(
+            name, (*command, "--output", f"vocabularies/{corpus}"), self._data(corpus)
+        )
+
+    def _cache(self, data: Data) -> str:
+        vocabulary = data.vocabulary_of or data.corpus
+        command = ("mnmt", "cache", "--mixture", data.corpus)
+        return self._step(
+            f"cache/{data.corpus}",
+            (*command, "--vocabulary", f"vocabularies/{vocabulary}", "--output", _cache(data)),
+            (self._vocabulary(data), *self._data(data.corpus)),
+        )
+
+    def _train(self, experiment: Experiment, seed: int) -> str:
+        data = experiment.data
+        inputs, sources = [], []
+        for source in experiment.sources:
+            step, folder = self._source(source, seed)
+            inputs.append(step)
+            sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
+        files = [f"{_MODELS}/{experiment.model}.gin", f"{_RUNS}/{data.run}.gin"]
+        files += [f"{_RUNS}/settings/{name}.gin" for name in experiment.settings]
+        bindings = [f"Data.cache='{_cache(data)}'", f"Train.seed={seed}"]
+        bindings += [f"Train.steps={data.steps}"] if data.steps else []
+        bindings += [*experiment.bindings, *self._scale.bindings]
+        command = [
+            "mnmt",
+            "train",
+            *(word for file in files for word in ("--gin_file", file)),
+            *(f"--gin.{binding}" for binding in bindings),
+            *sources,
+            "--workdir",
+            _run(experiment, seed),
+        ]
+        inputs.append(self._cache(data))
+        return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
+
+    def _source(self, source: Source, seed: int) -> tuple[str, str]:
+        """Add the training of a source run; return its step and folder."""
+        experiment = Experiment(source.model, corpus_data(self._paper, source.corpus))
+        return self._train(experiment, seed), _run(experiment, seed)
+
+    def _trained(self, experiment: Experiment, seed: int) -> str:
+        """Add the training and the average of its checkpoints; return the last step."""
+        trained = self._train(experiment, seed)
+        if experiment.data.step != "average":
+            return trained
+        command = ("mnmt", "average", "--run", _run(experiment, seed), *experiment.data.average)
+        return self._step(f"average/{experiment.run_name}/seed{seed}", command, (trained,))
+
+    def _evaluate(self, experiment: Experiment, seed: int) -> str:
+        data = experiment.data
+        command = ["mnmt", "evaluate", "--run", _run(experiment, seed), "--task", data.corpus]
+        command += ["--step", data.step] if data.step else []
+        command += [*data.evaluate, *self._scale.evaluate]
+        command += [f"--gin.{binding}" for binding in (*experiment.decode, *self._scale.decode)]
+        name = f"{experiment.evaluation_name}/seed{seed}"
+        command += ["--output", f"evaluations/{name}"]
+        return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+
+
+def _cache(data: Data) -> str:
+    return f"caches/{data.corpus}"
+
+
+def _run(experiment: Experiment, seed: int) -> str:
+    return f"runs/{experiment.run_name}/seed{seed}"
