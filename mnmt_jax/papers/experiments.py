@@ -131,8 +131,13 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     place = f"{table.paper}/{table.name}: row '{row.name}'"
     if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
         raise UserError(f"{place}: unknown field '{unknown[0]}'")
-    prefixes = dict.fromkeys(column.corpus for column in table.columns if column.key in row.published)
-    return {prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row)) for prefix in prefixes}
+    prefixes = dict.fromkeys(
+        column.corpus for column in table.columns if column.key in row.published
+    )
+    return {
+        prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row))
+        for prefix in prefixes
+    }
 
 
 def _only_corpus(place: str, table: Table, row: Row) -> str:

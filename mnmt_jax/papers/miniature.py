@@ -16,7 +16,7 @@ from pathlib import Path
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning
-from mnmt_jax.data.corpus import NoFilesError
+from mnmt_jax.data.corpus import Corpus, NoFilesError
 from mnmt_jax.data.parallel_corpora import PatternFiles
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.errors import UserError
@@ -69,7 +69,7 @@ def write_miniature(row: PublishedCorpus, folder: Path) -> None:
         _write_news(row, folder)
         return
     try:
-        corpus = row.make(folder, row.name)
+        corpus: Corpus | None = row.make(folder, row.name)
     except NoFilesError as error:
         corpus = error.corpus
     if isinstance(corpus, PatternFiles):

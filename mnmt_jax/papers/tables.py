@@ -189,7 +189,9 @@ def find_table(name: str) -> Table:
     tables = papers[paper].tables
     if table not in tables:
         hint = suggest(table, tuple(tables))
-        raise UserError(f"'{name}': {paper} has no '{table}'; {hint}it has {join_names(list(tables))}")
+        raise UserError(
+            f"'{name}': {paper} has no '{table}'; {hint}it has {join_names(list(tables))}"
+        )
     return tables[table]
 
 

@@ -1,0 +1,196 @@
+"""Result pages of reproduced tables: Markdown, LaTeX and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mnmt_jax.evaluation.html_elements import Html, tag
+from mnmt_jax.evaluation.html_page import generator_mark, html_page, section
+from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.papers.tables import Column, Paper
+from mnmt_jax.papers.values import Cell, Reproduction
+from mnmt_jax.papers.workflow import Scale
+
+MEANINGLESS = (
+    "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
+    "every step runs."
+)
+_EMPTY = "–"
+_LATEX = str.maketrans(
+    {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "→": r"$\rightarrow$", "–": "--"}
+)
+
+
+def write_pages(paper: Paper, reproduction: Reproduction, scale: Scale, folder: Path) -> Path:
+    """Write the pages of a reproduced table.
+
+    Args:
+        paper: its paper.
+        reproduction: published and our numbers.
+        scale: size of the reproduction.
+        folder: folder for `NAME.md`, `NAME.tex` and `NAME.html`.
+
+    Returns:
+        The HTML page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    name = reproduction.table.name
+    for suffix, page in (("md", markdown_page), ("tex", latex_page), ("html", html_report)):
+        write_text(folder / f"{name}.{suffix}", page(paper, reproduction, scale))
+    return folder / f"{name}.html"
+
+
+def markdown_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
+    """Return the Markdown page: one line for each row and column of numbers."""
+    table = reproduction.table
+    lines = [
+        f"# {table.number} of {paper.title}",
+        "",
+        f"{table.title} (section {table.section}).",
+        "",
+    ]
+    if scale.miniature:
+        lines += [f"**{MEANINGLESS}**", ""]
+    header = ["row", "column", "published", "ours", "range", "seeds", "difference"]
+    lines += [markdown_table(header, list(_long_rows(reproduction))).rstrip(), ""]
+    if conditions := _conditions(reproduction):
+        header = ["row", "corpus", "updates", "parameters", "sentences", "decoding"]
+        lines += ["## Conditions of our runs", "", markdown_table(header, conditions).rstrip(), ""]
+    lines += _notes(reproduction)
+    return "\n".join(lines)
+
+
+def latex_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
+    """Return the LaTeX table (booktabs): published above ours in every row."""
+    table = reproduction.table
+    caption = f"{table.number} of {paper.title}: {table.title}. First line: published."
+    if scale.miniature:
+        caption = f"{MEANINGLESS} {caption}"
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
+        r"\toprule",
+        " & ".join(["system", *(_latex(column.title) for column in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = [reproduction.cells.get((row.name, column.key)) for column in table.columns]
+        lines.append(
+            " & ".join([_latex(row.name), *map(_published, cells)]).translate(_DASH) + r" \\"
+        )
+        if any(cell and cell.ours for cell in cells):
+            lines.append(" & ".join([r"\quad ours", *map(_ours, cells)]).translate(_DASH) + r" \\")
+    lines += [
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{_latex(caption)}}}",
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def html_report(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
+    """Return the HTML page: the table with published number, ours and difference in each cell."""
+    table = reproduction.table
+    head = tag("tr", tag("th", "system"), *(tag("th", column.title) for column in table.columns))
+    body = [
+        tag(
+            "tr",
+            tag("th", row.name, title=row.unavailable) if row.unavailable else tag("th", row.name),
+            *(_html_cell(reproduction.cells.get((row.name, c.key)), c) for c in table.columns),
+        )
+        for row in table.rows
+    ]
+    sections: list[Html] = [tag("h1", f"{table.number}: {table.title}"), tag("p", paper.title)]
+    if scale.miniature:
+        sections.append(tag("p", tag("strong", MEANINGLESS)))
+    grid = tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="scroll")
+    legend = "Each cell: ours (mean over seeds), the published number, and the difference."
+    sections.append(section("Published and ours", tag("p", legend), grid))
+    if conditions := _conditions(reproduction):
+        titles = ("row", "corpus", "updates", "parameters", "sentences", "decoding")
+        rows = [tag("tr", *(tag("td", cell) for cell in line)) for line in conditions]
+        conditions_table = tag(
+            "table",
+            tag("thead", tag("tr", *(tag("th", title) for title in titles))),
+            tag("tbody", rows),
+        )
+        sections.append(
+            section("Conditions of our runs", tag("div", conditions_table, class_="scroll"))
+        )
+    if notes := [*_unavailable(reproduction), *table.notes]:
+        sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
+    title = f"{table.number}: {table.title}"
+    return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
+
+
+def _html_cell(cell: Cell | None, column: Column) -> Html:
+    if cell is None:
+        return tag("td", _EMPTY)
+    published = tag("small", f" {_published(cell)}")
+    if cell.ours is None:
+        return tag("td", published)
+    difference = cell.difference
+    shown = "" if difference is None else f" ({difference:+.2f})"
+    return tag("td", tag("b", _ours(cell)), published, tag("small", shown), title=column.title)
+
+
+def _long_rows(reproduction: Reproduction) -> Iterable[list[str]]:
+    for row in reproduction.table.rows:
+        for column in reproduction.table.columns:
+            cell = reproduction.cells.get((row.name, column.key))
+            if cell is None:
+                continue
+            ours = cell.ours
+            spread = f"{ours.low:.2f} to {ours.high:.2f}" if ours and ours.count > 1 else _EMPTY
+            difference = _EMPTY if cell.difference is None else f"{cell.difference:+.2f}"
+            seeds = str(ours.count) if ours else _EMPTY
+            yield [row.name, column.title, _published(cell), _ours(cell), spread, seeds, difference]
+
+
+def _conditions(reproduction: Reproduction) -> list[list[str]]:
+    """Return what determines our numbers: updates, parameters, sentences and decoding."""
+    lines = []
+    for row, by_corpus in reproduction.results.items():
+        for results in by_corpus.values():
+            lines.append([row, *_condition(results[0])])
+    return lines
+
+
+def _condition(result: RunResult) -> list[str]:
+    parameters = _EMPTY if result.parameters is None else f"{result.parameters:,}"
+    step = _EMPTY if result.step is None else f"{result.step:,}"
+    sentences = sum(item.sentences for item in result.directions)
+    decoding = ", ".join(f"{key} {value}" for key, value in result.decoding.items())
+    return [result.task, step, parameters, f"{sentences:,}", decoding]
+
+
+def _unavailable(reproduction: Reproduction) -> list[str]:
+    rows = reproduction.table.rows
+    return [f"{row.name}: {row.unavailable}." for row in rows if row.unavailable]
+
+
+def _notes(reproduction: Reproduction) -> list[str]:
+    notes = [*_unavailable(reproduction), *reproduction.table.notes]
+    return ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
+
+
+def _published(cell: Cell | None) -> str:
+    return _EMPTY if cell is None or cell.published is None else f"{cell.published:,}"
+
+
+def _ours(cell: Cell | None) -> str:
+    return _EMPTY if cell is None or cell.ours is None else f"{cell.ours.mean:.2f}"
+
+
+_DASH: Mapping[int, str] = str.maketrans({"–": "--"})
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)

@@ -1,0 +1,164 @@
+"""Cells of a reproduced table: our scores in the columns of the published one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.evaluation.result import RunResult, read_result
+from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.tables import Column, Number, Table
+from mnmt_jax.papers.workflow import Trial
+from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
+
+# Metric of a column -> field of `DirectionResult`.
+_FIELDS = {
+    "bleu": "bleu",
+    "bleu_change": "bleu",
+    "variance": "bleu",
+    "spbleu": "spbleu",
+    "chrf": "chrf",
+    "comet": "comet",
+    "bert_score": "bert_score",
+    "off_target": "off_target_lid",
+}
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "en": ("en",),
+    "high": ("en", *EC40_TIERS["high"]),
+    **{tier: EC40_TIERS[tier] for tier in ("medium", "low", "extra_low")},
+    **{
+        name.lower().replace("-", "_").replace(" ", "_"): codes
+        for name, codes in MITRE_GROUPS.items()
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One cell of a reproduced table.
+
+    Attributes:
+        published: the printed number; None if the paper has none.
+        ours: summary over seeds; None if it was not computed.
+    """
+
+    published: Number | None
+    ours: SeedSummary | None
+
+    @property
+    def difference(self) -> float | None:
+        """Our mean minus the published number; None if one is missing."""
+        if self.ours is None or self.published is None:
+            return None
+        return self.ours.mean - float(self.published)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """A published table beside our scores.
+
+    Attributes:
+        table: the published table.
+        cells: (name of a row, key of a column) -> cell.
+        results: name of a row -> evaluations, by corpus of the columns.
+    """
+
+    table: Table
+    cells: Mapping[tuple[str, str], Cell]
+    results: Mapping[str, Mapping[str, Sequence[RunResult]]]
+
+
+def collect(table: Table, trials: Sequence[Trial], output: Path) -> Reproduction:
+    """Read the evaluations of a table's trials.
+
+    Args:
+        table: the published table.
+        trials: the trials that were run; others have no scores of ours.
+        output: output folder of the workflow.
+
+    Raises:
+        UserError: if an evaluation is missing or damaged.
+    """
+    results: dict[str, dict[str, list[RunResult]]] = {}
+    plain: dict[str, list[RunResult]] = {}  # without the row's changes of decoding
+    for trial in trials:
+        by_corpus = results.setdefault(trial.row, {})
+        by_corpus.setdefault(trial.prefix, []).append(read_result(output / trial.evaluation))
+        if not trial.experiment.decode:
+            runs = plain.setdefault(trial.experiment.run_name, [])
+            runs.append(by_corpus[trial.prefix][-1])
+    experiments = {(trial.row, trial.prefix): trial.experiment for trial in trials}
+    cells = {}
+    for row in table.rows:
+        for column in table.columns:
+            published = row.published.get(column.key)
+            runs = results.get(row.name, {}).get(column.corpus, [])
+            experiment = experiments.get((row.name, column.corpus))
+            reference = plain.get(experiment.run_name, []) if experiment else []
+            ours = _summary(column, runs, reference)
+            if published is not None or ours is not None:
+                cells[row.name, column.key] = Cell(published, ours)
+    return Reproduction(table, cells, results)
+
+
+def _summary(
+    column: Column, runs: Sequence[RunResult], plain: Sequence[RunResult]
+) -> SeedSummary | None:
+    """Return a column's value over seeds; None if it cannot be computed.
+
+    Args:
+        column: the column.
+        runs: evaluations of the row, one per seed.
+        plain: evaluations of the same runs with unchanged decoding, for columns of changes.
+    """
+    scores = [score for run in runs if (score := group_score(run, column)) is not None]
+    if column.metric == "bleu_change":
+        before = [score for run in plain if (score := group_score(run, column)) is not None]
+        if len(before) != len(scores):
+            return None
+        scores = [after - score for after, score in zip(scores, before, strict=True)]
+    if not scores:
+        return None
+    summary = summarize_scores(scores)
+    if column.metric != "variance":
+        return summary
+    return None if summary.variance is None else summarize_scores([summary.variance])
+
+
+def group_score(result: RunResult, column: Column) -> float | None:
+    """Return the mean score of a column's directions; None if there is none.
+
+    Args:
+        result: an evaluation.
+        column: the column; its group is `supervised`, `zero_shot`, `all`, a direction (`de-fr`) or
+            `A_to_B`, where A and B are a code, a tier or group of languages, or `x` for any.
+    """
+    field = _FIELDS.get(column.metric)
+    if field is None:
+        return None
+    values = result.values(field)
+    directions = _directions(column.group, tuple(values), result.supervised)
+    scores = [value for pair in directions if (value := values[pair]) is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
+def _directions(
+    group: str, directions: Sequence[Direction], supervised: Iterable[Direction] | None
+) -> list[Direction]:
+    if group == "all":
+        return list(directions)
+    if group in ("supervised", "zero_shot"):
+        if supervised is None:
+            return []
+        trained = set(supervised)
+        return [pair for pair in directions if (pair in trained) == (group == "supervised")]
+    source, separator, target = group.partition("_to_")
+    if separator:
+        return [pair for pair in directions if _is_in(pair[0], source) and _is_in(pair[1], target)]
+    return [pair for pair in directions if "-".join(pair) == group]
+
+
+def _is_in(code: str, group: str) -> bool:
+    """Return whether a language belongs to a group; a code is the group of itself."""
+    return group == "x" or code in _GROUPS.get(group, (group,))
