@@ -4,9 +4,9 @@
 
 A configuration is `NAME[:BINDING[;BINDING...]]` on top of the gin files. Every row is full of
 random sentence pairs with `--length` tokens per side, the same for all configurations; an update
-continues from the state of the previous one. Prints the compiler's FLOPs of an update and its median
-seconds over interleaved rounds, also as multiples of the first configuration. The logits of all
-tokens are computed at once, because the compiler counts the body of a loop once. For the same
+continues from the state of the previous one. Prints the compiler's FLOPs of an update and its
+median seconds over interleaved rounds, also as multiples of the first configuration. The logits of
+all tokens are computed at once, because the compiler counts the body of a loop once. For the same
 reason the FLOPs of micro-batches (Optimizer.accumulate) are those of one.
 """
 
