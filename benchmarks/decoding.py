@@ -78,7 +78,7 @@ def _figures(model: Network, params: Any, flags: argparse.Namespace, beam: int) 
         }
 
     unused: Any = None  # the batches are laid out here
-    system = InferenceModel(model, params, unused, unused)
+    inference_model = InferenceModel(model, params, unused, unused)
     sentences = flags.batch * flags.batches
     drawn = np.random.default_rng(0).integers(flags.steps // 4, flags.steps + 1, sentences)
 
@@ -89,7 +89,7 @@ def _figures(model: Network, params: Any, flags: argparse.Namespace, beam: int) 
             yield Admission(range(first, first + size), given, request)
 
     def in_turns(size: int) -> dict[str, float]:
-        run = lambda: list(search_continuously(system, search, turns(size), flags.batch))  # noqa: E731
+        run = lambda: list(search_continuously(inference_model, search, turns(size), flags.batch))  # noqa: E731
         best, compiling = _measure(run, flags)
         return {
             "sentences_per_second": round(sentences / best, 1),

@@ -67,7 +67,11 @@ def main() -> None:
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
     check_output(Path(arguments.output))
-    settings = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
+    settings = {
+        "noise": arguments.noise,
+        "distribution": arguments.noise_law,
+        "seed": arguments.seed,
+    }
     rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
     run = RunDirectory.open(arguments.run)
     run.config()  # raises an error if it is not a run

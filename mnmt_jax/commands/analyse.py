@@ -237,7 +237,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if flags.kind != "scales" and not flags.task:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
-    parse_layers(flags.layers, least=0)
+    parse_layers(flags.layers, minimum=0)
     check_directions(flags.directions)
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
@@ -278,20 +278,20 @@ def _sentence_analysis(
     translator = Translator.load(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
-    system = to_float32(translator.system)
+    inference_model = to_float32(translator.inference_model)
     if flags.kind == "attribution":
-        branch_layers(system.model)
+        branch_layers(inference_model.model)
     facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
     sentences = forced_sentences(flags, translator)
     read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         results = compute_attributions(
-            system, sentences, longest, layers, flags.nodes or DEFAULT_NODES
+            inference_model, sentences, longest, layers, flags.nodes or DEFAULT_NODES
         )
     else:
         results = compute_attention_maps(
-            system, sentences, longest, layers, by_head=bool(flags.by_head)
+            inference_model, sentences, longest, layers, by_head=bool(flags.by_head)
         )
     targets = "output" if uses_model_output(flags) else "reference"
     return {**facts, **read_facts, "targets": targets, **results}
@@ -307,9 +307,9 @@ def _scales(
     translator = Translator.load(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
-    system = translator.system
+    inference_model = translator.inference_model
     facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
-    return {**facts, **branch_scales(system.model, system.params)}
+    return {**facts, **branch_scales(inference_model.model, inference_model.params)}
 
 
 def _ablation(
@@ -342,12 +342,14 @@ def _ablation(
     model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
     facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
-    directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
+    directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)
     if flags.supervised_targets:
         pairs = parse_directions(flags.supervised_targets, ablated.languages)
         targets = supervised_targets_by_source(pairs, pairs)
     else:
-        targets = supervised_targets_by_source(benchmark.directions, ablated.on.supervised)
+        targets = supervised_targets_by_source(
+            benchmark.directions, ablated.with_branches.supervised
+        )
     results = run_ablation(
         ablated,
         benchmark,

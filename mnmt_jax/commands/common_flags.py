@@ -174,18 +174,18 @@ def seed_value(text: str) -> int:
     return int(text)
 
 
-def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
+def add_step(parser: argparse.ArgumentParser, help_suffix: str = "") -> None:
     """Add `--step`, the checkpoint of a run.
 
     Args:
         parser: parser of the command.
-        more: text appended to its help.
+        help_suffix: text appended to its help.
     """
     parser.add_argument(
         "--step",
         type=checkpoint_step,
         metavar="STEP",
-        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + more,
+        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + help_suffix,
     )
 
 

@@ -141,8 +141,8 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    options: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
-    options["further"] = optional_metrics
+    options: dict[str, Any] = {"subset": which, "overwrite": flags.overwrite}
+    options["optional_metrics"] = optional_metrics
     if share.processes > 1 and not translate_work_shard(
         subject, benchmark, flags.output, share, **options
     ):
@@ -152,22 +152,22 @@ def main() -> None:
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 
-def _listed(benchmark: Benchmark, which: str) -> tuple[Benchmark, str]:
+def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
     """Return the benchmark restricted to listed directions, and the selection to evaluate.
 
     Args:
         benchmark: benchmark with all directions of the task.
-        which: value of `--directions`.
+        subset: value of `--directions`.
 
     Raises:
         UserError: if the task lacks a listed direction.
     """
     from mnmt_jax.evaluation.benchmark import WHICH
 
-    if which in WHICH:
-        return benchmark, which
+    if subset in WHICH:
+        return benchmark, subset
     codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    listed = parse_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
+    listed = parse_directions(subset, tuple(codes), f"; or write {', '.join(WHICH)}")
     if missing := [pair for pair in listed if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "

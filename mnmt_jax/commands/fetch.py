@@ -102,7 +102,7 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
             file_remedy = "copy or download the file again"
             packages.append(
                 unpack_package(
-                    file, trees[0], under=libreoffice_corpus.HELP_PATH, remedy=file_remedy
+                    file, trees[0], subpath=libreoffice_corpus.HELP_PATH, remedy=file_remedy
                 )
             )
         elif not arguments.source:

@@ -60,12 +60,12 @@ class ResumableOutput:
     """
 
     def __init__(
-        self, output: str, made_by: Mapping[str, Any], window: int, share: WorkShard = WHOLE
+        self, output: str, provenance: Mapping[str, Any], window: int, work_shard: WorkShard = WHOLE
     ) -> None:
-        self.path = Path(unfinished_path(output, share))
-        self._output, self._window, self._share = output, window, share
-        self._paths = [Path(unfinished_path(output, shard)) for shard in share.all()]
-        self._header = (json.dumps({UNFINISHED: made_by}, sort_keys=True) + "\n").encode()
+        self.path = Path(unfinished_path(output, work_shard))
+        self._output, self._window, self._share = output, window, work_shard
+        self._paths = [Path(unfinished_path(output, shard)) for shard in work_shard.all()]
+        self._header = (json.dumps({UNFINISHED: provenance}, sort_keys=True) + "\n").encode()
         self._completed = self._end = self._count = 0
         self._complete = self._is_waiting = False
         self._first_file: IO[bytes] | None = None
@@ -217,7 +217,7 @@ class ResumableOutput:
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
         """Return the numbers of the finished lines of a window, up to the first bad record."""
-        lines = {line.number: (line.text, list(line.others)) for line in window}
+        lines = {line.number: (line.text, list(line.contrast_sources)) for line in window}
         done: set[int] = set()
         while len(done) < len(window):
             stored = self._file.readline()

@@ -68,7 +68,7 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.decoding.language_model import LanguageModel
 
-    prompts = read_lines(flags.input, droppable=False) if flags.input else [""]
+    prompts = read_lines(flags.input, has_on_bad_line=False) if flags.input else [""]
     model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
     if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):

@@ -33,10 +33,10 @@ class Source(Protocol):
     def value(self, title: str, field: str, default: Any) -> Any:
         """Return the value bound to a field."""
 
-    def place(self, title: str, field: str) -> str:
+    def location(self, title: str, field: str) -> str:
         """Return `FILE:LINE: ` of a binding, for errors."""
 
-    def section(self, section: type, further: Mapping[str, Any]) -> Any:
+    def section(self, section: type, overrides: Mapping[str, Any]) -> Any:
         """Build a section, with additional values."""
 
 
@@ -60,7 +60,7 @@ def load_config(
     bindings: Sequence[str] = (),
     *,
     run: Path | None = None,
-    forget: Sequence[str] = (),
+    ignored_sections: Sequence[str] = (),
 ) -> Config:
     """Load a configuration from gin files and bindings.
 
@@ -71,7 +71,7 @@ def load_config(
         bindings: `Section.field=value` in gin syntax, applied last.
         run: configuration of a run, read first. It is untrusted, so it may contain only bindings:
             no `import` and no `include`.
-        forget: sections of that configuration to ignore.
+        ignored_sections: sections of that configuration to ignore.
 
     Raises:
         UserError: if a file is missing, does not parse, names an unknown field or macro, or has an
@@ -80,7 +80,7 @@ def load_config(
     values = _bindings()
     if run is not None:
         _read_file(values, run, str(run), values_alone=True)
-    for title in forget:
+    for title in ignored_sections:
         values.forget(title)
     reads = itertools.count(1)
     for path in gin_files:
@@ -90,7 +90,7 @@ def load_config(
     for binding in bindings:
         _read_binding(values, binding)
     config = build_config(values)
-    if not values.place("Model", "methods").startswith(f"{run}:"):
+    if not values.location("Model", "methods").startswith(f"{run}:"):
         check_edits(config.model.methods)
     sections = (*SECTIONS.values(), *map(type, config.methods))
     values.check_read([section.__name__ for section in sections])
@@ -107,7 +107,7 @@ def build_config(source: Source) -> Config:
             try:
                 methods = _selected_methods(title, source.value(title, "methods", ()))
             except UserError as error:
-                raise UserError(f"{source.place(title, 'methods')}{error}") from error
+                raise UserError(f"{source.location(title, 'methods')}{error}") from error
             overrides["methods"] = [source.section(method, {}) for method in methods]
         sections[name] = source.section(section, overrides)
     return Config(**sections)

@@ -259,7 +259,7 @@ def _published_mixtures() -> tuple[Mixture, ...]:
                 row.name,
                 row.supervised,
                 row.temperature,
-                None if row.tested else (),
+                None if row.tested_languages else (),
             )
             for row in one_mixture_rows
         ),

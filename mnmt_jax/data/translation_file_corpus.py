@@ -99,7 +99,9 @@ class BitextFiles(FileCorpus):
                     continue
                 source_text, target_text = unit.texts[source], unit.texts[target]
                 flaw = unit.flaw or (None if source_text and target_text else UNTRANSLATED)
-                yield Line((flaw or source_text, flaw or target_text), (unit.place, unit.place))
+                yield Line(
+                    (flaw or source_text, flaw or target_text), (unit.location, unit.location)
+                )
 
 
 def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:

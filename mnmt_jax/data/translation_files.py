@@ -47,12 +47,12 @@ class Unit:
     """One text in two or more languages.
 
     Attributes:
-        place: "FILE:LINE" of its start.
+        location: "FILE:LINE" of its start.
         texts: text by language tag, in lower case with hyphens; "" if there is no translation.
         flaw: why it is not a finished translation, or None.
     """
 
-    place: str
+    location: str
     texts: Mapping[str, str]
     flaw: Flaw | None = None
 

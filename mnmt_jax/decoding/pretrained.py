@@ -57,7 +57,7 @@ class PretrainedModel:
         self._fingerprint = None if weights == STORED else tree_fingerprint(params)
         tables = [table.name for table in model.plan.tables]
         rounded = round_weights(params, weights, tables, model.plan.param_axes())
-        self._system = InferenceModel(model, rounded, vocabulary, instruction, mesh)
+        self._inference_model = InferenceModel(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod
     def load(
@@ -93,7 +93,7 @@ class PretrainedModel:
         from mnmt_jax.runs.run_directory import RunDirectory
 
         folder = RunDirectory.open(run)
-        config = folder.config(gin_files, bindings, forget=("Mesh",))
+        config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
         vocabulary = Vocabulary.load(folder.vocabulary)
         shapes = parameter_shapes(config.model, vocabulary.size)
         if mesh == "local":
@@ -109,7 +109,9 @@ class PretrainedModel:
 
         params, loaded_step = load_params(folder, step, place)
         check_parameters(folder, config.model, vocabulary.size, params)
-        return cls(config, vocabulary, params, run=str(folder.place), step=loaded_step, mesh=mesh)
+        return cls(
+            config, vocabulary, params, run=str(folder.location), step=loaded_step, mesh=mesh
+        )
 
     @staticmethod
     def check_layout(layout: Layout) -> None:
@@ -127,9 +129,9 @@ class PretrainedModel:
         return f"{type(self).__name__}({origin}layout={layout!r}, languages={languages})"
 
     @property
-    def system(self) -> InferenceModel:
+    def inference_model(self) -> InferenceModel:
         """The inference model."""
-        return self._system
+        return self._inference_model
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ class PretrainedModel:
         """Facts that output depends on besides model, search and input, or their fingerprints."""
         fingerprint = self._fingerprint
         return {
-            "parameters": tree_fingerprint(self._system.params)
+            "parameters": tree_fingerprint(self._inference_model.params)
             if fingerprint is None
             else fingerprint,
             "vocabulary": self.vocabulary.fingerprint,

@@ -144,7 +144,7 @@ class Translator(PretrainedModel):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
         job = TranslationJob.create(self)
         numbered = list(job.number_lines(lines, source=source, target=target))
-        return score_lines(self._system, numbered, references, self.config.decode)
+        return score_lines(self._inference_model, numbered, references, self.config.decode)
 
 
 def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:

@@ -161,21 +161,21 @@ def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str
         )
 
 
-def check_taken_of(name: str, needed: str, flag: str) -> None:
+def check_source_layout(name: str, required: str, flag: str) -> None:
     """Check that a source run has the layout that its parameters are copied from.
 
     Args:
         name: name of its layout.
-        needed: name of the required layout.
+        required: name of the required layout.
         flag: flag that names the run.
 
     Raises:
         UserError: if the layouts differ.
     """
-    if name != needed:
+    if name != required:
         raise UserError(
             f"{flag}: its Model.layout is '{name}', and what is taken there are layers of a "
-            f"'{needed}'; name such a run"
+            f"'{required}'; name such a run"
         )
 
 

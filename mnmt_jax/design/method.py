@@ -89,15 +89,15 @@ def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
 
 
 def all_param_mappings(
-    config: Config, *, without: Iterable[Method] = ()
+    config: Config, *, exclude: Iterable[Method] = ()
 ) -> tuple[ParamMapping, ...]:
     """Return the parameter mappings of a run's methods, in their order.
 
     Args:
         config: configuration of the run.
-        without: methods to skip, by name.
+        exclude: methods to skip, by name.
     """
-    skipped = {method.name for method in without}
+    skipped = {method.name for method in exclude}
     methods = (method for method in config.methods if method.name not in skipped)
     return tuple(mapping for method in methods for mapping in method.param_mappings(config.model))
 

@@ -189,7 +189,7 @@ def wait_for_all(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def told_by_first(numbers: Sequence[int]) -> list[int]:
+def broadcast_from_first(numbers: Sequence[int]) -> list[int]:
     """Broadcast process 0's numbers to every process.
 
     Process 0 may raise instead, which ends the others.
@@ -208,11 +208,11 @@ def told_by_first(numbers: Sequence[int]) -> list[int]:
     return [n for n in np.asarray(multihost_utils.broadcast_one_to_all(buffer)).tolist() if n >= 0]
 
 
-def check_alike(what: str, text: str) -> None:
+def check_same_on_all(name: str, text: str) -> None:
     """Check that every process has the same text.
 
     Args:
-        what: its name, for the message.
+        name: its name, for the message.
         text: must be the same in every process.
 
     Raises:
@@ -224,7 +224,7 @@ def check_alike(what: str, text: str) -> None:
     checksums = np.asarray(multihost_utils.process_allgather(checksum)).reshape(-1)
     if differing := np.flatnonzero(checksums != checksums[0]).tolist():
         raise UserError(
-            f"{what} of process {differing[0]} differs from that of process 0; start every process "
+            f"{name} of process {differing[0]} differs from that of process 0; start every process "
             "with the same command"
         )
 
@@ -238,18 +238,18 @@ class Agreement:
     time limit.
     """
 
-    def __init__(self, mesh: Any, asked: Callable[[], int]) -> None:
+    def __init__(self, mesh: Any, received_signal: Callable[[], int]) -> None:
         """Compile the exchange.
 
         Args:
             mesh: of the run.
-            asked: returns the signal that this process received; 0 for none.
+            received_signal: returns the signal that this process received; 0 for none.
         """
         import jax
 
         from mnmt_jax.distributed.sharding import compile_on
 
-        self._local_signal, self._agreed = asked, 0
+        self._local_signal, self._agreed = received_signal, 0
         self._is_distributed = jax.process_count() > 1
         self._pending: collections.deque[Any] = collections.deque()
         self._per_device = jax.sharding.NamedSharding(

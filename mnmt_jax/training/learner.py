@@ -301,17 +301,17 @@ def batch_loss(
 
 def player_loss(
     learner: Learner,
-    turn: PlayerUpdate,
+    update: PlayerUpdate,
     params: Any,
     batch: Batch,
     rng: Array | None = None,
     step: Array | None = None,
 ) -> tuple[Array, Sums]:
     """Compute the loss of a player on one micro-batch; arguments as in `batch_loss`."""
-    if not turn.name:
+    if not update.name:
         return batch_loss(learner, params, batch, rng, step)
-    passes = _forward_passes(learner, turn.objectives, params, batch, rng)
-    terms = {objective.name: objective.term(passes, step) for objective in turn.objectives}
+    passes = _forward_passes(learner, update.objectives, params, batch, rng)
+    terms = {objective.name: objective.term(passes, step) for objective in update.objectives}
     present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0
     tokens = present.sum(dtype=jnp.float32)
     return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}

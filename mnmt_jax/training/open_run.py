@@ -9,7 +9,7 @@ from typing import IO
 
 import jax
 
-from mnmt_jax.distributed.processes import check_alike, is_first, wait_for_all
+from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import Built
@@ -39,7 +39,7 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
         UserError: if the run is of another configuration, if another process trains in it, if its
             checkpoints cannot be read, or if a source run is missing or does not fit.
     """
-    check_alike("--initialize_from", repr(sources))
+    check_same_on_all("--initialize_from", repr(sources))
     settings = built.config.train
     with contextlib.ExitStack() as on_error:  # in reverse order
         lock = run.hold() if is_first() else None
@@ -51,7 +51,7 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
             keep_best=settings.keep_best,
             keep_every=settings.keep_every,
         )
-        on_error.callback(checkpoints.close, complain=False)
+        on_error.callback(checkpoints.close, raise_errors=False)
         session = _begin(built, run, sources, lock, checkpoints)
         on_error.pop_all()
     return session
@@ -74,7 +74,7 @@ def _begin(
     wait_for_all("prepared")
     if not run.exists():
         raise UserError(
-            f"{run.place} is not the folder that process 0 writes to; choose a --workdir "
+            f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"
         )
     batches = built.pipeline.train()
@@ -82,7 +82,7 @@ def _begin(
     extra = restored.extra if restored else {}
     state = restored.state if restored else create_state(built.init, built.mesh)
     if restored:
-        batches.set_state(extra["data"], str(run.place / "config.gin"))
+        batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
         state = dataclasses.replace(state, params=initial_params.replace(state.params))
         if is_first():

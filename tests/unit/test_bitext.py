@@ -360,7 +360,7 @@ def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
     parts = ('<xliff><file source-language="en" target-language="de">', unit, "\n" * 70_000, unit)
     write(tmp_path, a_xlf="\n".join((*parts, "</file></xliff>")))
     units = read_units(str(tmp_path / "a.xlf"))
-    assert [unit.place.rpartition(":")[2] for unit in units] == ["2", "65535+"]
+    assert [unit.location.rpartition(":")[2] for unit in units] == ["2", "65535+"]
 
 
 def test_a_dtd_that_is_named_is_not_read(tmp_path):

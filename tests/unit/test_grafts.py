@@ -125,7 +125,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
     moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].param_mappings(Model())
-    assert {move.origin for move in moves} == {"enc", "lm"}
+    assert {move.run_name for move in moves} == {"enc", "lm"}
     shapes = parameter_shapes(dataclasses.replace(NEW, stage_layers=(12, 12)), 80)
     for move in moves:
         for _, put in move.expand():

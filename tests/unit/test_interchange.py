@@ -334,7 +334,7 @@ def test_half_precision_becomes_float32(tmp_path):
 def test_fairseq_settings(tmp_path, kind):
     made_foreign.fairseq_checkpoint(tmp_path / "x", kind)
     foreign = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
-    fitted = foreign.fit(LANGUAGES) if foreign.fit else foreign.model
+    fitted = foreign.build_model(LANGUAGES) if foreign.build_model else foreign.model
     assert fitted == made_foreign.FAIRSEQ_MODELS[kind]
     instructions = {"mitre": "register"} | dict.fromkeys(made_foreign.GRAFORMERS, "3")
     assert foreign.instruction == instructions.get(kind, "1")

@@ -124,7 +124,7 @@ def test_bert_score(models, bert_score):
     ],
 )
 def test_models_of_the_two_scripts(models, bert_score, own_models, names):
-    scorer = BertScore(models, own_models=own_models)
+    scorer = BertScore(models, language_specific_models=own_models)
     names |= {"en": "roberta-large", "de": "bert-base-multilingual-cased"}
     assert {code: scorer.model(code) for code in names} == names
     assert set(names.values()) <= set(BERT_SCORE_LAYERS)

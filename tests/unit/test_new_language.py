@@ -76,13 +76,13 @@ def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.nd
         return np.zeros(len(languages))
 
     monkeypatch.setattr(lines_module, "score_batch", score)
-    system = Translator.load(run)._system
+    inference_model = Translator.load(run)._inference_model
     lines = [
         Line(number, made_text.sentence(number + 4, source), source, target)
         for number, (source, target) in enumerate(languages)
     ]
     references = [made_text.sentence(n + 4, target) for n, (_, target) in enumerate(languages)]
-    score_lines(system, lines, references, Decode(batch=len(lines), buckets=(32,)))
+    score_lines(inference_model, lines, references, Decode(batch=len(lines), buckets=(32,)))
     (logits,) = found
     return logits
 
@@ -164,8 +164,8 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
     drawn = new()
     assert len(drawn) == len(vocabulary.added_pieces) + 1 > 8
     np.testing.assert_allclose(drawn.std(), 0.1 / 16, rtol=0.05)
-    np.testing.assert_allclose(new(noise=2.0, law="uniform").std(), 2 / 16, rtol=0.05)
-    assert np.abs(new(noise=2.0, law="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
+    np.testing.assert_allclose(new(noise=2.0, distribution="uniform").std(), 2 / 16, rtol=0.05)
+    assert np.abs(new(noise=2.0, distribution="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
     assert np.abs(new(noise=2.0)).max() > 2 / 16 * 3**0.5
     np.testing.assert_array_equal(new(), drawn)
     assert np.abs(new(seed=1) - drawn).min(axis=1).max() > 0

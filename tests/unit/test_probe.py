@@ -224,16 +224,16 @@ def test_two_models_are_told_apart(tmp_path):
     test = features(tmp_path / "t", 200, 1)
     good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
     bad = ProbedModel({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
-    facts = run_probes([bad, good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")
+    facts = run_probes([bad, good], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p")
     accuracy = [[place["accuracy"] for place in each["places"]] for each in facts["subjects"]]
     assert accuracy[1][0] > 0.9 and max(accuracy[0] + accuracy[1][1:]) < 0.3
     layers = [(each["layer"], each["gained"], each["types"]) for each in facts["gains"]]
     assert layers[0] == (1, 5, 5)
     assert "gains" not in run_probes(
-        [good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p"
+        [good], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p"
     )
-    out = ProbedModel({"run": "good"}, good.learned, None)
-    (subject,) = run_probes([out], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")[
+    out = ProbedModel({"run": "good"}, good.train_features, None)
+    (subject,) = run_probes([out], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p")[
         "subjects"
     ]
     assert subject["places"][0]["accuracy"] == subject["places"][0]["held_out"] > 0.9

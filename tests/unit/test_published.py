@@ -324,7 +324,7 @@ def test_pairs_are_drawn_as_published(data):
     numbered(data, "x", "test", 50, ("it", "nl", "de"))
     (data / "x" / "train.de").write_text(lines("", *(f"de {n}" for n in range(1, 50))))
     patterns = {split: (f"{data}/x/{split}.{{language}}",) for split in ("train", "test")}
-    selection = Selection(drawn={("it", "nl"): 7, ("nl", "de"): 60, ("it", "de"): 7})
+    selection = Selection(sample_sizes={("it", "nl"): 7, ("nl", "de"): 60, ("it", "de"): 7})
     cleaning = Cleaning(on_bad_line="drop")
     corpus = PatternFiles("x", patterns, ("it", "nl", "de"), cleaning=cleaning, selection=selection)
     drawn = numbers(corpus, ("it", "nl"))

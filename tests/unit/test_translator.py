@@ -63,7 +63,7 @@ def test_without_tags_language_layers_still_tell_the_target(tmp_path):
     tagged = made_translator("1", "encoder_decoder", changes)
     run = write_made_run(tmp_path / "run", tagged)
     omitted = Translator.load(run, bindings=["Data.instruction='none'"])
-    spans = omitted.system.converter(BUCKETS[-1])
+    spans = omitted.inference_model.converter(BUCKETS[-1])
     segments = segments_from_rows([[Example(np.array([5, 6]), np.array([7]), 0, 2)]])
     batch = spans.static_batch(segments, 1)
     assert batch["source_tokens"][0, :4].tolist() == [5, 6, vocabulary().eos_id, 0]
@@ -135,11 +135,11 @@ def test_few_lines_are_few_rows(monkeypatch):
     seen = []
     whole = lines_module.search_continuously
 
-    def watched(system, search, turns, rows):
+    def watched(inference_model, search, turns, rows):
         turns = list(turns)
         for turn in turns:
             seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
-        return whole(system, search, turns, rows)
+        return whole(inference_model, search, turns, rows)
 
     monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
@@ -293,7 +293,7 @@ def test_unknown_language_is_reported_before_any_line_is_read():
 
 def test_a_broken_model_is_reported_with_the_line():
     whole = made_translator()
-    broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._system.params)
+    broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._inference_model.params)
     translator = Translator(whole.config, vocabulary(), broken)
     with pytest.raises(UserError, match="line 2: the model's output is not a number"):
         translator.translate(["", LINES[0]], source="en", target="de")
