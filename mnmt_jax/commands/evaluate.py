@@ -97,13 +97,13 @@ def main() -> None:
     check_limit(flags.limit)
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate_work_shard
+    from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
     from mnmt_jax.evaluation.language_detectors import find_detector
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 
-    share = work_shard_of(flags)
+    work_shard = work_shard_of(flags)
     check_folder(flags.output)
     detector = find_detector(flags.lid)
     corpus, available = benchmark_corpus(flags)
@@ -143,10 +143,10 @@ def main() -> None:
     )
     options: dict[str, Any] = {"subset": which, "overwrite": flags.overwrite}
     options["optional_metrics"] = optional_metrics
-    if share.processes > 1 and not translate_work_shard(
-        subject, benchmark, flags.output, share, **options
-    ):
-        return
+    if work_shard.processes > 1:
+        translated = translate(subject, benchmark, flags.output, work_shard=work_shard, **options)
+        if translated.missing:
+            return
     result = evaluate(subject, benchmark, flags.output, **options)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)

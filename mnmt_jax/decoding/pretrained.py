@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.config.sections import Mesh as MeshConfig
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.weight_precision import STORED, compute_config, round_weights
@@ -20,6 +19,7 @@ from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from mnmt_jax.decoding.model_loading import MeshChoice
     from mnmt_jax.runs.run_directory import RunDirectory
 
 
@@ -67,7 +67,7 @@ class PretrainedModel:
         *,
         gin_files: Sequence[str] = (),
         bindings: Sequence[str] = (),
-        mesh: jax.sharding.Mesh | MeshConfig | Literal["local"] | None = "local",
+        mesh: MeshChoice = "local",
     ) -> Self:
         """Load a model from a run directory.
 
@@ -85,32 +85,16 @@ class PretrainedModel:
             UserError: if the folder is not a run, has no such checkpoint, its model is not of this
                 kind, or the sizes of `Mesh` do not divide the devices.
         """
-        from mnmt_jax.distributed.local import local_mesh
-        from mnmt_jax.model.shapes import parameter_shapes
-        from mnmt_jax.model.sublayers import param_axes
-        from mnmt_jax.runs.checkpoint_files import array_types
-        from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
-        from mnmt_jax.runs.run_directory import RunDirectory
+        from mnmt_jax.decoding.model_loading import load_run
 
-        folder = RunDirectory.open(run)
-        config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
-        vocabulary = Vocabulary.load(folder.vocabulary)
-        shapes = parameter_shapes(config.model, vocabulary.size)
-        if mesh == "local":
-            mesh = config.mesh
-        if isinstance(mesh, MeshConfig):
-            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-            mesh = local_mesh(mesh, (config.model.heads, config.model.mlp), size)
-
-        def place(params: Any) -> Any:
-            matches = array_types(params) == array_types(shapes)
-            axes = param_axes(config.model)
-            return place_params(params, mesh, axes) if matches else params
-
-        params, loaded_step = load_params(folder, step, place)
-        check_parameters(folder, config.model, vocabulary.size, params)
+        loaded = load_run(run, step, gin_files=gin_files, bindings=bindings, mesh=mesh)
         return cls(
-            config, vocabulary, params, run=str(folder.location), step=loaded_step, mesh=mesh
+            loaded.config,
+            loaded.vocabulary,
+            loaded.params,
+            run=loaded.run,
+            step=loaded.step,
+            mesh=loaded.mesh,
         )
 
     @staticmethod

@@ -4,7 +4,7 @@ Each stage is a function that writes files of the output folder:
 
 translate   translations/*.jsonl
 score       reads these and writes scores.json
-report      table.md and report.html
+report      reads that and writes table.md and report.html
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.design.method import as_facts
-from mnmt_jax.distributed.work_shards import WorkShard
+from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
@@ -24,7 +24,13 @@ from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, re
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.report import is_report, write_report
-from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_result, write_result
+from mnmt_jax.evaluation.result import (
+    DirectionResult,
+    RunResult,
+    is_result,
+    read_result,
+    write_result,
+)
 from mnmt_jax.evaluation.scoring import (
     SAMPLES,
     ScoredDirection,
@@ -64,11 +70,13 @@ class TranslatedDirections:
 
     Attributes:
         directions: all directions to score, in order.
-        reused: those that had been translated before.
+        reused: those of this process that had been translated before.
+        missing: those that other processes have not translated yet.
     """
 
     directions: tuple[Direction, ...]
     reused: tuple[Direction, ...]
+    missing: tuple[Direction, ...] = ()
 
 
 def evaluate(
@@ -112,7 +120,7 @@ def evaluate(
         _log(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
     for note in _notes(result.directions):
         _log(f"note: {note}")
-    report(result, output)
+    report(output)
     return result
 
 
@@ -124,6 +132,7 @@ def translate(
     subset: str = "all",
     optional_metrics: OptionalMetrics | None = None,
     overwrite: bool = False,
+    work_shard: WorkShard = WHOLE,
 ) -> TranslatedDirections:
     """Translate all directions, the first stage of `evaluate`; write `translations/*.jsonl`.
 
@@ -134,6 +143,8 @@ def translate(
         subset: "all", "supervised" or "zero_shot" directions.
         optional_metrics: the optional metrics that `score` will compute.
         overwrite: replace an evaluation with other settings or with more results.
+        work_shard: the share of this process if several translate to one folder; the other flags
+            of all processes are equal.
 
     Raises:
         UserError: if there is nothing to evaluate, if the folder is not writable or has files of
@@ -147,56 +158,17 @@ def translate(
     pivot = model.decoding.get("pivot")
     if direct_count := sum(pivot in direction for direction in directions):
         _log(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
-    for number, direction in enumerate(directions, start=1):
-        if store.translate(direction, benchmark.texts(direction), model.translate):
-            _log(f"{number}/{len(directions)} {'-'.join(direction)} translated")
-    return TranslatedDirections(directions, tuple(store.reused))
-
-
-def translate_work_shard(
-    model: EvaluatedModel,
-    benchmark: Benchmark,
-    output: str | Path,
-    work_shard: WorkShard,
-    *,
-    subset: str = "all",
-    optional_metrics: OptionalMetrics | None = None,
-    overwrite: bool = False,
-) -> bool:
-    """Translate the directions assigned to one of several processes.
-
-    Args:
-        model: the model, as in `translate`.
-        benchmark: the test sentences.
-        output: output folder, shared by all processes.
-        work_shard: the work shard of this process.
-        subset: the directions of all processes.
-        optional_metrics: the optional metrics that the last process computes.
-        overwrite: as in `translate`.
-
-    Returns:
-        Whether the directions of all processes are translated. `evaluate` then reuses them
-        all.
-
-    Raises:
-        UserError: as in `translate`.
-    """
-    settings = optional_metrics.settings if optional_metrics else {}
-    directions, store = _prepare(
-        model, benchmark, output, subset=subset, overwrite=overwrite, optional=settings
-    )
-    texts = {direction: benchmark.texts(direction) for direction in directions}
-    assigned = [
-        direction for number, direction in enumerate(directions) if work_shard.holds(number)
-    ]
+    assigned = [pair for number, pair in enumerate(directions) if work_shard.holds(number)]
     for number, direction in enumerate(assigned, start=1):
-        store.translate(direction, texts[direction], model.translate)
-        _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
-    missing = store.missing(texts)
+        if store.translate(direction, benchmark.texts(direction), model.translate):
+            _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
+    missing = []
+    if work_shard.processes > 1:
+        missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]
     if missing:
         progress = f"process {work_shard.process} of {work_shard.processes} has done its directions"
         _log(f"{progress}, {len(missing)} are left to others; the last one to end scores all")
-    return not missing
+    return TranslatedDirections(directions, tuple(store.reused), tuple(missing))
 
 
 def score(
@@ -248,15 +220,17 @@ def score(
     return result
 
 
-def report(result: RunResult, output: str | Path) -> None:
+def report(output: str | Path) -> None:
     """Write `table.md` and `report.html`, the third stage of `evaluate`.
 
     Args:
-        result: the result of `score`. One read from `scores.json` has lists where it has tuples,
-            and its pages show them, e.g. `[8, 16]` for `(8, 16)`.
-        output: output folder.
+        output: output folder with the `scores.json` of `score`.
+
+    Raises:
+        UserError: if `scores.json` is missing or damaged.
     """
     folder = Path(output)
+    result = read_result(folder)
     write_text(folder / "table.md", result_page(result))
     write_report(folder / "report.html", [result])
 

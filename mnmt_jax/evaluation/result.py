@@ -306,7 +306,16 @@ def _from_json(document: dict[str, Any]) -> RunResult:
         name: tuple((step, value) for step, value in points)
         for name, points in document["curves"].items()
     }
+    for settings in ("config", "decoding", "decoding_overrides"):
+        document[settings] = _tuples(document.get(settings))
     return RunResult(**{**document, "notes": tuple(document["notes"])})
+
+
+def _tuples(value: Any) -> Any:
+    """Return settings read from JSON with tuples for lists, as configurations hold them."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def languages_of(results: Sequence[RunResult]) -> tuple[str, ...]:

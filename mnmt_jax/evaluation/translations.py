@@ -122,17 +122,9 @@ class TranslationStore:
                     stale_file.unlink()
                 write_text(self._provenance_file, self._provenance)
 
-    def missing(self, texts: Mapping[Direction, TestSet]) -> list[Direction]:
-        """Return the directions without a complete file.
-
-        Args:
-            texts: the test set of each direction.
-        """
-        return [
-            direction
-            for direction in texts
-            if _read_outputs(self._folder, direction, texts[direction]) is None
-        ]
+    def holds(self, direction: Direction, texts: TestSet) -> bool:
+        """Return whether a direction has a complete file of these sentences."""
+        return _read_outputs(self._folder, direction, texts) is not None
 
     def translate(self, direction: Direction, texts: TestSet, translate: TranslateFn) -> bool:
         """Translate a direction and write its file, unless that is complete.
@@ -149,7 +141,7 @@ class TranslationStore:
             UserError: if `translate` does not return one translation per sentence, or if another
                 command with another provenance has taken over the folder meanwhile.
         """
-        if _read_outputs(self._folder, direction, texts) is not None:
+        if self.holds(direction, texts):
             self.reused.append(direction)
             return False
         outputs = list(translate(texts.sources, direction))

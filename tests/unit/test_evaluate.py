@@ -250,9 +250,9 @@ def test_stages_called_one_by_one_write_the_same_files(benchmark, tmp_path, caps
     written = []
     translated = translate(subject, benchmark, folders[0])
     written.append({path.name for path in folders[0].iterdir()})
-    result = score(subject, benchmark, folders[0], directions=translated.directions)
+    score(subject, benchmark, folders[0], directions=translated.directions)
     written.append({path.name for path in folders[0].iterdir()})
-    report(result, folders[0])
+    report(folders[0])
     assert written == [{"translations"}, {"translations", "scores.json"}]
     assert len(translated.directions) == 12 and translated.reused == ()
     evaluate(subject, benchmark, folders[1])
@@ -262,7 +262,7 @@ def test_stages_called_one_by_one_write_the_same_files(benchmark, tmp_path, caps
     )
     assert first == second and len(first) == 12 + len(("made_by", "scores", "table", "report"))
     table = (folders[0] / "table.md").read_text("utf-8").splitlines()
-    assert "- buckets: (8, 16)" in table  # not the list that scores.json holds
+    assert "- buckets: (8, 16)" in table
     lines = capsys.readouterr().err.splitlines()
     assert lines[:24] == lines[24:]
     assert lines[:12] == [

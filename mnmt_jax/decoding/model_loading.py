@@ -1,0 +1,89 @@
+"""Loading a run for inference: configuration, vocabulary and placed parameters.
+
+Imports Orbax, which is slow; `PretrainedModel.load` imports this module when it is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.distributed.local import local_mesh
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.sublayers import param_axes
+from mnmt_jax.runs.checkpoint_files import array_types
+from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+MeshChoice = jax.sharding.Mesh | MeshConfig | Literal["local"] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run in memory.
+
+    Attributes:
+        config: configuration, with the changes of files and bindings.
+        vocabulary: vocabulary of the run.
+        params: parameters, float32, on the devices of `mesh`.
+        run: path of the run.
+        step: step of the checkpoint.
+        mesh: mesh of the parameters; None is one device.
+    """
+
+    config: Config
+    vocabulary: Vocabulary
+    params: Any
+    run: str
+    step: int
+    mesh: jax.sharding.Mesh | None
+
+
+def load_run(
+    run: str | Path | RunDirectory,
+    step: int | str | None,
+    *,
+    gin_files: Sequence[str],
+    bindings: Sequence[str],
+    mesh: MeshChoice,
+) -> LoadedRun:
+    """Read a run; arguments and errors as in `PretrainedModel.load`."""
+    folder = RunDirectory.open(run)
+    config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
+    vocabulary = Vocabulary.load(folder.vocabulary)
+    shapes = parameter_shapes(config.model, vocabulary.size)
+    devices = _choose_mesh(mesh, config, shapes)
+    transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
+    params, loaded_step = load_params(folder, step, transfer)
+    check_parameters(folder, config.model, vocabulary.size, params)
+    return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
+
+
+def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.Mesh | None:
+    """Return the mesh that a choice names, given the shapes of the parameters."""
+    if mesh == "local":
+        mesh = config.mesh
+    if not isinstance(mesh, MeshConfig):
+        return mesh
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    return local_mesh(mesh, (config.model.heads, config.model.mlp), size)
+
+
+def _place_fitting(
+    params: Any, *, config: Model, shapes: Any, mesh: jax.sharding.Mesh | None
+) -> Any:
+    """Place parameters on a mesh if their shapes are those of the model.
+
+    Others stay on the host, and `check_parameters` names the first that differs.
+    """
+    if array_types(params) != array_types(shapes):
+        return params
+    return place_params(params, mesh, param_axes(config))
