@@ -80,16 +80,19 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "kind",
         choices=tuple(_LIMITS),
-        help="attribution and ablation of language branches, their scales, attention maps, or what "
-        f"states hold (states: t-SNE): {docs_page('analysis.md')}",
+        help="kind of analysis: attribution, ablation or scales of language branches, attention "
+        "maps, or an analysis of hidden states (states: t-SNE plots); see "
+        f"{docs_page('analysis.md')}",
     )
     parser.add_argument(
         "--run",
         required=True,
         action="append",
-        help="directory of a trained or imported model; probe and svcca take it more than once",
+        help="directory of a trained or imported model; repeatable for probe and svcca",
     )
-    parser.add_argument("--output", required=True, help="folder of analysis.json and analysis.html")
+    parser.add_argument(
+        "--output", required=True, help="folder to write analysis.json and analysis.html to"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -97,50 +100,56 @@ def make_parser() -> CommandParser:
     )
     sentences = parser.add_argument_group("sentences")
     sentences.add_argument(
-        "--task", help="corpus or mixture whose test split is read; files of your own: their name"
+        "--task",
+        help="corpus or mixture whose test split is read; with files of your own, a name for them",
     )
     sentences.add_argument(
         "--directions",
-        help="all, supervised (trained on), zero_shot, or e.g. de-fr,fr-de; default: all",
+        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
     sentences.add_argument(
         "--limit",
         type=int,
-        help="sentences per direction, 0: all; default: "
+        help="sentences per direction; 0: all; default: "
         + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
-        + "; else 0",
+        + "; 0 for the others",
     )
-    sentences.add_argument("--input", help="UTF-8 text to read in the place of --task")
-    sentences.add_argument("--source", help="code of the language of --input")
-    sentences.add_argument("--target", help="code of the language wanted of --input")
+    sentences.add_argument("--input", help="UTF-8 text file to read instead of --task")
+    sentences.add_argument("--source", help="source language of --input")
+    sentences.add_argument("--target", help="target language of --input")
     sentences.add_argument(
         "--targets",
         choices=("reference", "output"),
-        help="what the target is forced to be; default: reference, for --input the model's output",
+        help="target text for teacher forcing; default: reference, or the model's output with "
+        "--input",
     )
     drawn = parser.add_argument_group("layers and heads")
     drawn.add_argument(
         "--layers",
         metavar="LIST",
-        help="counted from 1, e.g. 8,9, of states 0 for the embeddings; default: all",
+        help="layers, counted from 1, e.g. 8,9; for hidden states, 0 is the embeddings; default: "
+        "all",
     )
     drawn.add_argument(
         "--nodes",
         type=positive_int,
-        help="of Gauss-Legendre quadrature in attribution; default: 50, as in Captum",
+        help="attribution: nodes of the Gauss-Legendre quadrature; default: 50, as in Captum",
     )
     drawn.add_argument(
-        "--by_head", action="store_const", const=True, help="attention of each head, not the mean"
+        "--by_head",
+        action="store_const",
+        const=True,
+        help="attention: show each head instead of the mean over heads",
     )
     drawn.add_argument(
         "--supervised_targets",
         metavar="LIST",
-        help="of source languages, the language whose references zero-shot output is scored by "
-        "besides, e.g. it-nl,nl-de; default: those the run was trained on",
+        help="ablation: SOURCE-TARGET pairs; zero-shot output from SOURCE is also scored against "
+        "the references in TARGET, e.g. it-nl,nl-de; default: the supervised targets of the run",
     )
     _add_state_flags(parser)
     add_beam_size(parser)
-    add_step(parser, "; probe and svcca take several, e.g. 1000,2000")
+    add_step(parser, "; probe and svcca accept a list, e.g. 1000,2000")
     add_user_file_flags(parser)
     add_gin_flags(parser)
     return parser
@@ -152,32 +161,37 @@ def _add_state_flags(parser: CommandParser) -> None:
     group.add_argument(
         "--trained_on",
         choices=("validation", "test"),
-        help="split whose sources a probe is trained on, all but a tenth; test: that tenth is what "
-        "it is tested on; default: validation, tested on the test split",
+        help="probe: split with the training sentences, of which a tenth is held out; 'test' tests "
+        "on the held-out tenth; default: validation, tested on the test split",
     )
     group.add_argument(
         "--classifier",
         choices=("mlp", "linear"),
-        help="of a probe: one hidden layer as wide as the states (default), or none",
+        help="probe: one hidden layer as wide as the states (mlp), or none (linear); default: mlp",
     )
-    group.add_argument("--updates", type=positive_int, help="of a probe's training; default: 2000")
+    group.add_argument(
+        "--updates", type=positive_int, help="probe: training updates; default: 2000"
+    )
     group.add_argument(
         "--min_count",
         type=positive_int,
-        help="tokens that a type must have to count among a probe's types; default: 5",
+        help="probe: minimum number of tokens for a token type to be counted; default: 5",
     )
-    group.add_argument("--seed", type=seed_value, help="of a probe or of t-SNE; default: 0")
+    group.add_argument("--seed", type=seed_value, help="probe and states: random seed; default: 0")
     group.add_argument(
         "--points",
         choices=("sentences", "tokens"),
-        help="what t-SNE places: means of sentences (default), or tokens drawn from them",
+        help="states: points of the plot, means of sentences or sampled tokens; default: sentences",
     )
     group.add_argument(
         "--roles",
         metavar="LIST",
-        help="whose states t-SNE places, of source, register, target; default: all there are",
+        help="states: roles to plot, of source, register and target; default: all that the model "
+        "has",
     )
-    group.add_argument("--perplexity", type=positive_int, help="of t-SNE; default: 30")
+    group.add_argument(
+        "--perplexity", type=positive_int, help="states: perplexity of t-SNE; default: 30"
+    )
 
 
 def main() -> None:

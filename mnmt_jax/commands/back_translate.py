@@ -31,11 +31,11 @@ _SIGNAL_STATUS = 128  # as for `mnmt train`
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description=__doc__ + " With --output the real and the pseudo pairs become a token cache; "
-        "with --workdir each round of several makes one and trains on it, from the round before. "
-        "Several processes share the sentences: with --output they need only their numbers, with "
-        "--workdir they train together and meet as those of `mnmt train`. Stopped, the same "
-        "command goes on."
+        description=__doc__ + " --output writes one token cache with the real and the "
+        "back-translated pairs. --workdir runs several rounds; each writes a cache and trains on "
+        "it, starting from the model of the previous round. Several processes split the sentences: "
+        "with --output they need only --num_processes and --process_id, with --workdir they train "
+        "together as in `mnmt train`. After an interruption, the same command resumes."
     )
     parser.add_argument(
         "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
@@ -54,8 +54,8 @@ def make_parser() -> CommandParser:
         "--pool",
         default="",
         metavar="CODES",
-        help="languages to translate into; one other than its own is drawn per sentence; default: "
-        "--languages without en",
+        help="languages to translate into; for each sentence one other than its own is drawn; "
+        "default: --languages without en",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
     parser.add_argument(

@@ -77,9 +77,9 @@ def main() -> None:
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description=__doc__ + " Supervised directions get a training and a validation split, the "
-        "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
-        "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
+        description=__doc__ + " Supervised directions get a training and a validation split; the "
+        "corpus's other directions are zero-shot and get a validation split only. A mixture that "
+        "is not built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
     )
     add_corpus_flags(parser)
     parser.add_argument("--output", required=True, metavar="CACHE", help="token cache to write")
@@ -101,8 +101,8 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="CACHE",
-        help="cache whose tasks are copied too; needs the vocabulary of --vocabulary, or the one "
-        "that languages were added to; repeatable",
+        help="cache to copy tasks from; its vocabulary must be that of --vocabulary, or the one "
+        "before languages were added to it; repeatable",
     )
     parser.add_argument(
         "--share",

@@ -45,31 +45,34 @@ def make_parser() -> CommandParser:
         metavar="WHICH",
         help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
-    parser.add_argument("--output", required=True, help="folder; run again, it continues there")
+    parser.add_argument(
+        "--output", required=True, help="folder to write to; an interrupted command resumes there"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an evaluation of other settings (model, search, task, sentences), or one "
-        "with more directions or scores",
+        help="replace an evaluation with other settings (model, search, task, sentences) or with "
+        "more directions or scores",
     )
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)
     add_pivot(parser)
     add_step(parser)
-    scores = parser.add_argument_group("further scores")
+    scores = parser.add_argument_group("optional scores")
     scores.add_argument(
         "--paper_compatible",
         nargs="?",
         const="auto",
         default="",
         metavar="NAME",
-        help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
-        "ec40, ted19, ted30, opus100 or iwslt17; without a name by the model's languages",
+        help="also compute the scores of the papers' scripts (such as hypotheses and references "
+        "swapped), labelled: mitre, ec40, ted19, ted30, opus100 or iwslt17; without a name, by the "
+        "model's languages",
     )
     scores.add_argument(
         "--flores200_model",
         metavar="FILE",
-        help="spBLEU's SentencePiece model; default: where sacreBLEU keeps it",
+        help="SentencePiece model of spBLEU; default: sacreBLEU's cached copy",
     )
     scores.add_argument(
         "--lid",

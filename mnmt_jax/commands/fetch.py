@@ -24,19 +24,21 @@ _WORK = "packages"  # folder of downloads and unpacked trees, inside the tempora
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description="Download packages of Debian with apt-get, unpack them (nothing is installed, "
-        "and no rights of root are needed) and write their text as parallel files, with the "
-        f"packages' versions and all digests in {RECORD}."
+        description="Download Debian packages with apt-get, unpack them (nothing is installed, and "
+        f"root is not needed) and write their text as parallel files. {RECORD} records the "
+        "packages' versions and all digests."
     )
     parser.add_argument("corpus", choices=_CORPORA, metavar="CORPUS", help=" or ".join(_CORPORA))
     parser.add_argument(
-        "--output", metavar="DIR", help="folder to write (default: where the corpus is looked for)"
+        "--output",
+        metavar="DIR",
+        help="folder to write (default: where `mnmt cache` looks for the corpus)",
     )
     parser.add_argument(
         "--from",
         dest="source",
         metavar="FOLDER",
-        help="take .deb files or unpacked trees from here and download nothing",
+        help="folder with .deb files or unpacked packages to use instead of a download",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a fetched corpus")
     return parser

@@ -43,19 +43,22 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--distributed",
         action="store_true",
-        help="one of several processes that a TPU pod, SLURM or Open MPI started",
+        help="this is one of several processes started by a TPU pod, SLURM or Open MPI",
     )
     group.add_argument(
-        "--coordinator_address", metavar="HOST:PORT", help="elsewhere: where process 0 listens"
+        "--coordinator_address",
+        metavar="HOST:PORT",
+        help="without --distributed: address at which process 0 listens",
     )
-    group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
-    group.add_argument("--process_id", type=int, metavar="I", help="which this is, from 0")
+    group.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
+    group.add_argument("--process_id", type=int, metavar="I", help="index of this process, from 0")
     group.add_argument(
         "--heartbeat_seconds",
         type=int,
         default=_HEARTBEAT_SECONDS,
         metavar="S",
-        help="silence after which a process counts as gone (default %(default)s)",
+        help="seconds without a heartbeat after which a process counts as lost (default "
+        "%(default)s)",
     )
 
 
