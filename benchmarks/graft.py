@@ -3,7 +3,7 @@
     python benchmarks/graft.py DIR [--corpus cldr_quickstart] [--seeds 1,2,3] [--shares 1,10,100]
 
 The language models see all of the training text, language by language; translators see a share of
-the pairs, with equal updates: `graft`, the same model freshly drawn (`drawn`), and an
+the pairs, with equal updates: `graft`, the same model initialized at random (`drawn`), and an
 encoder-decoder of as many layers. Runs lie in DIR/NAME_SEED; what is there is not done again.
 Prints Markdown: means over seeds and their range.
 """

@@ -89,9 +89,9 @@ def check_has_parallel(pairs: Sequence[ParallelSentences], task: str) -> None:
     """
     if not pairs:
         raise UserError(
-            f"task '{task}': no two of the languages have {MIN_PARALLEL} sentences or more "
-            "with the same references in a third; raise --limit, leave --directions out, or take a "
-            "test set that is parallel in three languages or more"
+            f"task '{task}': no two of the languages have {MIN_PARALLEL} or more sentences with "
+            "the same references in a third language; raise --limit, omit --directions, or use a "
+            "test set that is parallel in three or more languages"
         )
 
 

@@ -116,18 +116,18 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
     if not any(getattr(arguments, flag) for flag in ("mixture", "parallel", "tsv", "bitext")):
         raise UserError(
             f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
-            "--keep_pieces to cut its text as the other languages'"
+            "--keep_pieces to encode it with the existing pieces"
         )
     inherited = ("byte_fallback", "text_normalization")
-    refuse_flags(arguments, inherited, "a language that is added, which has the vocabulary's")
+    refuse_flags(arguments, inherited, "add-language, which uses the vocabulary's")
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     corpus_code = find_code(language, corpus.languages)
     language_directions = [direction for direction in directions if corpus_code in direction]
     if corpus_code is None or not language_directions:
         raise UserError(
-            f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
-            f"{' '.join(corpus.languages)}"
+            f"--language={language}: corpus '{corpus.name}' has no training text in this language; "
+            f"it has {' '.join(corpus.languages)}"
         )
     check_training_text(corpus, language_directions)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)

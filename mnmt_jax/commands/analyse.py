@@ -232,7 +232,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
     flags.runs = flags.run
     flags.run = flags.runs[0]
     if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
-        raise UserError(f"analyse {flags.kind} is of one --run; leave the others out")
+        raise UserError(f"analyse {flags.kind} accepts only one --run")
     _check_names(flags.runs)
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
@@ -243,7 +243,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         refuse_flags(flags, _CORPUS_FLAGS, "--input")
         refuse_flags(flags, ["task", "directions"], "--input")
         if flags.targets == "reference":
-            raise UserError("--targets=reference: --input has none; leave it out")
+            raise UserError("--targets=reference: --input has no references; omit --targets")
         if not (flags.source and flags.target):
             raise UserError("--input needs --source and --target, codes of languages")
     else:
@@ -272,8 +272,8 @@ def _check_names(runs: Sequence[str]) -> None:
         name = Path(run).resolve().name
         if name in by_name:
             raise UserError(
-                f"--run={run}: is called '{name}' like --run={by_name[name]}, and figures are told "
-                "apart by that; give one of the folders another name"
+                f"--run={run}: has the same name '{name}' as --run={by_name[name]}, and figures "
+                "label runs by name; rename one of the folders"
             )
         by_name[name] = run
 

@@ -89,7 +89,7 @@ def _models(
     steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
     checkpoints = list(itertools.product(flags.runs, steps or [None]))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
-        raise UserError(f"--step={flags.step}: analyse {flags.kind} is of one checkpoint")
+        raise UserError(f"--step={flags.step}: analyse {flags.kind} accepts only one checkpoint")
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
@@ -103,7 +103,7 @@ def _models(
     names = [(item["run"], item["checkpoint"]) for item in (facts, *(other_facts or ()))]
     if twice := [name for name in names if names.count(name) > 1]:
         run, step = twice[0]
-        raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
+        raise UserError(f"--step={flags.step}: names {step} of {run} twice; remove one")
     yield translator, analysis_facts(flags, translator.config, facts, other_facts)
     del translator
     yield from itertools.starmap(load, checkpoints[1:])
@@ -167,7 +167,7 @@ def _probe(
         if translator.vocabulary.fingerprint != vocabulary.fingerprint:
             raise UserError(
                 f"--run: {facts['run']} and {first_facts['run']} have different vocabularies; a "
-                "probe compares tokens of one"
+                "probe needs models with the same vocabulary"
             )
         sentences = _probed_sentences(flags, translator, learned_from, tested_on)
         if not first_sentences:
@@ -211,7 +211,7 @@ def _probed_sentences(
         UserError: if the training split has no sentences, has only a single text of which to hold
             out a part, or contains all test texts.
     """
-    remedy = "with --trained_on=test a tenth of the test split is told"
+    remedy = "--trained_on=test tests on a tenth of the test split instead"
     try:
         sentences = {learned_from: forced_sentences(flags, translator, learned_from)}
     except UserError as error:
@@ -227,8 +227,8 @@ def _probed_sentences(
             )
     elif len(source_texts(sentences[TEST])) < 2:
         raise UserError(
-            f"--trained_on=test: task '{flags.task}' has one text to read, and none is left to "
-            "tell; raise --limit, or name more directions"
+            f"--trained_on=test: task '{flags.task}' has a single text, and none is left to test "
+            "on; raise --limit, or name more directions"
         )
     return sentences
 

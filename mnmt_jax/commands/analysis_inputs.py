@@ -127,7 +127,7 @@ def forced_sentences(
             )
     sentences = [forced for forced in candidates if forced.examples]
     if not sentences:
-        raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
+        raise UserError(f"{flags.input or flags.task}: all sentences are blank")
     return sentences
 
 
@@ -159,8 +159,8 @@ def check_same_sentences(
         if first_sources != second_sources:
             first_name, second_name = (f"{facts['run']} ({facts['checkpoint']})" for facts in names)
             raise UserError(
-                f"--run: {second_name} does not read the {split} sentences that {first_name} "
-                "reads; name directions that both have with --directions"
+                f"--run: {second_name} does not have the {split} sentences of {first_name}; choose "
+                "directions that both have with --directions"
             )
 
 
@@ -266,7 +266,7 @@ def parse_layers(text: str | None, minimum: int = 1) -> list[int]:
     items = split_list(text)
     if wrong := [item for item in items if not item.isdecimal() or int(item) < minimum]:
         raise UserError(
-            f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}, or leave "
-            "it out for all"
+            f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}; omit "
+            "--layers for all layers"
         )
     return [int(item) for item in items]

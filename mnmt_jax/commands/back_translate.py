@@ -94,7 +94,7 @@ def main() -> int | None:
     if not flags.workdir:
         return _make_cache(flags, gin_files, bindings)
     if flags.round:
-        raise UserError("--round is for --output; --workdir counts rounds itself")
+        raise UserError("--round needs --output; --workdir counts the rounds itself")
     if not is_distributed(flags):
         return _make_rounds(flags, gin_files, bindings)
 
@@ -114,13 +114,13 @@ def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list
 def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     """Make the cache of one round; its processes work without communication."""
     if flags.rounds:
-        raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
+        raise UserError("--rounds needs --workdir, not --output")
     if any(binding.startswith("Train.") for binding in bindings):
-        raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
+        raise UserError("--gin.Train...: --output does not train; omit the flag, or give --workdir")
     if flags.distributed or flags.coordinator_address:
         raise UserError(
-            "--distributed, --coordinator_address: processes that share --output do not meet; give "
-            "--num_processes and --process_id alone"
+            "--distributed, --coordinator_address: not needed with --output; give only "
+            "--num_processes and --process_id"
         )
     share = work_shard_of(flags)
     rounds = _rounds(flags, gin_files, bindings)

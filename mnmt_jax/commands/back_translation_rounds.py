@@ -158,9 +158,9 @@ class BackTranslationRounds:
             partial.remove()
         if omitted:
             _report(
-                f"{pluralize(len(omitted), 'sentence')} blank or of more than "
-                f"{max(job.decode.buckets)} "
-                "tokens left out; for the latter add a larger bucket to --gin.Decode.buckets"
+                f"skipped {pluralize(len(omitted), 'sentence')} that are blank or have more than "
+                f"{max(job.decode.buckets)} tokens; for long ones, add a larger bucket to "
+                "--gin.Decode.buckets"
             )
         return cache
 
@@ -182,8 +182,8 @@ class BackTranslationRounds:
         )
         if translator.vocabulary.fingerprint != self.cache.vocabulary.fingerprint:
             raise UserError(
-                f"--cache={self.cache.directory}: has another vocabulary than {origin.run}; make "
-                f"the cache with --vocabulary={origin.run}/vocabulary"
+                f"--cache={self.cache.directory}: its vocabulary differs from that of "
+                f"{origin.run}; make the cache with --vocabulary={origin.run}/vocabulary"
             )
         return translator
 
@@ -246,17 +246,16 @@ class BackTranslationRounds:
         facts |= BackTranslatedPairs(self.cache, self.draws).facts()
         if not file.is_file():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise UserError(f"--workdir={folder}: is there already; choose another folder")
+                raise UserError(f"--workdir={folder}: already exists; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(facts, indent=1) + "\n")
         if is_first():
             wait_for_all("claimed")
-        recorded = read_object(file, remedy="remove it to start these rounds anew")
+        recorded = read_object(file, remedy="remove it to start from the first round")
         if differing := differing_keys(recorded, facts):
             raise UserError(
-                f"--workdir={folder}: its rounds are made with other settings "
-                f"({join_names(differing)}); "
-                "give the same ones, or choose another folder"
+                f"--workdir={folder}: its rounds were made with other settings "
+                f"({join_names(differing)}); use the same settings, or choose another folder"
             )
 
 

@@ -191,8 +191,7 @@ def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...]
     if untrained and not arguments.vocabulary:
         raise UserError(
             f"--mixture={mixture.name}: has no training text in {join_names(sorted(untrained))}; "
-            "name "
-            "with --vocabulary one that knows it, such as that of the language models"
+            "give a --vocabulary that covers these languages, such as that of the language models"
         )
     return mixture.zero_shot
 
@@ -207,14 +206,12 @@ def _by_language(
     if not arguments.monolingual:
         return corpus, directions
     if arguments.text:
-        raise UserError(
-            "--monolingual: --text names text of single languages already; leave it out"
-        )
+        raise UserError("--monolingual: --text is monolingual already; omit --monolingual")
     if languages := [source for source, target in directions if source == target]:
         raise UserError(
-            f"--directions: '{languages[0]}-{languages[0]}' is none of pairs; name with "
-            "--monolingual those "
-            "whose text is taken, such as en-de, or with --languages the languages of your files"
+            f"--directions: '{languages[0]}-{languages[0]}' is not a translation direction; with "
+            "--monolingual, name directions whose text to use, such as en-de, or name languages "
+            "with --languages"
         )
     check_training_text(corpus, directions)
     corpus = MonolingualCorpus(corpus, directions)
@@ -322,7 +319,11 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
     word = guess_split_name(pattern, corpus.languages, "validation") if "{split}" in pattern else ""
     splits = _wanted_splits(arguments, None) | {"validation": word}
     flag = ",".join(f"{split}={name}" for split, name in splits.items())
-    return f"no validation text is read; for your files '{word}': --splits {flag}" if word else ""
+    return (
+        f"no validation text is read; if your files call it '{word}', give --splits {flag}"
+        if word
+        else ""
+    )
 
 
 def _pattern(arguments: argparse.Namespace) -> str:

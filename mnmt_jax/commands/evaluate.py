@@ -119,7 +119,7 @@ def main() -> None:
         pivot=flags.pivot,
     )
     if missing := [code for code in available if find_code(code, languages) is None]:
-        warn(f"not in the model, left out: {' '.join(missing)}")
+        warn(f"skipped languages that the model does not have: {' '.join(missing)}")
     benchmark = Benchmark(
         flags.task,
         corpus,

@@ -87,7 +87,7 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
     names = {
         code: libreoffice_corpus.help_package(code) for code in libreoffice_corpus.HELP_LANGUAGES
     }
-    remedy = f"give the packages' files, {' '.join(names.values())}, with --from FOLDER"
+    remedy = f"give a folder with the package files {' '.join(names.values())} with --from FOLDER"
     work.mkdir()
     folder = Path(arguments.source) if arguments.source else work
     if not folder.is_dir():
@@ -124,7 +124,9 @@ def _package_file(folder: Path, name: str) -> Path | None:
     """
     files = sorted(folder.glob(f"{name}_*.deb"))
     if len(files) > 1:
-        raise UserError(f"{folder}: {files[0].name} and {files[1].name}; leave one of them")
+        raise UserError(
+            f"{folder}: has both {files[0].name} and {files[1].name}; remove one of them"
+        )
     return files[0] if files else None
 
 

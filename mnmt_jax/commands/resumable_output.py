@@ -88,13 +88,13 @@ class ResumableOutput:
         partial = {Path(path) for path in (*glob.glob(pattern), *glob.glob(f"{pattern}.*-of-*"))}
         if unexpected := sorted(partial - set(self._paths)):
             raise UserError(
-                f"{unexpected[0]}: is kept by another number of processes; start as many, or "
-                "remove it"
+                f"{unexpected[0]}: was written with another number of processes; start the same "
+                "number, or remove it"
             )
         if self._share.processes > 1 and not partial and os.path.exists(self._output):
             raise UserError(
-                f"--output={self._output}: is there already, complete if it is of these processes; "
-                "remove it to translate anew"
+                f"--output={self._output}: already exists, and is complete if these processes "
+                "wrote it; remove it to translate again"
             )
         for path in partial - {self.path}:
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -136,7 +136,7 @@ class ResumableOutput:
             if is_reusing:
                 self._cut()
                 if self._completed:
-                    _report(f"goes on after {pluralize(self._completed, 'line')} translated before")
+                    _report(f"resumes after {pluralize(self._completed, 'line')}")
             is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
@@ -207,11 +207,12 @@ class ResumableOutput:
         if self._complete:
             return
         if self._is_waiting and not error:
-            status = f"process {self._share.process} of {self._share.processes} has done its lines"
-            return _report(f"{status}; the last one to end writes {self._output}")
+            status = f"process {self._share.process} of {self._share.processes} has finished its "
+            "lines"
+            return _report(f"{status}; the last process to finish writes {self._output}")
         if self._completed:
             line_count = pluralize(self._completed, "translated line")
-            _report(f"{line_count} kept in {self.path}: the same command goes on")
+            _report(f"{line_count} kept in {self.path}: run the same command again to resume")
         else:
             self.path.unlink(missing_ok=True)
 
@@ -245,7 +246,7 @@ class ResumableOutput:
             return False
         if record[_LINES] != self._count:
             raise UserError(
-                f"{path}: is of {pluralize(record[_LINES], 'line')}, this process read "
+                f"{path}: was made from {pluralize(record[_LINES], 'line')}, but this process read "
                 f"{self._count}; give every process the same input"
             )
         return True
@@ -254,11 +255,13 @@ class ResumableOutput:
         """Raise an error that names the settings in which a file differs."""
         recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
         if recorded is None or current is None:
-            raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
+            raise UserError(
+                f"{path}: was not written by mnmt-jax; move it, or choose another --output"
+            )
         raise UserError(
-            f"{path}: keeps translations made with other settings "
-            f"({join_names(differing_keys(recorded, current))}); "
-            "give the same ones, or remove it to translate anew"
+            f"{path}: has translations made with other settings "
+            f"({join_names(differing_keys(recorded, current))}); use the same settings, or remove "
+            "the file to translate again"
         )
 
     def _cut(self) -> None:

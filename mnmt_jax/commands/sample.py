@@ -93,7 +93,7 @@ def main() -> None:
             )
     if limited:
         warn(
-            f"{pluralize(limited, 'text')} at the length limit (Decode.max_length="
-            f"{model.config.decode.max_length}), perhaps without the end; raise "
+            f"{pluralize(limited, 'text')} at the length limit "
+            f"(Decode.max_length={model.config.decode.max_length}), possibly incomplete; raise "
             "--gin.Decode.max_length"
         )

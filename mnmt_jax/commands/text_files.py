@@ -55,7 +55,7 @@ def read_lines(
         if bad_lines is None:
             remedy = "split the line" if too_long else line.remedy
             drop = (
-                ", or take such lines as blank with --on_bad_line=drop" if has_on_bad_line else ""
+                ", or treat such lines as blank with --on_bad_line=drop" if has_on_bad_line else ""
             )
             raise UserError(f"{location}: {line.detail}; {remedy}{drop}")
         bad_lines.setdefault(line.reason, []).append(number)
@@ -109,7 +109,7 @@ def check_output_file(
     for name in (output, unfinished_path(output, work_shard)):
         if _is_read(name, source):
             raise UserError(
-                f"--output={output}: {name} is what {flag} reads and would be replaced; choose "
+                f"--output={output}: {name} is the file of {flag} and would be overwritten; choose "
                 "another --output"
             )
     _check_unfinished(unfinished_path(output, work_shard))
@@ -143,7 +143,7 @@ def _check_unfinished(path: str) -> None:
         start = file.readline(99)
         if not start or start.startswith(f'{{"{UNFINISHED}": {{'.encode()):
             return
-    raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
+    raise UserError(f"{path}: was not written by mnmt-jax; move it, or choose another --output")
 
 
 def is_stream(path: str) -> bool:
@@ -180,7 +180,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
             yield file
     else:
         if os.path.exists(path) and os.path.getsize(path):
-            print(f"--output={path}: replaces the file that is there", file=sys.stderr)
+            print(f"--output={path}: replaces the existing file", file=sys.stderr)
         with (
             name_os_errors(path, os.path.realpath(path)),
             new_file(Path(os.path.realpath(path))) as file,

@@ -90,13 +90,13 @@ def _source_runs(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSp
     from mnmt_jax.training.source_runs import SourceRunSpec
 
     if "" in runs:
-        raise UserError("--initialize_from= names no run; leave it out, or name one")
+        raise UserError("--initialize_from= is empty; name a run, or omit the flag")
     named_runs = [("", run) if Path(run).exists() else _split_name(run) for run in runs]
     step_of: dict[str, int | str] = {}
     for text in steps:
         name, step = _split_name(text)
         if name in step_of:
-            raise UserError(f"--initialize_step={text}: not the only one of its name; leave one")
+            raise UserError(f"--initialize_step={text}: this name has two steps; remove one")
         if not named_runs or (name and name not in dict(named_runs)):
             needed_flag = f"{name}=RUN" if name else "RUN"
             raise UserError(f"--initialize_step={text}: needs --initialize_from={needed_flag}")

@@ -89,7 +89,8 @@ def main() -> None:
     share = work_shard_of(flags)
     if share.processes > 1 and (not flags.output or is_stream(flags.output)):
         raise UserError(
-            "--num_processes: the processes keep their lines beside a file; give --output"
+            "--num_processes needs --output, because each process keeps its lines in a file beside "
+            "it"
         )
     check_input_file(flags.input)
     if flags.output:
@@ -162,24 +163,24 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
     ):
-        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, taken as blank", remedy)
+        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
     if decode.source_contrast:
         _warn_lines(
             marked.alone,
             "line",
-            "without another to contrast with, translated without source contrast",
+            "without another line to contrast with, translated without source contrast",
             "translate more lines together",
         )
     _warn_lines(
         marked.truncated,
         "line",
-        f"of more than {max(decode.buckets)} tokens with tags cut",
+        f"of more than {max(decode.buckets)} tokens with tags truncated",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
     _warn_lines(
         marked.limited,
         "translation",
-        f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
+        f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
         "raise --gin.Decode.max_length",
     )
     _report_unknown(marked, decode)
@@ -194,12 +195,15 @@ def _report_unknown(marked: _Marked, decode: Decode) -> None:
     characters = describe_unknown(marked.characters)
     if decode.copy_unknown:
         lines = pluralize(len(marked.unknown), "line")
-        print(f"copied into {lines} what the vocabulary lacks: {characters}", file=sys.stderr)
+        print(
+            f"copied into {lines} characters that are not in the vocabulary: {characters}",
+            file=sys.stderr,
+        )
         return
     _warn_lines(
         marked.unknown,
         "line",
-        f"with characters unknown to the vocabulary, read as <unk> or bytes ({characters})",
+        f"with characters unknown to the vocabulary, encoded as <unk> or bytes ({characters})",
         "copy them into translations with --gin.Decode.copy_unknown=True",
     )
 

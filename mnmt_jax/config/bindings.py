@@ -198,8 +198,7 @@ class Bindings:
         # exponentially.
         if isinstance(resolved, list | tuple | dict):
             raise UserError(
-                f"{location}a list inside a list, which no field holds so; flatten it or write it "
-                "out"
+                f"{location}a list inside a list, which no field accepts; write it flat"
             )
         return resolved
 
@@ -211,8 +210,7 @@ class Bindings:
             if value.name in names:
                 cycle = " ".join(f"%{name}" for name in names)
                 raise UserError(
-                    f"{location}macros stand for each other in a circle ({cycle}); give one of "
-                    "them "
+                    f"{location}macros refer to each other in a cycle ({cycle}); give one of them "
                     "a value"
                 )
             if value.name not in self._macros:
@@ -246,5 +244,5 @@ def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str
         f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(candidates)}"
     )
     if not matches and not prefix and name[:1].isupper():
-        hint += "; a method of your own needs --module_import"
+        hint += "; your own method needs --module_import"
     return f"{prefix}{name}: no such name; {hint}"

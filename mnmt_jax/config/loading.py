@@ -173,8 +173,8 @@ def _read_file(
                 f"include '{statement.filename}'" if is_include else statement.format()
             )
             raise UserError(
-                f"{location}{text_of_statement}: the configuration of a run holds values alone; "
-                "remove the line"
+                f"{location}{text_of_statement}: the configuration of a run may contain only "
+                "values; remove the line"
             )
         elif is_include:
             _include(values, statement.filename, location, within, reads)
@@ -194,13 +194,13 @@ def _include(
         raise UserError(f"{location}include '{filename}': no such file")
     if file.resolve() in within:
         raise UserError(
-            f"{location}include '{filename}': files include each other in a circle; remove the line"
+            f"{location}include '{filename}': files include each other in a cycle; remove the line"
         )
     reads = reads or itertools.count(1)
     if len(within) > MAX_INCLUDE_DEPTH or next(reads) > MAX_INCLUDES:
         raise UserError(
-            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
-            f"{MAX_INCLUDE_DEPTH} within each other; include each file once"
+            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or more than "
+            f"{MAX_INCLUDE_DEPTH} nested; include each file once"
         )
     _read_file(values, file, filename, within=within, reads=reads)
 
@@ -209,10 +209,10 @@ def _check_imported(statement: config_parser.ImportStatement, location: str) -> 
     """Check that a module has been imported already: a gin file imports nothing itself."""
     prefix = f"{location}{statement.format()}"
     if statement.module.startswith("__gin__"):
-        raise UserError(f"{prefix}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
+        raise UserError(f"{prefix}: the file is for t5x; see {docs_page('t5x.md')}")
     if statement.module not in sys.modules:
         raise UserError(
-            f"{prefix}: a gin file imports nothing by itself; if you trust the module, pass "
+            f"{prefix}: imports in a gin file are not executed; if you trust the module, pass "
             f"--module_import={statement.module}"
         )
 

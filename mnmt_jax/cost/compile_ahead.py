@@ -112,7 +112,7 @@ class AheadOfTimeCompilation:
         if self.config.decode.weights != "stored" and [*programs] != ["train_step"]:
             raise UserError(
                 f"Decode.weights='{self.config.decode.weights}' must be 'stored' here: programs "
-                "are compiled for the weights of training"
+                "are compiled for the stored weights"
             )
         return {
             "chip": self.devices[0].device_kind,
@@ -192,8 +192,8 @@ class AheadOfTimeCompilation:
         decode = self.config.decode
         if decode.method == "sample" or decode.source_contrast or decode.language_contrast:
             raise UserError(
-                "--programs: search is compiled for Decode.method 'greedy' and 'beam', without "
-                "contrast; leave it out, or change Decode"
+                "--programs: search can be compiled for Decode.method 'greedy' and 'beam' without "
+                "contrast only; omit these programs, or change Decode"
             )
         request = Request(
             prefix=self._row_shape(jnp.int32, self._converter.instruction.target_extra),

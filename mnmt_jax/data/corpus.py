@@ -278,7 +278,7 @@ class FileCorpus(Corpus):
                 flaw = REPEATED
             if self._cleaning.on_bad_line == "error" and not flaw.expected:
                 raise UserError(
-                    f"{place}: {flaw.detail}; {flaw.remedy}, or leave such lines out with "
+                    f"{place}: {flaw.detail}; {flaw.remedy}, or drop such lines with "
                     "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
                 )
             if flaw.expected:
@@ -311,9 +311,9 @@ class FileCorpus(Corpus):
                 yield line
         if number < last_line:
             raise UserError(
-                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}; "
-                f"{split} text of corpus {self.name!r} is lines {first_line:,} to {last_line:,}: "
-                "put the published files there, whole"
+                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}, but "
+                f"{split} text of corpus {self.name!r} is lines {first_line:,} to {last_line:,}; "
+                "use the complete published files"
             )
 
     def _held_out_digests(self, split: str, direction: Direction) -> set[bytes] | None:

@@ -203,7 +203,7 @@ def _program(name: str, remedy: str) -> str:
     """
     program = shutil.which(name)
     if program is None:
-        raise UserError(f"{name} is not on this machine, which needs to be like Debian; {remedy}")
+        raise UserError(f"{name} is not installed, and needs Debian or a similar system; {remedy}")
     return program
 
 

@@ -104,7 +104,7 @@ def _field(row: Any, column: str, location: str) -> str | Flaw:
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
-        raise UserError(f"{location}: field {column!r} is not there or no text")
+        raise UserError(f"{location}: field {column!r} is missing or not text")
     if (surrogate := _SURROGATE.search(value)) is not None:  # JSON escapes may hold surrogates
         escape = f"\\u{ord(surrogate[0]):x}"
         return Flaw(

@@ -171,7 +171,7 @@ class Pipeline:
             plan = self._validation_plan(names, task_number, split)
             if plan.dropped.any():
                 _log.warning(
-                    "%s %s: %d pairs are longer than a row and left out",
+                    "%s %s: skipped %d pairs that are longer than a row",
                     name,
                     split,
                     plan.dropped.sum(),
@@ -238,7 +238,7 @@ class Pipeline:
         if sum(self.too_long().values()) == sum(self._schedule.sizes):
             raise UserError(
                 f"all {sum(self._schedule.sizes)} training pairs are {self._reason()}; raise these "
-                "to the length of your sentences in pieces"
+                "lengths"
             )
 
     def _reason(self) -> str:
@@ -380,7 +380,7 @@ class BatchIterator:
             self._reversed_batches = next(self._chunks)[::-1]
             self._chunk, self._batch = self._chunk + 1, 0
         raise UserError(
-            f"{_MAX_EMPTY_CHUNKS} chunks in a row hold no pair that fits a row; raise "
+            f"{_MAX_EMPTY_CHUNKS} consecutive chunks have no pair that fits into a row; raise "
             "Data.source_length and Data.target_length"
         )
 

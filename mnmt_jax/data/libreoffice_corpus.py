@@ -86,8 +86,8 @@ def write_help_corpus(pages: Mapping[str, Path], folder: Path) -> dict[str, int]
         split for split in ("train", "validation", "test") if not counts[f"{split}.keys"]
     ]:
         raise UserError(
-            f"{pages['en']}: no {missing[0]} sentence that all languages have; these must be the "
-            "pages of LibreOffice's offline help, the same version in all languages"
+            f"{pages['en']}: no {missing[0]} sentence exists in all languages; use the pages of "
+            "LibreOffice's offline help, of the same version in all languages"
         )
     return dict(sorted(counts.items()))
 

@@ -169,8 +169,8 @@ class PatternFiles(FileCorpus):
                 file = shorter.rpartition(":")[0]
                 missing = Flaw(
                     "unpaired",
-                    f"{file} has {number - 1} lines only; if one is missing further up, all pairs "
-                    "after it are wrong",
+                    f"{file} has only {number - 1} lines; if an earlier line is missing, all pairs "
+                    "after it are misaligned",
                 )
                 source, target = (missing if side is None else side for side in (source, target))
                 where = (longer, longer)
@@ -297,7 +297,7 @@ class TsvFile(FileCorpus):
             if len(cells) == len(columns):
                 yield Line((cells[source], cells[target]), (place, place))
                 continue
-            flaw = Flaw("columns", f"{len(cells)} columns where {len(columns)} belong")
+            flaw = Flaw("columns", f"{len(cells)} columns, but the header has {len(columns)}")
             yield Line((flaw, flaw), (place, place))
 
 

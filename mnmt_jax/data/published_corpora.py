@@ -119,8 +119,8 @@ def published_corpus(name: str) -> Corpus:
         return row.factory(row.path, row.name)
     except NoFilesError as error:
         raise UserError(
-            f"corpus '{name}' is not in {row.path}: put there {row.required_files}; "
-            f"{DATA_VARIABLE} names the folder above"
+            f"corpus '{name}' is not in {row.path}: put {row.required_files} there; "
+            f"{DATA_VARIABLE} sets the parent folder"
         ) from error
 
 

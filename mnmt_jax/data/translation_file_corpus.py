@@ -142,8 +142,8 @@ def _tags_by_code(
         if not matches and not (wanted_tags and all(map(_names_region, wanted_tags))):
             if len(same_language) > 1:
                 raise UserError(
-                    f"{path}: has {join_names(same_language)} for '{code}'; say with "
-                    f"--languages which to read, e.g. {same_language[0]}"
+                    f"{path}: has {join_names(same_language)} for '{code}'; choose one with "
+                    f"--languages, e.g. {same_language[0]}"
                 )
             matches = same_language
         if matches:

@@ -22,9 +22,9 @@ from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import parse_code
 
 UNTRANSLATED = Flaw("untranslated", "no translation", expected=True)
-_FUZZY = Flaw("fuzzy", "a translation that somebody has to review", expected=True)
-_OBSOLETE = Flaw("obsolete", "a text that is used no more", expected=True)
-_PLURAL = Flaw("plural", "forms for numbers, which do not say what they translate", expected=True)
+_FUZZY = Flaw("fuzzy", "a translation that needs review", expected=True)
+_OBSOLETE = Flaw("obsolete", "an obsolete text", expected=True)
+_PLURAL = Flaw("plural", "plural forms, whose source forms are ambiguous", expected=True)
 _LOCKED = Flaw("not_to_translate", "a text that must not be translated", expected=True)
 
 MAX_UNIT_BYTES = 4 << 20
@@ -144,7 +144,7 @@ def _po_units(path: str) -> Iterator[Unit]:
         entries = polib.pofile(path, encoding=encoding)
     except (OSError, UnicodeError) as error:
         if line := re.match(r".*\(line (\d+)\)", str(error), re.DOTALL):
-            problem = f"{path}:{line[1]}: a line that does not belong behind those before it"
+            problem = f"{path}:{line[1]}: unexpected after the lines before it"
         else:
             problem = f"{path}: not a PO file ({one_line(error)})"
         raise UserError(f"{problem}; mend the file, or export it again") from None
@@ -155,8 +155,8 @@ def _po_units(path: str) -> Iterator[Unit]:
         parse_code(target_tag)
     except UserError:
         raise UserError(
-            f"{path}: which language? the header names none that is known; add 'Language: de', or "
-            "call the file de.po"
+            f"{path}: the header names no known language; add 'Language: de', or name the file "
+            "de.po"
         ) from None
     for entry in entries:
         flaw = None

@@ -122,8 +122,8 @@ class LanguageModel(PretrainedModel):
         )
         if not decode.temperature:
             raise UserError(
-                "Decode.temperature=0 searches and draws nothing; top_k=1 takes the most probable "
-                "token each time"
+                "Decode.temperature=0 searches instead of sampling; set it above 0, or set top_k=1 "
+                "for the most probable token each time"
             )
         if decode.source_contrast or decode.language_contrast:
             raise UserError(

@@ -42,7 +42,7 @@ def perplexity(scores: Iterable[Score]) -> float:
     """
     all_scores = list(scores)
     if not all_scores:
-        raise UserError("the input has no lines; a perplexity needs one")
+        raise UserError("the input has no lines, but a perplexity needs at least one")
     total = sum(score.log_prob for score in all_scores)
     return perplexity_of(-total / sum(score.tokens for score in all_scores))
 

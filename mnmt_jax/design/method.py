@@ -74,8 +74,8 @@ def check_edits(methods: Iterable[Method]) -> None:
     for method in methods:
         if not method.edits() and not method.players():
             raise UserError(
-                f"Model.methods=('{method.name}',) is a method of training and leaves the model as "
-                f"it is; name it in Train.methods=('{method.name}',)"
+                f"Model.methods=('{method.name}',) changes training, not the model; name it in "
+                f"Train.methods=('{method.name}',)"
             )
 
 

@@ -38,13 +38,13 @@ class ParamMapping:
         """
         if not is_source_run_name(self.run_name):
             raise UserError(
-                f"{self}: '{self.run_name}' is no name of an origin; use letters, digits, _ and -, "
-                "a letter first"
+                f"{self}: '{self.run_name}' is not a valid name of a source run; use letters, "
+                "digits, _ and -, starting with a letter"
             )
         source_range, target_range = (_range(self, path) for path in (self.source, self.target))
         if len(source_range) != len(target_range):
             raise UserError(
-                f"{self}: takes {len(source_range)} and puts {len(target_range)}; make both ranges "
+                f"{self}: maps {len(source_range)} layers to {len(target_range)}; make both ranges "
                 "equally long"
             )
 

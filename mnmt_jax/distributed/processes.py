@@ -32,8 +32,8 @@ _HUNG_SECONDS = 1800  # between two updates, including validation and saving
 _LINGER_SECONDS = 3
 _UPDATES_AHEAD = 2  # before the result of an exchange is read, so that no update waits for it
 _LOST = (
-    "another process has ended or does not answer; start the same command in every process again: "
-    "the run continues from its last checkpoint"
+    "another process has exited or does not respond; start the same command in every process "
+    "again: the run continues from its last checkpoint"
 )
 
 
@@ -93,8 +93,8 @@ def connect(flags: argparse.Namespace) -> None:
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise UserError(
-            f"the processes did not meet ({text}); pass --coordinator_address, --num_processes and "
-            "--process_id"
+            f"the processes could not connect ({text}); pass --coordinator_address, "
+            "--num_processes and --process_id"
         ) from error
 
 

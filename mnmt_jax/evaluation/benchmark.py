@@ -21,8 +21,8 @@ from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
 UNKNOWN_TRAINING = (
-    "the run does not say which directions it was trained on (no tasks.json: it was imported, or "
-    "made by an older version), so none is called supervised or zero-shot"
+    "the run does not record its training directions (it has no tasks.json: it was imported, or "
+    "made by an older version), so no direction is labelled supervised or zero-shot"
 )
 
 

@@ -166,8 +166,12 @@ def translate(
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]
     if missing:
-        progress = f"process {work_shard.process} of {work_shard.processes} has done its directions"
-        _log(f"{progress}, {len(missing)} are left to others; the last one to end scores all")
+        progress = f"process {work_shard.process} of {work_shard.processes} has finished its "
+        "directions"
+        _log(
+            f"{progress}, other processes have {len(missing)} left; the last one to finish scores "
+            "all"
+        )
     return TranslatedDirections(directions, tuple(store.reused), tuple(missing))
 
 

@@ -101,8 +101,8 @@ class BertScore:
             )
         if "t5" in str(folder):
             raise UserError(
-                f"--bert_score={folder}: bert-score takes every path with 't5' in it for a T5 "
-                "model; name the folder without it"
+                f"--bert_score={folder}: bert-score takes a path that contains 't5' for a T5 "
+                "model; choose another folder name"
             )
         self._package = _import("bert_score", "BERTScore")
         self._own_models = language_specific_models

@@ -91,15 +91,15 @@ class Procedure:
         tokens_remark = (
             f"BLEU over Moses' tokens, to {', '.join(_SACREBLEU_TOKENIZED)} sacreBLEU's own"
         )
-        unswapped_remark = tokens_remark if self.tokenize else "BLEU with both in their places"
+        unswapped_remark = tokens_remark if self.tokenize else "BLEU without swapping"
         remarks = [f"as published: {swapped_remark if self.swapped else unswapped_remark}"]
         remarks.append("references through SentencePiece and back")
         if self.detokenize and self.detokenize_references:
             remarks.append("Moses' detokenizer first")
         elif self.detokenize:
             remarks.append(
-                "Moses' detokenizer on hypotheses and not on references, an error by the authors' "
-                "erratum"
+                "Moses' detokenizer on hypotheses but not on references, an error that the "
+                "authors' erratum reports"
             )
         if self.max_length:
             remarks.append(f"pairs of more than {self.max_length} tokens left out")

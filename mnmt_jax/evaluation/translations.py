@@ -52,8 +52,8 @@ def check_translations(folder: Path) -> None:
     check_replaced(provenance_file, _is_provenance)
     if not provenance_file.is_file() and (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(
-            f"{files[0]}: is there already and is not of mnmt-jax; move it, or choose another "
-            "--output"
+            f"{files[0]}: already exists and was not written by mnmt-jax; move it, or choose "
+            "another --output"
         )
 
 
@@ -222,8 +222,8 @@ def _check_provenance(folder: Path, provenance: str) -> None:
     """
     if not _has_provenance(folder, provenance):
         raise UserError(
-            f"{folder}: another command with other settings has replaced what was here; give each "
-            "its own --output, and all of several processes the same flags"
+            f"{folder}: another command with other settings has replaced the translations; give "
+            "each command its own --output, and the processes of one command the same flags"
         )
 
 

@@ -186,7 +186,7 @@ def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
             arguments |= section
     fields = TypedFields(path, arguments)
     if layers_setting(arguments) not in fields:
-        raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
+        raise UserError(f"{path}: has no model settings (args or cfg), so the model is unknown")
     return fields
 
 

@@ -281,8 +281,8 @@ class Names:
         if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
             names = join_names([table.name for table in plan.tables])
             raise UserError(
-                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known, "
-                "fairseq apart, have one table, which is the only head's too"
+                f"tables {names} and {len(plan.heads)} heads: only fairseq's format supports this; "
+                "others need one embedding table that the only output head shares"
             )
         yield self._matrix("embedding", self.dialect.embedding, self.dialect.export_names, rows)
 

@@ -125,8 +125,8 @@ def check_marks(directory: Path) -> None:
         )
         if looks_complete and (folder / "extra" / "metadata").exists():
             raise UserError(
-                f"{folder} has no {MARK}, which makes a checkpoint in a bucket complete; if it "
-                "was copied here whole, put an empty file of this name into it and its folders"
+                f"{folder} has no {MARK}, which marks a checkpoint in a bucket as complete; if it "
+                "was copied completely, put an empty file of this name into it and its folders"
             )
 
 

@@ -162,6 +162,6 @@ def _check_shapes(config: Config, vocabulary: Vocabulary, flat: Mapping[str, np.
         if shape != expected.shape:
             methods = ", ".join(method.name for method in config.model.methods)
             raise UserError(
-                f"'{name}' is {shape}, {expected.shape} with '{vocabulary.languages[-1]}': no "
-                f" method of Model.methods ({methods}) says how it grows (Method.grown)"
+                f"'{name}' is {shape}, but {expected.shape} with '{vocabulary.languages[-1]}': no "
+                f"method of Model.methods ({methods}) resizes it (Method.resize_param)"
             )

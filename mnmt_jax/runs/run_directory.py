@@ -253,8 +253,8 @@ class RunDirectory:
             for name in (self.vocabulary, self.tasks_file, self.origin_file, self.metrics_file):
                 if name.exists():
                     raise UserError(
-                        f"{self.location / name.name}: is there already, and no config.gin of a "
-                        "run; move it, or choose another --workdir"
+                        f"{self.location / name.name}: already exists, but there is no config.gin "
+                        "of a run; move it, or choose another --workdir"
                     )
 
     def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:

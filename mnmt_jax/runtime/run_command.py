@@ -116,7 +116,7 @@ def _out_of_memory(error: Exception) -> str:
     text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
     return (
         f"out of memory ({text or 'the machine has no more'}); lower Data.rows or Decode.batch, or "
-        "take a smaller model ('mnmt describe' prints sizes)"
+        "use a smaller model ('mnmt describe' prints sizes)"
     )
 
 

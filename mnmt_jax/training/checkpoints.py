@@ -276,7 +276,7 @@ class Checkpoints:
             return self._read(step, abstract_state)
         except DamagedError as error:
             raise UserError(
-                f"{self.directory / str(step)} is whole for process 0: {error}"
+                f"{self.directory / str(step)} is complete for process 0: {error}"
             ) from error
 
     def _read(self, step: int, abstract_state: TrainState) -> Restored:
@@ -287,8 +287,8 @@ class Checkpoints:
             raise as_damaged_error(error) from error
         if "training" not in record["fingerprints"]:
             raise UserError(
-                f"{folder} holds parameters but no training to continue; start one with another "
-                f"--workdir and --initialize_from={self.directory.parent}"
+                f"{folder} has parameters but no training state; start a new run from it with "
+                f"another --workdir and --initialize_from={self.directory.parent}"
             )
         for name, tree in wanted.items():
             check_arrays(folder, record.get("arrays", {}).get(name, {}), array_types(tree))

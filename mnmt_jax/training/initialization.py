@@ -155,8 +155,8 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
     if is_lost:
         model = run.config.model
         raise UserError(
-            f"{run.spec.flag}: the new model has no place for its LoRA; merge it with "
-            f"'mnmt adapters' first, or set Model.lora_rank={model.lora_rank} and "
+            f"{run.spec.flag}: the new model has no LoRA; merge that of the run with 'mnmt "
+            f"adapters' first, or set Model.lora_rank={model.lora_rank} and "
             f"Model.lora={model.lora!r} as there"
         )
 
@@ -166,7 +166,7 @@ def _report(
 ) -> tuple[str, ...]:
     """Return lines about what is copied from each source run, what is unused, and what is new."""
     new = [name for name in names if name not in sources]
-    drawn_parts = [f"freshly drawn {_summary(new)}"] if new else []
+    drawn_parts = [f"initialized at random {_summary(new)}"] if new else []
     lines = []
     for run in runs:
         used = {source.name for source in sources.values() if source.source_run is run}

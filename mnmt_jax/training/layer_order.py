@@ -85,9 +85,9 @@ def _source_layers(before: Layout, after: Layout) -> list[int]:
     if len(decoder_layers) == count:
         return decoder_layers
     raise UserError(
-        f"layers do not fit: '{after.name}' has {count}, the run's '{before.name}' has "
-        f"{len(decoder_layers)} with a target of {len(stage_of_layer)}; set "
-        f"Model.stage_layers to {len(decoder_layers)} layers in all"
+        f"layer counts do not match: '{after.name}' has {count}, the run's '{before.name}' has "
+        f"{len(decoder_layers)} with a target of {len(stage_of_layer)}; set Model.stage_layers to "
+        f"{len(decoder_layers)} layers in all"
     )
 
 

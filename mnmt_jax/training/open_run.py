@@ -125,8 +125,8 @@ def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> Init
     frozen = [type(method).__name__ for method in model.methods if method.frozen_rows()]
     if frozen and not sources:
         raise UserError(
-            f"{frozen[0]} freezes what a trained model has, and without --initialize_from that "
-            "is freshly drawn; name the model's run, or freeze nothing"
+            f"{frozen[0]} freezes parameters, but without --initialize_from they are random; name "
+            "a trained run, or freeze nothing"
         )
     return read_initial_params(sources, built.abstract.params, built.config, built.cache.vocabulary)
 
@@ -153,7 +153,8 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         state: state before the first update.
         source_lines: lines about parameters that were copied from source runs.
     """
-    no_validation = "" if any(built.tasks) else "no task has a validation split: none is done"
+    no_validation = "" if any(built.tasks) else "no task has a validation split: training runs "
+    "without validation"
     no_target_language = describe_missing_target_language(
         built.config.data, built.learner.model.plan, built.cache
     )

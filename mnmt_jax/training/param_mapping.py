@@ -45,15 +45,15 @@ def mapped_param_sources(
             shared = [suffix for suffix in target_suffixes if suffix in source_suffixes]
             if not shared:
                 raise UserError(
-                    f"{mapping}: '{source_path}' has {_heads(source_suffixes)} and "
-                    f"'{target_path}' has {_heads(target_suffixes)}; move "
-                    "what both have"
+                    f"{mapping}: '{source_path}' has {_heads(source_suffixes)} and '{target_path}' "
+                    f"has {_heads(target_suffixes)}; map paths that both have"
                 )
             for suffix in shared:
                 name = target_path + suffix
                 if name in mapping_of:
                     raise UserError(
-                        f"{mapping}: '{name}' is put by {mapping_of[name]} already; leave one out"
+                        f"{mapping}: '{name}' is already the target of {mapping_of[name]}; remove "
+                        "one"
                     )
                 mapping_of[name], sources[name] = mapping, ParamSource(run, source_path + suffix)
     return sources

@@ -98,8 +98,8 @@ class SourceRun:
         check_source_layout(model.layout, requirement.layout, self.spec.flag)
         if (layers := sum(model.stage_layers)) < requirement.layers:
             raise UserError(
-                f"{self.spec.flag}: has {pluralize(layers, 'layer')}, of which {requirement.field} "
-                f"takes {requirement.layers}; lower that, or name a deeper run"
+                f"{self.spec.flag}: has {pluralize(layers, 'layer')}, but {requirement.field} "
+                f"copies {requirement.layers}; lower that, or name a deeper run"
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -185,21 +185,21 @@ def check_source_names(
     for spec in source_specs:
         if names.count(spec.name) > 1:
             remedy = "give each name once" if spec.name else "several runs need NAME=RUN each"
-            raise UserError(f"{spec.flag}: not the only one of its name; {remedy}")
+            raise UserError(f"{spec.flag}: its name is not unique; {remedy}")
         if spec.name and not wanted:
             raise UserError(
-                f"{spec.flag}: no method takes anything from '{spec.name}'; give "
-                f"--initialize_from={spec.run} to take all of it, or say in Graft.parts what"
+                f"{spec.flag}: no method copies parameters from '{spec.name}'; give "
+                f"--initialize_from={spec.run} to copy all, or name parts in Graft.parts"
             )
         if wanted and spec.name not in wanted:
             raise UserError(
-                f"{spec.flag}: parameters are taken from {join_names(wanted)}; give "
+                f"{spec.flag}: parameters are copied from {join_names(wanted)}; give "
                 + join_names([f"--initialize_from={name}=RUN" for name in wanted])
             )
     missing = [mapping for mapping in param_mappings if mapping.run_name not in names]
     if missing:
         raise UserError(
-            f"{missing[0]} takes from a run that is not named; give "
+            f"{missing[0]} copies from a run that is not named; give "
             f"--initialize_from={missing[0].run_name}=RUN"
         )
 

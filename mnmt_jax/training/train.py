@@ -51,7 +51,7 @@ def train(
         progress += session.stalled
     stopped = stop_signal.name if stop_signal else None
     is_done = session.step >= steps or session.stalled
-    hint = "" if is_done else "; the same command continues"
+    hint = "" if is_done else "; run the same command again to continue"
     session.reporter.say(f"{stopped or 'complete'}: {run.location} is at {progress}{hint}")
     return stopped if hint else None
 
@@ -63,7 +63,7 @@ def _announce(session: Session) -> None:
         return
     next_logged = (session.step // settings.log_every + 1) * settings.log_every
     first_logged = min(next_logged, settings.steps)
-    session.reporter.say(f"compiling; the first figures come with step {first_logged}")
+    session.reporter.say(f"compiling; the first metrics are logged at step {first_logged}")
     reason = fused.without_kernel(model.dtype)
     if model.attention == "fused" and reason:
         session.reporter.say(f"Model.attention='fused' computes as 'split': {reason}")

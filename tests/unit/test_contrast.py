@@ -157,7 +157,7 @@ def test_languages_that_are_wanted_or_named_twice_do_not_count():
             "Decode.contrast_languages=('en', 'xx'): the model has no 'xx'; name some of source, "
             "en, de, fr",
         ),
-        ({"contrast": 0.1}, "contrast=0.1: no setting of a search; beam_size, "),
+        ({"contrast": 0.1}, "contrast=0.1: not a search setting; the settings are beam_size, "),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(settings, message):

@@ -434,7 +434,7 @@ def test_choosing_directions():
     assert choose_directions(pairs, "all", None) == pairs
     assert set(choose_directions(pairs, "supervised", SUPERVISED)) == SUPERVISED
     assert len(choose_directions(pairs, "zero_shot", SUPERVISED)) == 6
-    with pytest.raises(UserError, match="does not say which directions"):
+    with pytest.raises(UserError, match="does not record its training directions"):
         choose_directions(pairs, "supervised", None)
     with pytest.raises(UserError, match="must be one of all, supervised, zero_shot"):
         choose_directions(pairs, "some", SUPERVISED)
@@ -472,7 +472,7 @@ def test_files_of_ones_own(tmp_path):
     assert first.off_target_nearest is None and first.supervised is None and first.empty == 1
     assert first.notes == ("1 sources were too long and were cut",)
     assert result.averages["chrf"].supervised is None
-    assert "does not say which directions it was trained on" in result.notes[0]
+    assert "does not record its training directions" in result.notes[0]
     assert any("1 sources were too long and were cut (en-de)" == note for note in result.notes)
 
 

@@ -353,7 +353,7 @@ def test_fairseq_settings(tmp_path, kind):
         ({"attention_position_bias": 2}, "attention_position_bias=2"),
         ({"encoder_langtok": "src"}, "no instruction of ours"),
         ({"encoder_langtok": None}, "do not say where language tags are; add encoder_langtok"),
-        ({"decoder_layers": None}, "holds no model settings"),
+        ({"decoder_layers": None}, "has no model settings"),
     ],
 )
 def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatch):

@@ -261,7 +261,7 @@ def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
         (lambda m: m.sample("zwei", language="de"), r"write \[text\]"),
         (lambda m: m.sample(["", "zwei " * 20], language="de"), "line 2 needs .* larger bucket"),
         (lambda m: m.score(["", "zwei " * 20], language="de"), "line 2 needs .* larger bucket"),
-        (lambda m: m.score(["", None], language="de"), "line 2 is no text"),
+        (lambda m: m.score(["", None], language="de"), "line 2 must be a text"),
         (lambda m: m.score(["", ""], language=["de"]), "line 2 has no language"),
     ],
 )
@@ -272,7 +272,7 @@ def test_what_cannot_be_is_one_clear_line(call, message):
 
 def test_a_masked_model_continues_nothing():
     model = made_language_model("masked_lm")
-    with pytest.raises(UserError, match="'masked_lm' fills masks and continues no text; score"):
+    with pytest.raises(UserError, match="'masked_lm' fills masks and cannot continue text; score"):
         model.sample(language="de")
     with pytest.raises(UserError, match="line 2 needs .* larger bucket"):
         model.score(["", "zwei " * 20], language="de")
@@ -353,14 +353,14 @@ def test_score_of_translations(runs, tmp_path, capsys):
     write(sides[1], references[:3])
     with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, the input 7"):
         command("score", *flags)
-    with pytest.raises(UserError, match="is what --reference reads and would be replaced"):
+    with pytest.raises(UserError, match="is the file of --reference and would be overwritten"):
         command("score", *flags, "--output", sides[1])
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--language=de", "--target=de"), "--language is for a language model, --target"),
+        (("--language=de", "--target=de"), "--language needs a language model, --target"),
         (("--source=en", "--target=de"), "--reference missing; a language model needs --language"),
         ((), "is missing; name --language for a language model, --source, --target and --ref"),
         (("--language=de", "--input=no.de"), "^--input=no.de: no such file; name a file of text"),

@@ -287,7 +287,7 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
     english, own = both.pair("dutch_en_nl", "train", 5)
     assert english.tolist() == made_text.vocabulary().encode(made_text.sentence(6, "en"))
     assert own.tolist() == vocabulary.encode(TEXT[5], "nl")
-    with pytest.raises(UserError, match="both: its vocabulary is another"):
+    with pytest.raises(UserError, match="both: its vocabulary is neither"):
         next(reused_tasks(both, old.vocabulary))
     with pytest.raises(UserError, match="'corpus_en_de' occurs twice"):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
@@ -302,7 +302,7 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
     tsv = tmp_path / "train.tsv"
     lines = zip(made_text.sentences("en", 300), TEXT, strict=True)
     tsv.write_text("en\tit\n" + "".join(f"{one}\t{two}\n" for one, two in lines), "utf-8")
-    with pytest.raises(UserError, match="no training text in it; it has en nl"):
+    with pytest.raises(UserError, match="no training text in this language; it has en nl"):
         command("add_language", *further, *text)
     command("add_language", *further, "--tsv", tsv, "--vocab_size", 33)
     vocabulary = Vocabulary.load(tmp_path / "two" / "vocabulary")
@@ -319,7 +319,10 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
         (["--language=n l", "--keep_pieces"], "--language=n l: unknown language"),
         (["--language=nl", "--keep_pieces", "--vocab_size=9"], "--vocab_size does not apply"),
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
-        (["--language=nl", "--mixture=cldr_quickstart"], "no training text in it; it has en de"),
+        (
+            ["--language=nl", "--mixture=cldr_quickstart"],
+            "no training text in this language; it has en de",
+        ),
         (["--language=nl", "--keep_pieces", "--noise=-1"], "--noise=-1 must be at least 0"),
         (["--language=nl", "--keep_pieces", "--step=7"], "no checkpoint 7"),
         (["--language=nl", "--keep_pieces", "--run=nowhere"], "nowhere/config.gin: no such file"),
@@ -333,7 +336,7 @@ def test_mistakes_are_one_line(folder, tmp_path, flags, message):
 
 def test_an_output_that_is_there_stays(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is there already; choose another --output"):
+    with pytest.raises(UserError, match="already exists; choose another --output"):
         given = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
         command("add_language", *given, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

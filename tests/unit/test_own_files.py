@@ -54,7 +54,7 @@ def test_validation_files_by_another_word_are_hinted_at_before(data, no_training
     error = capsys.readouterr().err
     flag = f"train=train,validation={word},test=test"
     assert error.startswith(
-        f"warning: no validation text is read; for your files '{word}': --splits {flag}"
+        f"warning: no validation text is read; if your files call it '{word}', give --splits {flag}"
     )
     with pytest.raises(ZeroDivisionError):
         _cache(data, "", f"--splits={flag}")
@@ -181,7 +181,7 @@ def test_training_files_without_a_line_are_named(data, kind):
         (data / f"train.{code}").write_text("")
     flags = f"--{kind}={data}", "--languages=de,en", f"--vocabulary={data / 'vocabulary'}"
     what = "sentence" if kind == "text" else "sentence pair"
-    with pytest.raises(UserError, match=rf"mine': \S*/train\.de.*: no {what}; give text, or leave"):
+    with pytest.raises(UserError, match=rf"mine': \S*/train\.de.*: no {what}; add text, or remove"):
         command("cache_tasks", *flags, "--name=mine", "--overwrite", f"--output={data / 'cache'}")
     assert (data / "cache" / "cache.json").is_file()
 
@@ -195,7 +195,10 @@ def test_a_folder_of_text_that_is_not_there_is_named(data):
 @pytest.mark.parametrize(
     ("directions", "message"),
     [
-        ("de-de", "--directions: 'de-de' is none of pairs; name with --monolingual those whose"),
+        (
+            "de-de",
+            "--directions: 'de-de' is not a translation direction; with --monolingual, name",
+        ),
         ("en-de,de-fr", "no training text for de-fr .no file .*train.fr.; it has en-de, de-en; "),
     ],
 )

@@ -343,7 +343,7 @@ def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
     with pytest.raises(UserError, match=f"corpus '{name}' is not in {data}/") as caught:
         get_corpus(name)
     message = str(caught.value)
-    assert "\n" not in message and message.endswith("MNMT_JAX_DATA names the folder above")
+    assert "\n" not in message and message.endswith("MNMT_JAX_DATA sets the parent folder")
     PUBLISHED[name].path.mkdir()
     with pytest.raises(UserError, match="put there"):
         get_corpus(name)
@@ -399,7 +399,7 @@ def test_numbers_of_directions():
         ('{"text": "a"}\nno json\n', r"eng_Latn\.jsonl:2: not JSON"),
         ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is not there"),
         ('{"text": "a\\ud83d"}\n', r"eng_Latn\.jsonl:1: half a character .*ud83d\) at 2"),
-        ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is not there or no text"),
+        ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is missing or not text"),
     ],
 )
 def test_damaged_tables_name_file_and_line(data, content, message):

@@ -74,7 +74,9 @@ def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
 
 def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
-    told = f"^{output}: is there already, from another process; choose another --output or remove"
+    told = (
+        f"^{output}: already exists, written by another process; choose another --output or remove"
+    )
     with pytest.raises(UserError, match=told), new_folder(output) as partial:
         (partial / "file").write_text("second")
         output.mkdir()

@@ -92,7 +92,7 @@ def test_order_blank_lines_and_cut_lines():
         [vocabulary().decode(cut)], source="en", target="de"
     )
     assert_alike([found[5]], [dataclasses.replace(alone, truncated=True)])
-    with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags cut"):
+    with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags truncated"):
         texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
@@ -218,12 +218,12 @@ def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["one", None], "line 2 is no text but NoneType; leave it out"),
-        (["one", b"two"], "line 2 is no text but bytes; decode it"),
-        ((x for x in ("one", "two", 3)), "line 3 is no text but int"),
+        (["one", None], "line 2 must be a text, not NoneType; leave it out"),
+        (["one", b"two"], "line 2 must be a text, not bytes; decode it"),
+        ((x for x in ("one", "two", 3)), "line 3 must be a text, not int"),
         (["one", "two \ud83d"], r"line 2 has half a character \(a surrogate, \\ud83d\) at 5"),
-        (b"one", "lines: a list of texts belongs here, not bytes"),
-        (None, "lines: a list of texts belongs here, not NoneType"),
+        (b"one", "lines: must be a list of texts, not bytes"),
+        (None, "lines: must be a list of texts, not NoneType"),
     ],
     ids=["none", "bytes", "generator", "surrogate", "bare bytes", "no list"],
 )
@@ -241,10 +241,10 @@ def test_what_is_no_path_of_a_run_is_said(run):
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        ({"target": b"de"}, "target=b'de': must be a language's code, or a list"),
-        ({"target": None}, "target=None: must be a language's code, or a list"),
+        ({"target": b"de"}, "target=b'de': must be a language code, or a list"),
+        ({"target": None}, "target=None: must be a language code, or a list"),
         ({"source": 5}, "source=5: must be a language's code"),
-        ({"target": ["de", None]}, "target of line 2 is None; give a language's code"),
+        ({"target": ["de", None]}, "target of line 2 is None; give a language code"),
         ({"source": [["en"], "en"]}, "source of line 1 is"),
     ],
 )
@@ -256,12 +256,12 @@ def test_what_is_no_language_is_named(languages, message):
 def test_references_are_checked_as_lines_are():
     translator, languages = made_translator(), {"source": "en", "target": "de"}
     for references, message in (
-        (["eins", None], "reference 2 is no text but NoneType"),
-        ("eins", r"references: one text where a list of lines belongs; write \[text\]"),
+        (["eins", None], "reference 2 must be a text, not NoneType"),
+        ("eins", r"references: must be a list of lines, not one text; write \[text\]"),
     ):
         with pytest.raises(UserError, match=message):
             translator.score(LINES[:2], references, **languages)
-    with pytest.raises(UserError, match="lines: a list of texts belongs here, not int"):
+    with pytest.raises(UserError, match="lines: must be a list of texts, not int"):
         translator.score(5, ["eins"], **languages)
 
 

@@ -217,7 +217,7 @@ def test_a_run_is_translated_with_weights(weights, run):
 def test_weights_are_chosen_when_a_model_is_loaded(run):
     translator = Translator.load(run, bindings=["Decode.weights='int8'"])
     assert TranslationJob.create(translator, beam_size=2, weights="int8").decode.weights == "int8"
-    with pytest.raises(UserError, match="weights: chosen when a model is loaded"):
+    with pytest.raises(UserError, match="weights: set when a model is loaded"):
         translator.translate(LINES[:1], source="en", target="fr", weights="stored")
     with pytest.raises(UserError, match="Decode.weights"):
         Translator.load(run, bindings=["Decode.weights='int4'"])
