@@ -207,7 +207,9 @@ class ResumableOutput:
         if self._complete:
             return
         if self._is_waiting and not error:
-            status = f"process {self._share.process} of {self._share.processes} has finished its "
+            status = (
+                f"process {self._share.process} of {self._share.processes} has finished its lines"
+            )
             "lines"
             return _report(f"{status}; the last process to finish writes {self._output}")
         if self._completed:

@@ -143,7 +143,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, subpath: str, name: str) -> 
                 shutil.copyfileobj(content, output)
         except (FileExistsError, NotADirectoryError):
             raise UserError(
-                f"{name}: {member.name!r} is in it twice; do not use this package"
+                f"{name}: contains {member.name!r} twice; do not use this package"
             ) from None
 
 

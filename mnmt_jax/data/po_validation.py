@@ -74,5 +74,6 @@ def po_line_error(line: str) -> str:
     quoted = _QUOTED.match(text)
     if quoted is None:
         return "no closing quote"
-    return "" if quoted[0] == text else "text after the closing quote; write a quote in a text as "
+    flaw = 'text after the closing quote; write a quote in a text as \\"'
+    return "" if quoted[0] == text else flaw
     '"'

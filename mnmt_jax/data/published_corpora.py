@@ -119,7 +119,7 @@ def published_corpus(name: str) -> Corpus:
         return row.factory(row.path, row.name)
     except NoFilesError as error:
         raise UserError(
-            f"corpus '{name}' is not in {row.path}: put {row.required_files} there; "
+            f"corpus '{name}' is not in {row.path}; put there: {row.required_files}; "
             f"{DATA_VARIABLE} sets the parent folder"
         ) from error
 

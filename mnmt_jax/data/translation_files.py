@@ -147,7 +147,7 @@ def _po_units(path: str) -> Iterator[Unit]:
             problem = f"{path}:{line[1]}: unexpected after the lines before it"
         else:
             problem = f"{path}: not a PO file ({one_line(error)})"
-        raise UserError(f"{problem}; mend the file, or export it again") from None
+        raise UserError(f"{problem}; repair the file, or export it again") from None
     header = entries.metadata
     source_tag = normalize_tag(header.get("X-Source-Language") or "en")
     target_tag = normalize_tag(header.get("Language") or Path(path).stem)
@@ -286,7 +286,9 @@ def _syntax_error(path: str, message: str, line: int, parser: Any) -> UserError:
     place = f"{path}:{line}" if line else path
     # The parser's message repeats the place at its end.
     reason = re.sub(r", line \d+, column \d+$", "", message.partition("\n")[0])
-    return UserError(f"{place}: {one_line(ValueError(reason))}; mend the file, or export it again")
+    return UserError(
+        f"{place}: {one_line(ValueError(reason))}; repair the file, or export it again"
+    )
 
 
 def _check_root(outermost: Any, path: str, root: str) -> None:

@@ -65,7 +65,7 @@ class TranslationJob:
         decode = override_decode(with_beam_size(decode, beam_size), **overrides)
         if pivot is not None:
             if not isinstance(pivot, str):
-                raise UserError(f"pivot={pivot!r}: must be a language's code")
+                raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         return cls(pretrained, decode, pivot)
 

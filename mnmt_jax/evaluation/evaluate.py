@@ -166,7 +166,9 @@ def translate(
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]
     if missing:
-        progress = f"process {work_shard.process} of {work_shard.processes} has finished its "
+        progress = (
+            f"process {work_shard.process} of {work_shard.processes} has finished its directions"
+        )
         "directions"
         _log(
             f"{progress}, other processes have {len(missing)} left; the last one to finish scores "

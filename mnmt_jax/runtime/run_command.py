@@ -136,7 +136,7 @@ def _variable_of_jax(error: Exception) -> str:
     if "jax" not in sys.modules:  # its import fails on an invalid value
         match = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
         name = match[0].upper() if match else ""
-        problem = "JAX cannot read this environment variable; unset or mend it"
+        problem = "JAX cannot read this environment variable; unset or fix it"
         return f"{name}={os.environ[name]}: {problem}" if name in os.environ else ""
     platforms = os.environ.get("JAX_PLATFORMS")
     if not platforms or isinstance(error, ValueError):

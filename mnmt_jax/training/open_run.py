@@ -153,7 +153,11 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         state: state before the first update.
         source_lines: lines about parameters that were copied from source runs.
     """
-    no_validation = "" if any(built.tasks) else "no task has a validation split: training runs "
+    no_validation = (
+        ""
+        if any(built.tasks)
+        else "no task has a validation split: training runs without validation"
+    )
     "without validation"
     no_target_language = describe_missing_target_language(
         built.config.data, built.learner.model.plan, built.cache

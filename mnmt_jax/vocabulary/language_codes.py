@@ -413,6 +413,6 @@ def check_safe_codes(codes: Sequence[str], source: str) -> None:
     ]
     if invalid:
         raise UserError(
-            f"{source}: {join_names([repr(code) for code in invalid])} cannot be a language's "
-            "code, which has letters, digits, '-' and '_'"
+            f"{source}: {join_names([repr(code) for code in invalid])} cannot be a language code, "
+            "which has letters, digits, '-' and '_'"
         )

@@ -281,14 +281,14 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
     [
         ("a.tmx", ONE.format("x"), r"a\.tmx: no texts in two languages, but in en"),
         ("a.tmx", "<tmx/>", r"a\.tmx: no texts in two languages, but in none"),
-        ("a.tmx", ONE.format("x")[:-9], r"a\.tmx:1: expected '>'.*; mend the file"),
+        ("a.tmx", ONE.format("x")[:-9], r"a\.tmx:1: expected '>'.*; repair the file"),
         ("a.tmx", "<tmx>\n<a></b></tmx>", r"a\.tmx:2: Opening and ending tag mismatch"),
         ("a.tmx", "<xliff/>", r"a\.tmx: begins with <xliff>, not with <tmx>"),
         ("a.tmx", "", r"a\.tmx: has no element at its beginning; this is no XML"),
         ("a.tmx", "One.\n", r"a\.tmx:1: Start tag expected"),
         ("a.xlf", "<tmx/>", r"a\.xlf: begins with <tmx>, not with <xliff>"),
         ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, \.xliff, \.po, XLIFF"),
-        ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; mend the file"),
+        ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; repair the file"),
         ("a.po", 'msgid "a "b" c"\n', r'a\.po:1: text after the closing quote; .* \\"; repair'),
         (
             "a.po",
@@ -301,7 +301,11 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
             XLIFF1.replace('version="1.2"', 'version="9"'),
             r'a\.xlf: version="9" of XLIFF; export it as XLIFF 1\.2 or 2$',
         ),
-        ("a.po", 'msgid ""\nmsgstr "Language: xx\\n"\n', r"a\.po: which language\?"),
+        (
+            "a.po",
+            'msgid ""\nmsgstr "Language: xx\\n"\n',
+            r"a\.po: the header names no known language",
+        ),
         ("a.tmx", ONE.format("x").replace('"en"', '"xx"'), r"unknown language 'xx'.*--languages"),
         (
             "a.xlf",

@@ -311,7 +311,7 @@ def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
     (debian / f"{help_package('it')}_8_all.deb").write_bytes(b"no package")
     refused(tmp_path, r"-it_8_all\.deb: dpkg-deb failed \(.*; copy or", f"--from={debian}")
     (debian / f"{help_package('it')}_9_all.deb").write_bytes(b"no package")
-    refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; leave", f"--from={debian}")
+    refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; remove", f"--from={debian}")
     refused(tmp_path, "absent: no such folder", f"--from={tmp_path / 'absent'}")
     file = debian / f"{help_package('it')}_9_all.deb"
     refused(tmp_path, "_9_all.deb: is a file, not a folder; .*--from FOLDER", f"--from={file}")

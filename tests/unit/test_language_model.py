@@ -351,7 +351,7 @@ def test_score_of_translations(runs, tmp_path, capsys):
     mean = -sum(each["log_prob"] for each in found) / sum(tokens)
     assert f"perplexity {math.exp(mean):.4f} " in printed.err
     write(sides[1], references[:3])
-    with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, the input 7"):
+    with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, but the input has 7"):
         command("score", *flags)
     with pytest.raises(UserError, match="is the file of --reference and would be overwritten"):
         command("score", *flags, "--output", sides[1])

@@ -174,7 +174,9 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
 def test_a_method_that_does_not_say_how_it_grows_is_refused(tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS["branches"]), tmp_path / "new"
     monkeypatch.setattr(LanguageLayers, "resize_param", Method.resize_param)
-    with pytest.raises(UserError, match=r"layer_1/mlp/branch.*language_layers.*Method.grown"):
+    with pytest.raises(
+        UserError, match=r"layer_1/mlp/branch.*language_layers.*Method.resize_param"
+    ):
         add_language(run, new, grown())
     assert not new.exists()
 

@@ -117,8 +117,8 @@ def test_a_corpus_of_one_split_needs_no_word_for_it(tmp_path, capsys):
     ("name", "text", "message"),
     [
         ("validation.de", "eins\n\ndrei\n", r"validation.de:2: blank line"),
-        ("validation.de", "eins\nzwei\n", r"validation.en:3: .*validation.de has 2 lines only"),
-        ("validation.en", "", r"validation.de:1: .*validation.en has 0 lines only"),
+        ("validation.de", "eins\nzwei\n", r"validation.en:3: .*validation.de has only 2 lines"),
+        ("validation.en", "", r"validation.de:1: .*validation.en has only 0 lines"),
         ("train.en", "one\n \nthree\n", r"train.en:2: blank line"),
     ],
 )
@@ -133,7 +133,7 @@ def test_empty_files_are_named_before_a_vocabulary_is_trained(data, no_training)
     for split in ("validation", "train"):
         for code in ("en", "de"):
             (data / f"{split}.{code}").write_text("")
-        with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; give"):
+        with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; add"):
             _cache(data)
 
 

@@ -82,7 +82,7 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
             r"--pivot=english: the model has no such language; did you mean en\? it has en",
         ),
         ("", "--pivot=: the model has no such language"),
-        (["en"], r"pivot=\['en'\]: must be a language's code"),
+        (["en"], r"pivot=\['en'\]: must be a language code"),
     ],
 )
 def test_a_pivot_that_the_model_lacks_is_named(pivot, message):

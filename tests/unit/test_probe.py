@@ -437,5 +437,7 @@ def test_a_seed_that_no_draw_takes_is_refused(text, capsys):
 
 def test_runs_of_one_name_are_refused(tmp_path):
     runs = ["--run", tmp_path / "a" / "run", "--run", tmp_path / "b" / "run"]
-    with pytest.raises(UserError, match="^--run=.*/b/run: is called 'run' like --run=.*/a/run"):
+    with pytest.raises(
+        UserError, match="^--run=.*/b/run: has the same name 'run' as --run=.*/a/run"
+    ):
         command("analyse", "probe", *runs, "--task=t", "--output", tmp_path / "x")

@@ -166,7 +166,7 @@ def test_other_test_files_of_ec40_are_refused(data):
     corpus = get_corpus("ec40")
     assert corpus.size("validation", ("en", "de")) == 997
     with pytest.raises(
-        UserError, match=r"test\.en-de\.en, .*\.de: 1012 lines; test text .* 998 to"
+        UserError, match=r"test\.en-de\.en, .*\.de: 1012 lines, but test text .* 998 to"
     ):
         corpus.size("test", ("en", "de"))
 
@@ -352,7 +352,7 @@ def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
 def test_the_folder_defaults_to_data(monkeypatch):
     monkeypatch.delenv("MNMT_JAX_DATA")
     assert str(published.data_folder()) == "data"
-    with pytest.raises(UserError, match="is not in data/ted19: put there all_talks_train"):
+    with pytest.raises(UserError, match="is not in data/ted19; put there: all_talks_train"):
         published_corpus("ted19")
 
 
@@ -397,7 +397,7 @@ def test_numbers_of_directions():
     ("content", "message"),
     [
         ('{"text": "a"}\nno json\n', r"eng_Latn\.jsonl:2: not JSON"),
-        ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is not there"),
+        ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is missing"),
         ('{"text": "a\\ud83d"}\n', r"eng_Latn\.jsonl:1: half a character .*ud83d\) at 2"),
         ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is missing or not text"),
     ],

@@ -96,7 +96,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     with pytest.raises(UserError, match="0-of-2: has translations made with other settings .a."):
         work(output, WorkShard(1, 2), made_by={"a": 2})
     assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
-    with pytest.raises(UserError, match="0-of-2: is of 21 lines, this process read 20; give every"):
+    with pytest.raises(
+        UserError, match="0-of-2: was made from 21 lines, but this process read 20; give every"
+    ):
         work(output, WorkShard(1, 2), count=20)
     kept = tmp_path / "out.unfinished.0-of-2"
     content = kept.read_bytes()
@@ -128,7 +130,7 @@ def test_a_process_that_comes_after_the_end_does_nothing_again(tmp_path):
         (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
         (("--num_processes=0", "--process_id=0"), "--num_processes=0 must be at least 1"),
         (("--num_processes=3", "--process_id=0"), "--num_processes needs --output, because each"),
-        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
+        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "needs --output"),
     ],
 )
 def test_half_a_share_is_one_line(flags, message):

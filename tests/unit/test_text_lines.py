@@ -160,7 +160,7 @@ def test_a_nul_in_a_corpus_is_a_flaw(tmp_path):
     (tmp_path / "train.en").write_bytes(b"One.\nTw\0o.\n")
     (tmp_path / "train.de").write_bytes(b"Eins.\nZwei.\n")
     pattern = f"{tmp_path}/{{split}}.{{language}}"
-    with pytest.raises(UserError, match=r"train\.en:2: a NUL character; mend it"):
+    with pytest.raises(UserError, match=r"train\.en:2: a NUL character; fix it"):
         list(ParallelFiles("x", pattern, ("en", "de")).pairs("train", ("en", "de")))
     dropping = ParallelFiles("x", pattern, ("en", "de"), cleaning=DROP)
     assert list(dropping.pairs("train", ("en", "de"))) == [("One.", "Eins.")]

@@ -243,7 +243,7 @@ def test_what_is_no_path_of_a_run_is_said(run):
     [
         ({"target": b"de"}, "target=b'de': must be a language code, or a list"),
         ({"target": None}, "target=None: must be a language code, or a list"),
-        ({"source": 5}, "source=5: must be a language's code"),
+        ({"source": 5}, "source=5: must be a language code"),
         ({"target": ["de", None]}, "target of line 2 is None; give a language code"),
         ({"source": [["en"], "en"]}, "source of line 1 is"),
     ],
