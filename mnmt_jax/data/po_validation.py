@@ -76,4 +76,3 @@ def po_line_error(line: str) -> str:
         return "no closing quote"
     flaw = 'text after the closing quote; write a quote in a text as \\"'
     return "" if quoted[0] == text else flaw
-    '"'

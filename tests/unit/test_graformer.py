@@ -91,7 +91,7 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
     [
         (
             {"mlm": ("causal_lm", (2,)), "lm": ("masked_lm", (2,))},
-            r"mlm=\S*mlm: its Model.layout is 'causal_lm', .* layers of a 'masked_lm'; name such",
+            r"mlm=\S*mlm: its Model.layout is 'causal_lm', .* layers of a 'masked_lm' are copied",
         ),
         (
             {"mlm": ("encoder_decoder", (2, 2)), "lm": ("causal_lm", (2,))},
@@ -103,11 +103,11 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
         ),
         (
             {"mlm": ("masked_lm", (1,)), "lm": ("causal_lm", (2,))},
-            r"mlm=\S*mlm: has 1 layer, of which Graformer.encoder_layers=2 takes 2; lower that",
+            r"mlm=\S*mlm: has 1 layer, but Graformer.encoder_layers=2 copies 2; lower that",
         ),
         (
             {"mlm": ("masked_lm", (2,)), "lm": ("causal_lm", (1,))},
-            r"lm=\S*lm: has 1 layer, of which Model.stage_layers=\(3, 2, 1\) in the middle takes 2",
+            r"lm=\S*lm: has 1 layer, but Model.stage_layers=\(3, 2, 1\) in the middle copies 2",
         ),
     ],
 )

@@ -376,7 +376,7 @@ def test_a_cache_that_was_changed_is_refused_with_the_run_named(straight, tmp_pa
             "causal_lm",
             "task 'made_en_de' has sentence pairs, but Model.layout='causal_lm' is trained on mono",
         ),
-        ("masked_lm", "'masked_lm' learns of .* with 'mnmt cache --text' or --monolingual, or"),
+        ("masked_lm", "'masked_lm' is trained on .* with 'mnmt cache --text' or --monolingual, or"),
         (
             "prefix",
             "'made_en' and all others are monolingual, .*'prefix' is trained on pairs; make a c",
