@@ -44,7 +44,7 @@ class ParamMapping:
         source_range, target_range = (_range(self, path) for path in (self.source, self.target))
         if len(source_range) != len(target_range):
             raise UserError(
-                f"{self}: maps {len(source_range)} layers to {len(target_range)}; make both ranges "
+                f"{self}: maps {len(source_range)} paths to {len(target_range)}; make both ranges "
                 "equally long"
             )
 

@@ -179,7 +179,7 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
         output.hardlink_to(source)
     status, out, error = infer(*_languages("nowhere"), "--input", source, "--output", output)
     assert (status, out) == (2, "") and source.read_text() == "one\n"
-    assert error.startswith(f"error: --output={output}: {output} is what --input reads")
+    assert error.startswith(f"error: --output={output}: {output} is the file of --input")
     assert error.count("\n") == 1
 
 
@@ -475,7 +475,7 @@ def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
     kept.write_text('{"notes": "mine"}\n')
     for arguments, message in (
         (_files(folder), f"error: {kept}: was not written by mnmt-jax"),
-        (("--input", kept, *_files(folder)[2:]), f"{kept} is what --input reads"),
+        (("--input", kept, *_files(folder)[2:]), f"{kept} is the file of --input"),
     ):
         status, _, error = infer(*_languages("nowhere"), *arguments)
         assert status == 2 and message in error and error.count("\n") == 1

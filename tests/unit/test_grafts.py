@@ -144,8 +144,8 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
         ("(('lm', 'layer_*', 'b'),)", "'layer_.' must be a path such as 'layer_0/mlp', with one"),
         ("(('lm', 'a_{1-0}', 'b_{1-0}'),)", "'a_{1-0}' must be a path"),
         ("(('lm', 'a_{0-1}/b_{0-1}', 'b_{0-1}'),)", "'a_{0-1}/b_{0-1}' must be a path"),
-        ("(('lm', 'a_{0-5}', 'b_{6-8}'),)", "takes 6 and puts 3; make both ranges equally long"),
-        ("(('lm', 'a', 'b_{6-8}'),)", "takes 1 and puts 3"),
+        ("(('lm', 'a_{0-5}', 'b_{6-8}'),)", "maps 6 paths to 3; make both ranges equally long"),
+        ("(('lm', 'a', 'b_{6-8}'),)", "maps 1 paths to 3"),
     ],
 )
 def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_path):
