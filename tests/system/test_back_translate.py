@@ -196,10 +196,10 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
         (("--workdir=x", "--num_processes=2"), "--coordinator_address is missing beside the other"),
         (("--output=x", "--distributed"), "not needed with --output; give only"),
         (("--workdir={straight}", "--seed=2"), "rounds were made with other settings .seed.; use"),
-        (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; give"),
+        (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; use"),
         (
             ("--workdir={straight}", "--gin.Decode.max_length=5", "--gin.Optimizer.eps=1e-4"),
-            "other settings .Optimizer.eps, max_length.; give",
+            "other settings .Optimizer.eps, max_length.; use",
         ),
         (("--output=x", "--gin.Train.steps=3"), "--output does not train; omit the flag"),
         (("--workdir={made}",), "--workdir=.*: already exists; choose another folder"),
