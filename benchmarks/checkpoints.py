@@ -91,7 +91,8 @@ def write_checkpoint(folder: Path, config: Model, vocabulary: Path) -> int:
     layout = get_layout(config.layout, config.stage_layers)
     table = entries(config, layout, MITRE, np.arange(config.vocab_size))
     tensors = [
-        (entry.written[0], _random(entry.other_shape, seed)) for seed, entry in enumerate(table)
+        (entry.export_names[0], _random(entry.other_shape, seed))
+        for seed, entry in enumerate(table)
     ]
     write_safetensors(folder, tensors, shard_bytes=1 << 40)
     return sum(tensor.bytes for _, tensor in tensors)

@@ -94,8 +94,10 @@ class Search(Protocol):
     def start(self, step: Step, cache: Any, request: Request) -> Any:
         """Feed the prefix but its last token, and return the state before the first free step."""
 
-    def advance(self, step: Step, state: Any, request: Request, enough: StopCount = None) -> Any:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+    def advance(
+        self, step: Step, state: Any, request: Request, stop_count: StopCount = None
+    ) -> Any:
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
     def done(self, state: Any) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -203,9 +205,9 @@ class BeamSearch:
         )
 
     def advance(
-        self, step: Step, state: BeamState, request: Request, enough: StopCount = None
+        self, step: Step, state: BeamState, request: Request, stop_count: StopCount = None
     ) -> BeamState:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
         def body(state: BeamState) -> BeamState:
             is_running = ~has_stopped(self, state, request)
@@ -226,7 +228,9 @@ class BeamSearch:
                 cache=self.reorder(cache, parents),
             )
 
-        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
+        return _until(
+            stop_count, functools.partial(has_stopped, self, request=request), body, state
+        )
 
     def done(self, state: BeamState) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -355,16 +359,16 @@ def _put(
 
 
 def _until(
-    enough: StopCount,
+    stop_count: StopCount,
     ended: Callable[[_State], Array],
     body: Callable[[_State], _State],
     state: _State,
 ) -> _State:
-    """Repeat a step until `enough` sentences have ended."""
+    """Repeat a step until `stop_count` sentences have ended."""
 
     def is_running(state: _State) -> Array:
         rows = ended(state)
-        return jnp.sum(rows) < (rows.size if enough is None else enough)
+        return jnp.sum(rows) < (rows.size if stop_count is None else stop_count)
 
     return jax.lax.while_loop(is_running, body, state)
 
@@ -412,9 +416,9 @@ class _Chains:
         )
 
     def advance(
-        self, step: Step, state: ChainState, request: Request, enough: StopCount = None
+        self, step: Step, state: ChainState, request: Request, stop_count: StopCount = None
     ) -> ChainState:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
         def body(state: ChainState) -> ChainState:
             logits, cache = step(state.last, state.cache)
@@ -433,7 +437,9 @@ class _Chains:
                 cache=cache,
             )
 
-        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
+        return _until(
+            stop_count, functools.partial(has_stopped, self, request=request), body, state
+        )
 
     def done(self, state: ChainState) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""

@@ -30,9 +30,13 @@ INTO_FRENCH = {"source": "en", "target": "fr"}
 def _expected(translator, line, decode):
     """Searches slowly what the line, its others and the other languages say."""
     limit = decode.max_length
-    inputs = [(line.text, "fr"), *((text, "fr") for text in line.others), (line.text, "de")]
+    inputs = [
+        (line.text, "fr"),
+        *((text, "fr") for text in line.contrast_sources),
+        (line.text, "de"),
+    ]
     each = [forced_log_probs(translator, text, "en", target) for text, target in inputs]
-    weights = [0.6] * len(line.others) + [0.1]
+    weights = [0.6] * len(line.contrast_sources) + [0.1]
     return slow_beam_search(
         contrasted(each, weights, limit), beam=decode.beam_size, max_length=limit
     )
@@ -50,7 +54,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
     decode = translator.config.decode
     monkeypatch.setattr(lines_module, "initial_step_limit", lambda _, steps: steps - 1)
     lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
-    assert [len(line.others) for line in lines] == [1] * 3
+    assert [len(line.contrast_sources) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
     for line, translation in zip(lines, found, strict=True):
         expected = _expected(translator, line, decode)
@@ -69,13 +73,13 @@ def test_a_line_depends_on_no_batch(search):
     lines = list(
         TranslationJob.create(translator).number_lines(["", *LINES, "two " * 30], **INTO_FRENCH)
     )
-    together = dict(translate_lines(translator._system, lines, decode))
+    together = dict(translate_lines(translator._inference_model, lines, decode))
     assert len({translation.text for translation in together.values()}) > 2
     for i, line in enumerate(lines):
-        ((_, alone),) = translate_lines(translator._system, [line], decode)
+        ((_, alone),) = translate_lines(translator._inference_model, [line], decode)
         assert_alike([alone], [together[i]])
     done = {line.number for line in lines[:5]}
-    rest = dict(translate_lines(translator._system, lines, decode, done))
+    rest = dict(translate_lines(translator._inference_model, lines, decode, done))
     assert rest == {i: together[i] for i in range(5, len(lines))}
     again = translator.translate_nbest(["", *LINES, "two " * 30], **INTO_FRENCH)
     assert again == [together[i] for i in range(len(lines))]
@@ -119,10 +123,10 @@ def test_lines_are_drawn_window_by_window(monkeypatch):
     lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
     for line in lines:
         window = LINES[line.number // 3 * 3 :][:3]
-        assert len(line.others) == min(1, len(window) - 1)
-        assert set(line.others) <= set(window) - {line.text}
+        assert len(line.contrast_sources) == min(1, len(window) - 1)
+        assert set(line.contrast_sources) <= set(window) - {line.text}
     assert [
-        line.others
+        line.contrast_sources
         for line in TranslationJob.create(made_translator()).number_lines(LINES, **INTO_FRENCH)
     ] == [()] * 7
 
@@ -153,7 +157,7 @@ def test_languages_that_are_wanted_or_named_twice_do_not_count():
             "Decode.contrast_languages=('en', 'xx'): the model has no 'xx'; name some of source, "
             "en, de, fr",
         ),
-        ({"contrast": 0.1}, "contrast=0.1: no setting of a search; beam_size, "),
+        ({"contrast": 0.1}, "contrast=0.1: not a search setting; the settings are beam_size, "),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(settings, message):

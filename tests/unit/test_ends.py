@@ -135,10 +135,10 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, vocabulary.size)
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-    system = InferenceModel(model, params, vocabulary, instruction)
+    inference_model = InferenceModel(model, params, vocabulary, instruction)
     lines = [Line(n, text, "en", "de") for n, text in enumerate(["", made_text.sentence(0, "en")])]
     fits = Decode(max_length=ROWS - instruction.target_extra, buckets=(ROWS,), batch=1, beam_size=1)
-    assert len(list(translate_lines(system, lines, fits))) == 2
+    assert len(list(translate_lines(inference_model, lines, fits))) == 2
     longer = dataclasses.replace(fits, max_length=fits.max_length + 1)
     wider = dataclasses.replace(fits, buckets=(4, ROWS + 1))
     for decode, message in (
@@ -146,10 +146,10 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
         (wider, "source span has 12"),
     ):
         with pytest.raises(UserError, match=message):
-            next(translate_lines(system, lines, decode))
+            next(translate_lines(inference_model, lines, decode))
     with pytest.raises(UserError, match="source span has 12"):
-        score_lines(system, lines[1:], ["x"], wider)
-    score_lines(system, lines[1:], ["x"], longer)
+        score_lines(inference_model, lines[1:], ["x"], wider)
+    score_lines(inference_model, lines[1:], ["x"], longer)
 
 
 def test_a_cache_longer_than_the_rows_is_refused():
