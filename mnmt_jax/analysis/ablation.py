@@ -1,8 +1,8 @@
 """Branch ablation: scores of a model with and without its language branches.
 
-Source: third paper, Table 9. Row (1) is the trained model and row (2) the same model without its
-branches. Row (3) takes the output of row (2) for a zero-shot direction a -> c and scores it against
-the references of a -> b, a direction that was trained on.
+Source: Qu and Watanabe 2022, Table 9. Row (1) is the trained model and row (2) the same model
+without its branches. Row (3) takes the output of row (2) for a zero-shot direction a -> c and
+scores it against the references of a -> b, a direction that was trained on.
 """
 
 from __future__ import annotations

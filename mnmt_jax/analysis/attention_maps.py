@@ -1,7 +1,7 @@
 """Attention maps of each layer, computed from the model's queries and keys.
 
-Source: third paper, Figure 3, "self-attention". Its released code draws cross-attention, averaged
-over heads (language-layers spec 8). Here both are drawn, and every map is labelled.
+Source: Qu and Watanabe 2022, Figure 3, "self-attention". Its released code draws cross-attention,
+averaged over heads (language-layers spec 8). Here both are drawn, and every map is labelled.
 """
 
 from __future__ import annotations

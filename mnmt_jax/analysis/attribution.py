@@ -3,9 +3,9 @@
 The attributed function of each target position is f(x) = sum_d (FFN(x) + t LSL(x))_d, where x is
 the input of the block. The path goes from zero to x. Integrals are Gauss-Legendre sums.
 
-Source: third paper, section 5.4, Figure 5. It names Captum but neither f nor the path; that f is
-the sum over dimensions is our reading (language-layers spec 8). Integrated gradients: Sundararajan
-et al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
+Source: Qu and Watanabe 2022, section 5.4, Figure 5. It names Captum but neither f nor the path;
+that f is the sum over dimensions is our reading (language-layers spec 8). Integrated gradients:
+Sundararajan et al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
 """
 
 from __future__ import annotations

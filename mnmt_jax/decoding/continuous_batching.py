@@ -22,7 +22,8 @@ from jaxtyping import Array, Int
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.decoding.generate import make_step, search_batch, start_search
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.search import Hypotheses, Request, Search, StopCount, has_stopped
+from mnmt_jax.decoding.search import Hypotheses, Request, Search, has_stopped
+from mnmt_jax.decoding.search_arrays import StopCount
 from mnmt_jax.distributed.sharding import decoding_state_spec, platform
 from mnmt_jax.model.network import Network
 

@@ -3,8 +3,8 @@
 A layer has, next to its feed-forward, a smaller one for each target language but the centre's,
 scaled by a learnt number: norm(x + drop(ffn(x)) + drop_q(t_l branch_l(x))).
 
-Source: third paper, section 3, equations 2 and 3; initialisation and position of the dropout are
-in the authors' code alone (language-layers spec 2.1).
+Source: Qu and Watanabe 2022, section 3, equations 2 and 3; initialisation and position of the
+dropout are in the authors' code alone (language-layers spec 2.1).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LanguageLayers(Method, name="language_layers"):
     def with_language(self, language: str) -> Self:
         """Return the method with a branch for the language and the previous branches frozen.
 
-        Source: third paper, section 4.4.
+        Source: Qu and Watanabe 2022, section 4.4.
         """
         previous = tuple(code for code in self.languages if code not in self.without)
         return dataclasses.replace(super().with_language(language), frozen=previous)
@@ -112,8 +112,8 @@ class LanguageLayers(Method, name="language_layers"):
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Return a parameter of the branches with another slot: the mean of the present ones.
 
-        Source: third paper, Appendix A, for the layers. That a new scale is the mean of the scales
-        is inferred; 0.1, the initial value of a scale, would be the alternative.
+        Source: Qu and Watanabe 2022, Appendix A, for the layers. That a new scale is the mean of
+        the scales is inferred; 0.1, the initial value of a scale, would be the alternative.
         """
         if not matches(_BRANCH, name):
             return None

@@ -1,7 +1,7 @@
 """Extension of a trained run by a language: its tag, its pieces, and its parameters of methods.
 
-Source: third paper, section 4.4 and Appendix A. It says that each new row is the mean of the
-existing rows plus noise; distribution and scale of the noise are ours.
+Source: Qu and Watanabe 2022, section 4.4 and Appendix A. It says that each new row is the mean of
+the existing rows plus noise; distribution and scale of the noise are ours.
 """
 
 from __future__ import annotations
