@@ -1,4 +1,4 @@
-"""Sentences that take turns in the rows of a batch: who stood there before changes nothing."""
+"""Continuous batching: a sentence does not depend on the previous one in its slot."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding import continuous_batching as continuous_batching
+from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
@@ -30,9 +30,9 @@ KINDS = {
 }
 
 
-def _turn(lines, chunk, inference_model, decode, readings, size=2):
-    """Lays some lines out as a turn, with room for all of their tokens."""
-    chosen = [(lines[i].number, readings[i]) for i in chunk]
+def _admission(lines, chunk, inference_model, decode, encoded, size=2):
+    """Return the admission of some lines, with room for all of their tokens."""
+    chosen = [(lines[i].number, encoded[i]) for i in chunk]
     laid_out = make_batch(
         inference_model, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
     )
@@ -40,18 +40,20 @@ def _turn(lines, chunk, inference_model, decode, readings, size=2):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_stood_in_a_row_before_changes_no_bit(kind):
+def test_results_do_not_depend_on_the_previous_sentence_of_a_slot(kind):
     instruction, layout, settings = KINDS[kind]
     translator = made_translator(instruction, layout, **settings, **ENDS)
     decode, inference_model = translator.config.decode, translator.inference_model
     lines = list(TranslationJob.create(translator).number_lines(TEXTS * 2, **INTO_FRENCH))
-    readings = encode_lines(inference_model, dict(enumerate(lines)), decode)
+    encoded = encode_lines(inference_model, dict(enumerate(lines)), decode)
     search = make_search(decode)
 
     def searched(order):
         chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
-        turns = (_turn(lines, chunk, inference_model, decode, readings) for chunk in chunks)
-        ended = search_continuously(inference_model, search, turns, 6)
+        admissions = (
+            _admission(lines, chunk, inference_model, decode, encoded) for chunk in chunks
+        )
+        ended = search_continuously(inference_model, search, admissions, 6)
         return [
             (end.number, decode_hypotheses(inference_model, end.hypotheses, end.row))
             for end in ended
@@ -66,7 +68,7 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     assert len({found[0].text for found in expected.values()}) > 3
     for order in (range(13, -1, -1), [5, 9, 1, 12, 6, 0, 7], [3]):
         assert dict(searched(list(order))) == {i: expected[i] for i in order}
-    together = _turn(lines, list(range(14)), inference_model, decode, readings, size=14)
+    together = _admission(lines, list(range(14)), inference_model, decode, encoded, size=14)
     whole = search_continuously(inference_model, search, [together], 14)
     for each in whole:
         alone = decode_hypotheses(inference_model, each.hypotheses, each.row)
@@ -75,8 +77,8 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
         np.testing.assert_allclose(*scores, rtol=1e-4)
 
 
-def test_what_is_left_in_a_row_is_of_no_account(monkeypatch):
-    """It is written anew: where a mask hides keys their weight is 0, and 0 times NaN is NaN."""
+def test_nan_left_in_a_slot_does_not_leak(monkeypatch):
+    """A slot is overwritten: masked keys have weight 0, but 0 times NaN is NaN."""
     translator = made_translator(beam_size=2, batch=8, **ENDS)
     expected = translator.translate_nbest(TEXTS * 2, **INTO_FRENCH)
     whole, poisoned = continuous_batching._admit_and_search, []
@@ -99,8 +101,8 @@ def test_what_is_left_in_a_row_is_of_no_account(monkeypatch):
     assert len(poisoned) > 7 and max(poisoned[:-8]) > 0
 
 
-def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
-    """What a turn leaves is the next one's to write in: it is never held twice."""
+def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkeypatch):
+    """The state is donated to the next program, so it is never in memory twice."""
     handed_over, standing = [], []
     whole = continuous_batching._admit_and_search
 
@@ -120,7 +122,7 @@ def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])
-def test_what_has_no_room_is_searched_again(settings, monkeypatch):
+def test_sentences_without_room_are_searched_again(settings, monkeypatch):
     translator = made_translator(batch=4, **settings, **ENDS)
     lines = [*TEXTS, LINES[0] + " " + LINES[1]]
     expected = translator.translate_nbest(lines, **INTO_FRENCH)
@@ -145,8 +147,8 @@ def test_what_has_no_room_is_searched_again(settings, monkeypatch):
 @pytest.mark.parametrize(
     ("instruction", "layout"), [("register", "register"), ("3", "encoder_decoder")]
 )
-def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout, monkeypatch):
-    """However long its lines and translations are."""
+def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout, monkeypatch):
+    """The number does not depend on the lengths of lines and translations."""
     programs = set()
 
     def watched(name):

@@ -1,4 +1,4 @@
-"""Contrastive decoding of text: which inputs are contrasted, and that a line is read under them."""
+"""Contrastive decoding of text: the choice of inputs, and scores under them."""
 
 import itertools
 import re
@@ -46,7 +46,7 @@ def _expected(translator, line, decode):
     ("layout", "instruction", "limit"),
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
-def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatch):
+def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, limit, monkeypatch):
     """Where the tag stands in the source, is forced, or is the trigger, and searched again."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
@@ -66,7 +66,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 1}, {"temperature": 1.0}])
-def test_a_line_depends_on_no_batch(search):
+def test_contrastive_results_do_not_depend_on_the_batch(search):
     """Nor, bit for bit, on what is done already."""
     translator = made_translator(**BOTH, **search)
     decode = translator.config.decode
@@ -99,7 +99,7 @@ def test_weights_of_zero_are_plain_search():
     np.testing.assert_allclose(*scores, atol=SCORE_ATOL)
 
 
-def test_others_are_of_the_window_the_language_and_another_text():
+def test_contrast_sources_are_other_texts_of_the_window_and_language():
     texts = ["a", "b", "b", "c", "d", "", " ", "e"]
     languages = ["en"] * 4 + ["de", "de", "en", "en"]
     rows = list(zip(itertools.count(10), languages, texts, strict=False))
@@ -131,7 +131,7 @@ def test_lines_are_drawn_window_by_window(monkeypatch):
     ] == [()] * 7
 
 
-def test_languages_that_are_wanted_or_named_twice_do_not_count():
+def test_the_target_and_repeated_contrast_languages_are_ignored():
     weights = language_contrast_weights(
         ("en", "source", "de", "fr", "de"), 0.1, source_lang="en", target_lang="fr"
     )
@@ -160,7 +160,7 @@ def test_languages_that_are_wanted_or_named_twice_do_not_count():
         ({"contrast": 0.1}, "contrast=0.1: not a search setting; the settings are beam_size, "),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(settings, message):
+def test_invalid_contrast_settings_are_one_error_line(settings, message):
     with pytest.raises(UserError, match=re.escape(message)):
         made_translator().translate(LINES[:1], **settings, **INTO_FRENCH)
 

@@ -44,7 +44,7 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
-def test_translating_feeds_the_model_what_training_does(instruction: str, layout: str):
+def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, layout: str):
     translator = made_translator(instruction, layout)
     found = translator.translate_nbest(LINES[:2], source="en", target="fr")
     for line, translation in zip(LINES, found, strict=False):
@@ -130,7 +130,7 @@ def test_a_line_does_not_depend_on_the_others(search):
         assert_alike([mixed[place]], [together[place]])
 
 
-def test_few_lines_are_few_rows(monkeypatch):
+def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
     seen = []
     whole = lines_module.search_continuously
@@ -227,13 +227,13 @@ def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
     ],
     ids=["none", "bytes", "generator", "surrogate", "bare bytes", "no list"],
 )
-def test_what_is_no_text_is_named_by_its_number(lines, message):
+def test_errors_name_the_line_that_is_not_text(lines, message):
     with pytest.raises(UserError, match=message):
         made_translator().translate(lines, source="en", target="de")
 
 
 @pytest.mark.parametrize("run", [None, 3, b"runs/mine"])
-def test_what_is_no_path_of_a_run_is_said(run):
+def test_an_invalid_run_path_is_an_error(run):
     with pytest.raises(UserError, match=f"run={run!r}: name the directory of a run"):
         Translator.load(run)
 
@@ -248,7 +248,7 @@ def test_what_is_no_path_of_a_run_is_said(run):
         ({"source": [["en"], "en"]}, "source of line 1 is"),
     ],
 )
-def test_what_is_no_language_is_named(languages, message):
+def test_errors_name_an_invalid_language(languages, message):
     with pytest.raises(UserError, match=message):
         made_translator().translate(LINES[:2], **({"source": "en", "target": "de"} | languages))
 
