@@ -19,7 +19,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Head, Layer, StagePlan, Table
+from mnmt_jax.design.plan import Head, Kind, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import key_values
@@ -68,7 +68,7 @@ class Network(LayerStack, SublayerStack):
     """A transformer whose attention follows a layout and whose layers follow a plan.
 
     Attributes:
-        config: sizes.
+        config: sizes; the plan's kinds have it too, so another needs another model (`build_model`).
         plan: sublayers of its stages.
         vocab_size: rows of each table.
 
@@ -163,9 +163,9 @@ class Network(LayerStack, SublayerStack):
         deterministic: bool = True,
     ) -> Array:
         """Apply a sublayer of `Plan.auxiliary` to states; see `ForwardPasses.auxiliary`."""
-        (kind,) = [sublayer.kind for sublayer in self.plan.auxiliary if sublayer.name == name]
         position_info = PositionInfo(self._context(batch, deterministic), (role,))
-        return kind.change(getattr(self, name), states, position_info)
+        kind: Kind = getattr(self, name)
+        return kind.change(states, position_info)
 
     def logits(
         self,

@@ -173,12 +173,12 @@ def test_the_branch_has_a_dropout_of_its_own_on_what_it_gives():
         context = Context(
             {}, {"target": ids}, {"target_lang": languages}, deterministic=deterministic
         )
-        return kind.module(model.config).apply(
+        return kind.apply(
             {"params": params},
             states,
             PositionInfo(context, ("target",)),
             rngs={"dropout": jax.random.key(1)},
-            method=kind.change,
+            method="change",
         )
 
     centre, german = (jnp.full((1, 1), number) for number in (0, 1))

@@ -27,38 +27,27 @@ ATOL = 2e-5
 NAMES = ("register", "two_stage_trigger", "encoder_decoder")
 
 
-class Telling(nn.Module):
+class Told(nn.Module, Kind):
     """Adds what it is told: rows of a table by the two languages, and the position."""
 
     config: Model
 
+    has_dropout = True
+    component = "told"
+    languages = LANGUAGES
+
     @nn.compact
-    def __call__(self, place):
+    def change(self, states, place):
         table = self.param("table", nn.initializers.normal(1.0), (4, self.config.embed))
         source, target = (place.language(name) for name in ("source_lang", "target_lang"))
         positions = place.positions[..., None].astype(jnp.float32)
         return table[target] + 0.5 * table[source] + 0.1 * positions
 
 
-@dataclasses.dataclass(frozen=True)
-class Told(Kind):
-    """The kind of `Telling`."""
-
-    has_dropout = True
-    component = "told"
-    languages = LANGUAGES
-
-    def module(self, config):
-        return Telling(config)
-
-    def change(self, module, states, place):
-        return module(place)
-
-
 def telling(name: str, **changes) -> Network:
     """A model of a layout whose every layer ends in a probe."""
     plain = build_model(small_config(name, **changes), VOCABULARY.size)
-    probe = Sublayer("told", Told())
+    probe = Sublayer("told", Told(plain.config))
     return plain.clone(plan=plain.plan.with_layers(lambda number, layer: (*layer, probe)))
 
 
