@@ -68,7 +68,7 @@ class Network(LayerStack, SublayerStack):
     """A transformer whose attention follows a layout and whose layers follow a plan.
 
     Attributes:
-        config: sizes; the plan's kinds have it too, so another needs another model (`build_model`).
+        config: sizes; those of the plan's kinds.
         plan: sublayers of its stages.
         vocab_size: rows of each table.
 
@@ -88,6 +88,7 @@ class Network(LayerStack, SublayerStack):
 
     def setup(self) -> None:
         """Create the parameters."""
+        self._check_kinds()
         config = self.config
 
         def matrix(name: str, rows: int, init: Callable[..., Array]) -> Array:
@@ -265,6 +266,20 @@ class Network(LayerStack, SublayerStack):
                 spans, _ = self.apply_sublayers(stage_plan.after, spans, context)
         logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
+
+    def _check_kinds(self) -> None:
+        """Refuse layers of another configuration, e.g. after `clone(config=...)`."""
+        attention, remat = self.config.attention, self.config.remat
+        in_layers = (sublayer for _, layer in self.plan.layers() for sublayer in layer)
+        for sublayer in (*self.plan.around(), *in_layers):
+            config = getattr(sublayer.kind, "config", None)
+            if not isinstance(config, Model) or config is self.config:
+                continue
+            if dataclasses.replace(config, attention=attention, remat=remat) != self.config:
+                raise ValueError(
+                    f"sublayer '{sublayer.name}' has another configuration than its network; use "
+                    "build_model"
+                )
 
     def _run(
         self,

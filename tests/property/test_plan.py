@@ -116,6 +116,17 @@ def test_a_batch_without_languages_is_enough_until_a_layer_asks():
         jax.eval_shape(telling("register").init, jax.random.key(0), batch)
 
 
+def test_a_network_has_the_configuration_of_its_layers():
+    """Fields that only the network reads may differ."""
+    batch = unpacked(LAYOUTS["register"], random_pairs(2))
+    model = build_model(small_config("register"), VOCAB)
+    config = dataclasses.replace(model.config, remat=True, attention="dense")
+    jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
+    config = dataclasses.replace(model.config, dtype="bfloat16")
+    with pytest.raises(ValueError, match="sublayer 'stage_0_norm' has another configuration"):
+        jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
+
+
 def without_residual(model: Network, changed: int) -> Network:
     """The same parameters; the feed-forward change of one layer takes the states' place."""
 
