@@ -68,7 +68,7 @@ class Network(LayerStack, SublayerStack):
     """A transformer whose attention follows a layout and whose layers follow a plan.
 
     Attributes:
-        config: sizes; those of the plan's kinds.
+        config: sizes; the plan's kinds must have the same.
         plan: sublayers of its stages.
         vocab_size: rows of each table.
 
