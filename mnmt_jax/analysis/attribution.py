@@ -166,7 +166,7 @@ class BranchedBlock:
         return lambda states: states @ kernel + bias[None]
 
     def _activated(self, units: Array) -> Array:
-        return self._layer.kind.activate(self._model.config)(units)
+        return self._layer.kind.activate(units)
 
 
 def attribute_block(
@@ -218,7 +218,7 @@ def _attribute_batch(
     attributions = []
     for layer, intermediate in zip(layers, reads, strict=True):
         states = passes.read(intermediate)
-        slot = jnp.asarray(layer.kind.slots)[batch["target_lang"][0, 0]]
+        slot = jnp.asarray(layer.kind.settings.slots)[batch["target_lang"][0, 0]]
         flat = states.reshape(-1, states.shape[-1])
         tokens = attribute_block(BranchedBlock(model, params, layer, slot), flat, nodes)
         attributions.append(jax.tree.map(lambda array: array.reshape(states.shape[:2]), tokens))  # noqa: B023
@@ -317,7 +317,7 @@ def _direction_attributions(
     sentences: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     source, target = forced.direction
-    slots = layers[0].kind.slots
+    slots = layers[0].kind.settings.slots
     means = []
     for index, layer in enumerate(layers):
         layer_values = [sentence["layers"][index] for sentence in sentences]

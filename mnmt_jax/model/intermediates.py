@@ -18,8 +18,8 @@ def record(module: Any, info: PositionInfo, name: str, value: Array) -> None:
     """Record a value as an `Intermediate`; free if no objective or analysis requests it.
 
     Args:
-        module: the Flax module passed to the `Kind`.
-        info: the position info passed to the `Kind`.
+        module: the sublayer, a `Kind`.
+        info: the position info passed to it.
         name: last part of the intermediate's path.
         value: any array.
     """
